@@ -1,0 +1,31 @@
+# One entry point per job. Each creates .venv and installs what it needs first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: demo test check bench clean
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[embedded,test]'
+	touch $@
+
+demo: $(VENV)/installed  ## Postgres, three safekeepers, faults, and the verdict
+	$(BIN)/sk demo
+
+test: check  ## every ring of tests
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+check: $(VENV)/installed  ## style, types, import rules, sizes
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy --no-error-summary
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest -q -p no:randomly tests/test_tidy.py
+
+bench: $(VENV)/installed  ## every benchmark, medians and ratios
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

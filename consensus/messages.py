@@ -1,0 +1,145 @@
+"""The messages between proposer and safekeeper. One class is used on both sides of the wire.
+
+P->S  ProposerGreeting, VoteRequest, Elected, Append
+S->P  SafekeeperGreeting, VoteResponse, AppendResponse
+
+LSNs are plain ints: these values live in hot loops. How they look on the wire: `codec.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consensus.ids import NodeId, TimelineId
+from consensus.membership import Membership
+from consensus.term_history import TermHistory
+from pgwal.history import TimelineHistory
+
+PROTOCOL_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What a log's WAL looks like; fixed when the timeline is created.
+
+    `pg_version` is server_version_num (150018); only its major part must match.
+    """
+
+    system_id: int
+    pg_version: int
+    wal_seg_size: int
+
+    @property
+    def pg_major(self) -> int:
+        return self.pg_version // 10000
+
+
+@dataclass(frozen=True, slots=True)
+class ProposerGreeting:
+    """The first message on a connection. It creates nothing."""
+
+    protocol_version: int
+    timeline: TimelineId
+    server: ServerFacts
+    proposer_uuid: bytes
+    membership: Membership
+
+
+@dataclass(frozen=True, slots=True)
+class SafekeeperGreeting:
+    """Carries no positions: they may change before the vote (law, rule 1 of the safekeeper)."""
+
+    safekeeper_id: int
+    promised: NodeId
+    membership: Membership
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRequest:
+    generation: int
+    node_id: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class VoteResponse:
+    """`term_history` is clipped to `flush_lsn`. A refusal's `promised` names who was preferred."""
+
+    generation: int
+    granted: bool
+    promised: NodeId
+    flush_lsn: int
+    commit_lsn: int
+    truncate_lsn: int
+    timeline_start_lsn: int
+    term_history: TermHistory
+    tli_history: TimelineHistory
+
+    @property
+    def last_log_node_id(self) -> NodeId:
+        return self.term_history.last_log_node_id(self.flush_lsn)
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """The receiver truncates its log to `start_streaming_at` and adopts both histories."""
+
+    generation: int
+    node_id: NodeId
+    start_streaming_at: int
+    timeline_start_lsn: int
+    term_history: TermHistory
+    tli_history: TimelineHistory
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """WAL [begin_lsn, end_lsn), or a heartbeat when empty.
+
+    `record_end_lsn` is the last record boundary <= end_lsn that the proposer knows; it may lie
+    below begin_lsn while one record spans several messages.
+    """
+
+    generation: int
+    node_id: NodeId
+    begin_lsn: int
+    end_lsn: int
+    record_end_lsn: int
+    commit_lsn: int
+    truncate_lsn: int
+    wal: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class HotStandbyFeedback:
+    """The aggregate of a safekeeper's standbys, as in Postgres' 'h' message; xids 0 = none."""
+
+    sent_at_us: int = 0
+    xmin: int = 0
+    xmin_epoch: int = 0
+    catalog_xmin: int = 0
+    catalog_xmin_epoch: int = 0
+
+
+NO_FEEDBACK = HotStandbyFeedback()
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResponse:
+    """Sent after the flush that covers what it says.
+
+    `node_id` is the promise: greater than the proposer's own means it is fenced. `durable_lsn` is
+    the end of the fsynced bytes; it may be inside a record, counts for flow control only, and is
+    never below `flush_lsn`, the last record boundary, which alone counts for commit.
+    """
+
+    generation: int
+    node_id: NodeId
+    flush_lsn: int
+    durable_lsn: int
+    commit_lsn: int
+    remote_consistent_lsn: int = 0
+    feedback: HotStandbyFeedback = NO_FEEDBACK
+
+
+ProposerMessage = ProposerGreeting | VoteRequest | Elected | Append
+SafekeeperMessage = SafekeeperGreeting | VoteResponse | AppendResponse

@@ -1,0 +1,47 @@
+"""Quorum arithmetic: an order statistic, not a vote count.
+
+Put each member's position in a list (absent = 0), sort, take one slot: that is the greatest
+position a quorum has reached. A joint configuration is the minimum over its groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from consensus.membership import Membership
+
+
+def quorum_size(members_count: int) -> int:
+    """N/2 + 1."""
+    return members_count // 2 + 1
+
+
+def has_quorum(membership: Membership, ids: Collection[int]) -> bool:
+    """True when `ids` contain a quorum of every group."""
+    return all(
+        sum(member in ids for member in group) >= quorum_size(len(group))
+        for group in membership.groups
+    )
+
+
+def quorum_lsn(membership: Membership, positions: Mapping[int, int]) -> int:
+    """The greatest LSN that a quorum of every group has reached; members not named are at 0."""
+    return min(
+        sorted((positions.get(member, 0) for member in group), reverse=True)[
+            quorum_size(len(group)) - 1
+        ]
+        for group in membership.groups
+    )
+
+
+def committed_lsn(
+    membership: Membership, flush_lsns: Mapping[int, int], term_start_lsn: int
+) -> int:
+    """The commit rule: quorum-th greatest flush_lsn, members below the term's start count as 0.
+
+    Without the second half a record of an older term, present on a quorum, would be called
+    committed although a later leader may still truncate it (Raft, figure 8). `flush_lsns` holds
+    only members that have answered under the current ballot.
+    """
+    reached = {member: lsn for member, lsn in flush_lsns.items() if lsn >= term_start_lsn}
+    return quorum_lsn(membership, reached)

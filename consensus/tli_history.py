@@ -1,0 +1,25 @@
+"""Two Postgres timeline histories as functions LSN -> TLI: where do they differ? Pure.
+
+A primary may continue a log only if both functions are equal on the whole log; its own promotion
+may add a switch at or above the log's end (`docs/protocol.md`, the proposer's rule 3).
+"""
+
+from __future__ import annotations
+
+from pgwal.history import TimelineHistory
+
+
+def first_difference(
+    one: TimelineHistory, other: TimelineHistory, begin_lsn: int, end_lsn: int
+) -> int | None:
+    """The first LSN in [begin_lsn, end_lsn) that the two give to different timelines, or None."""
+    switches = {entry.switch_lsn for history in (one, other) for entry in history.entries}
+    for lsn in sorted({begin_lsn, *switches}):
+        if begin_lsn <= lsn < end_lsn and one.tli_at(lsn) != other.tli_at(lsn):
+            return lsn
+    return None
+
+
+def last_switch_lsn(history: TimelineHistory) -> int:
+    """Where the newest timeline begins; 0 if it is the first."""
+    return history.entries[-1].switch_lsn if history.entries else 0

@@ -1,0 +1,39 @@
+"""`server_account`: Postgres refuses to run as root; this is whom it runs as instead."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from dataclasses import dataclass
+
+from pg_fixtures.errors import Unavailable
+
+ACCOUNT_NAMES = ("postgres", "nobody")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user of the system, and its group."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+def server_account() -> Account | None:
+    """The first of ACCOUNT_NAMES that exists; None when we are not root and simply stay who we are.
+
+    Raises Unavailable when root has no such account.
+    """
+    if os.geteuid() != 0:
+        return None
+    for name in ACCOUNT_NAMES:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(name, entry.pw_uid, entry.pw_gid)
+    raise Unavailable(
+        f"Postgres does not run as root, and there is no user {' or '.join(ACCOUNT_NAMES)}",
+        hint="create one of them, or run as an ordinary user",
+    )

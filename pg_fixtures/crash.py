@@ -1,0 +1,68 @@
+"""`crash_postmaster`: kill -9 of a whole Postgres at one instant, as a power failure would end it.
+
+The postmaster alone is not enough: its children would notice and end in their own good time, still
+writing and even acknowledging commits. Killing one after the other is not enough either: the
+postmaster would begin crash recovery. So everything is frozen first, then killed.
+
+What the dead server cannot give back itself (shared memory) is removed, as a power failure would.
+Crashed files stay as they are, except postmaster.pid: the pid in it may soon belong to another
+process, and the next start would refuse.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+from pathlib import Path
+
+from pg_fixtures.data_directory import DataDirectory
+from pg_fixtures.process_table import ProcessEntry, family, signal_entry
+from pg_fixtures.waiting import wait_until
+
+IPC_RMID = 0  # sys/ipc.h
+FREEZE_TIMEOUT = 30.0  # seconds; a process stops late only while it waits for its disk
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def crash_postmaster(pid: int, data: DataDirectory) -> None:
+    """End the postmaster `pid` and every process below it; returns when all are gone."""
+    postmaster_file = data.postmaster_file()
+    members = _freeze(pid)
+    segments = {path for entry in members for path in _dynamic_shared_memory(entry)}
+    for entry in members:
+        signal_entry(entry, signal.SIGKILL)
+    wait_until(lambda: not any(e.now() for e in members), FREEZE_TIMEOUT, "a killed Postgres to end")
+
+    for path in segments:
+        path.unlink(missing_ok=True)
+    if postmaster_file is not None and postmaster_file.pid == pid:
+        if postmaster_file.shared_memory_id is not None:
+            libc.shmctl(postmaster_file.shared_memory_id, IPC_RMID, None)
+        (data.path / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _freeze(pid: int) -> list[ProcessEntry]:
+    """Stop the whole family; a child born meanwhile is found by looking again."""
+    frozen: dict[int, ProcessEntry] = {}
+    while newcomers := [entry for entry in family(pid) if entry.pid not in frozen]:
+        for entry in newcomers:
+            signal_entry(entry, signal.SIGSTOP)
+            frozen[entry.pid] = entry
+        wait_until(lambda: all(map(_is_still, frozen.values())), FREEZE_TIMEOUT, "Postgres to stop")
+    return list(frozen.values())
+
+
+def _is_still(entry: ProcessEntry) -> bool:
+    now = entry.now()
+    return now is None or now.state == "T"
+
+
+def _dynamic_shared_memory(entry: ProcessEntry) -> set[Path]:
+    """The /dev/shm/PostgreSQL.* files that a process has mapped."""
+    try:
+        maps = Path(f"/proc/{entry.pid}/maps").read_text()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return set()
+    words = (line.split()[-1] for line in maps.splitlines())
+    return {Path(word) for word in words if word.startswith("/dev/shm/PostgreSQL.")}

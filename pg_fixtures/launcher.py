@@ -1,0 +1,105 @@
+"""The script that becomes the program: `launcher.py PARENT_PID DEATH_SIGNAL ACCOUNT PROGRAM ARG...`
+
+It runs in the child, after fork and before the program, as a process of its own, because Python
+code between fork and exec (`preexec_fn`) can deadlock in a program that has threads. It may import
+the standard library only: it is run by its path, isolated (`-I -S`), and costs about 20 ms.
+
+- DEATH_SIGNAL is what the kernel sends to the program when its parent ends, however it ends
+  (PR_SET_PDEATHSIG). The kernel's "parent" is the *thread* that forked.
+- ACCOUNT is `uid:gid` to drop root, or `-`. The program keeps one capability, to pass through and
+  read folders that the account may not: temporary folders are 0700, and a virtual environment may
+  live in root's home. Nothing outside the program's own data is chmoded or chowned for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+# linux/prctl.h, linux/capability.h
+PR_SET_PDEATHSIG = 1
+PR_SET_KEEPCAPS = 8
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_RAISE = 2
+LINUX_CAPABILITY_VERSION_3 = 0x20080522
+CAP_DAC_OVERRIDE = 1
+CAP_DAC_READ_SEARCH = 2
+
+EXIT_NOT_STARTED = 127
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(argv: list[str]) -> None:
+    parent_pid, death_signal, account, *program = argv
+    if account != "-":
+        uid, gid = map(int, account.split(":"))
+        drop_root(uid, gid)
+    # After the change of identity, which clears it.
+    prctl(PR_SET_PDEATHSIG, int(death_signal))
+    if os.getppid() != int(parent_pid):
+        sys.exit(EXIT_NOT_STARTED)  # the parent ended before the line above: nobody to serve
+    # Python ignores these two for itself, and exec would hand that down to the program.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    try:
+        os.execvp(program[0], program)
+    except OSError as error:
+        print(f"could not execute {program[0]!r}: {error.strerror}", file=sys.stderr)
+        sys.exit(EXIT_NOT_STARTED)
+
+
+def drop_root(uid: int, gid: int) -> None:
+    """Become `uid:gid`, without other groups, keeping at most one capability across exec."""
+    capability = searching_capability()
+    prctl(PR_SET_KEEPCAPS, 1)
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    # Exactly the ambient set may be permitted: with more, exec would count as privileged and clear
+    # the death signal and LD_PRELOAD.
+    set_capabilities(0 if capability is None else 1 << capability)
+    if capability is not None:
+        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability)
+
+
+def searching_capability() -> int | None:
+    """The weakest capability we have that opens folders; a container's root has only the second."""
+    permitted = permitted_capabilities()
+    for capability in (CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE):
+        if permitted >> capability & 1:
+            return capability
+    return None
+
+
+def permitted_capabilities() -> int:
+    with open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            name, _, value = line.partition(":")
+            if name == "CapPrm":
+                return int(value, 16)
+    return 0
+
+
+def set_capabilities(mask: int) -> None:
+    """capset(2): effective, permitted and inheritable := mask (capabilities 0 to 31)."""
+    header = (ctypes.c_uint32 * 2)(LINUX_CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)(mask, mask, mask, 0, 0, 0)
+    check(libc.capset(header, data), "capset")
+
+
+def prctl(option: int, argument: int, argument2: int = 0) -> None:
+    arguments = [ctypes.c_ulong(value) for value in (argument, argument2, 0, 0)]
+    check(libc.prctl(option, *arguments), f"prctl({option})")
+
+
+def check(result: int, call: str) -> None:
+    if result != 0:
+        error = ctypes.get_errno()
+        sys.exit(f"{call} failed: {os.strerror(error)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

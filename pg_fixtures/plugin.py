@@ -1,0 +1,1 @@
+"""The pytest plugin: fixtures for a real Postgres, our services as processes, and faults."""

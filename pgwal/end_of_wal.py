@@ -1,0 +1,68 @@
+"""The end of the WAL: how far a log on disk is valid, found by decoding it. Never raises on content.
+
+What lies behind the last whole record may be anything: the torn rest of a record, zeros, pages of a
+recycled segment, no file at all. The first thing that does not continue the log ends it.
+
+Laws. The end is a record boundary, and every byte below it can be read. An XLOG_SWITCH counts only when
+its segment can be read to its end. If the start lies inside a record (a log may begin with a segment in
+the middle of one), the rest of that record is believed by its page headers alone: its head is elsewhere,
+so its CRC cannot be computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pgwal.errors import WalFormatError
+from pgwal.lsn import Lsn, format_lsn
+from pgwal.walker import RecordWalker
+
+#: Large enough that the calls cost nothing, small enough to stay in the processor's cache.
+READ_LENGTH = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfWal:
+    """Where the log ends; `last_record_lsn` is 0 if there is no record; `reason` is for people."""
+
+    end_lsn: Lsn
+    last_record_lsn: Lsn
+    reason: str
+
+
+def find_end_of_wal(
+    read: Callable[[int, int], bytes],
+    start_lsn: int,
+    *,
+    wal_seg_size: int,
+    version_major: int,
+    system_id: int | None = None,
+) -> EndOfWal:
+    """Decodes from `start_lsn`, with CRC and prev-link, to the first thing that is not valid.
+
+    `start_lsn` is a record boundary, or the start of a segment, where the rest of an older record is
+    passed over. `read(lsn, length)` returns the bytes there: at most `length`, never asked
+    for more than one segment, and less only where no more exist. The first record's prev-link cannot be
+    checked, as the record before is not known.
+    """
+    walker = RecordWalker(
+        start_lsn,
+        wal_seg_size=wal_seg_size,
+        version_major=version_major,
+        system_id=system_id,
+        skip_continuation=start_lsn % wal_seg_size == 0,
+    )
+    reason = ""
+    while not reason:
+        length = min(READ_LENGTH, wal_seg_size - walker.fed_lsn % wal_seg_size)
+        data = read(walker.fed_lsn, length)
+        walker.feed(data)
+        try:
+            walker.skip_records()
+        except WalFormatError as error:
+            reason = str(error)
+        else:
+            if len(data) < length:
+                reason = f"there is no WAL at {format_lsn(walker.fed_lsn)}"
+    return EndOfWal(Lsn(walker.record_end_lsn), Lsn(walker.last_record_lsn or 0), reason)

@@ -1,0 +1,161 @@
+"""WAL records: the header, the ladder of checks, the checksum, and where a record ends.
+
+    offset  0         4      8                16     17     18     20       24
+            +---------+------+----------------+------+------+------+--------+------------------
+            | tot_len | xid  | prev           | info | rmid | pad  | crc    | block headers, data
+            +---------+------+----------------+------+------+------+--------+------------------
+
+`tot_len` counts the header. Records start on 8-byte boundaries, so `tot_len` never crosses a page; the
+rest of the header may. A record ends, as Postgres counts, at the next 8-byte boundary; on a page boundary
+that is the page's own address. XLOG_SWITCH, the only record without data, ends with its segment.
+
+Nothing in a record is believed before its CRC has been checked. Source: Postgres `access/xlogrecord.h`,
+`xlogreader.c`, `xlog.c`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from pgwal.errors import WalFormatError
+from pgwal.lsn import Lsn, format_lsn
+from pgwal.page import WAL_PAGE_SIZE, end_lsn_of_position, page_header_size, usable_position
+from pgwal.rmgr import RM_XLOG_ID, is_rmgr_id, rmgr_name
+from pgwal.versions import WalVersion
+
+HEADER = struct.Struct("<IIQBB2xI")
+RECORD_HEADER_SIZE = HEADER.size
+assert RECORD_HEADER_SIZE == 24
+
+#: The CRC covers what follows the header, then the header up to the CRC itself.
+CRC_OFFSET = 20
+
+#: A reader needs each record in one allocation (MaxAllocSize); since 16 writers stop 4 MiB earlier.
+RECORD_LENGTH_MAX = 0x3FFFFFFF
+
+XLOG_SWITCH = 0x40
+XLOG_OVERWRITE_CONTRECORD = 0xD0
+#: the upper bits of `info` belong to the resource manager, the lower to the WAL machinery
+_RMGR_INFO_MASK = 0xF0
+
+
+@dataclass(slots=True)
+class RecordHeader:
+    """The fixed part of a record, as found."""
+
+    total_length: int
+    xid: int
+    prev_lsn: int
+    info: int
+    rmgr_id: int
+    crc: int
+
+    def is_xlog(self, operation: int) -> bool:
+        """Whether it is the record of the WAL machinery itself with this operation code."""
+        return self.rmgr_id == RM_XLOG_ID and self.info & _RMGR_INFO_MASK == operation
+
+
+@dataclass(slots=True)
+class Record:
+    """One whole record, checked; `data` is all of it, header included, page headers taken out."""
+
+    start_lsn: Lsn
+    end_lsn: Lsn
+    total_length: int
+    prev_lsn: Lsn
+    xid: int
+    rmgr_id: int
+    info: int
+    data: bytes
+
+    def rmgr_name(self, version_major: int) -> str:
+        return rmgr_name(self.rmgr_id, version_major)
+
+
+def check_record_offset(lsn: int, wal_seg_size: int) -> None:
+    """Raises WalFormatError if neither a record can start at `lsn` nor a page does."""
+    page_offset = lsn % WAL_PAGE_SIZE
+    offset_min = page_header_size(lsn - page_offset, wal_seg_size)
+    if page_offset % 8 or 0 < page_offset < offset_min:
+        raise WalFormatError(
+            lsn,
+            f"invalid record offset at {format_lsn(lsn)}: "
+            f"expected a multiple of 8 of at least {offset_min}, got {page_offset}",
+        )
+
+
+def check_record_length(total_length: int, start_lsn: int) -> None:
+    """The first rung, all that can be said before the whole header has come."""
+    if total_length < RECORD_HEADER_SIZE:
+        raise WalFormatError(
+            start_lsn,
+            f"invalid record length at {format_lsn(start_lsn)}: "
+            f"expected at least {RECORD_HEADER_SIZE}, got {total_length}",
+        )
+    if total_length > RECORD_LENGTH_MAX:
+        raise WalFormatError(
+            start_lsn,
+            f"invalid record length at {format_lsn(start_lsn)}: "
+            f"expected at most {RECORD_LENGTH_MAX}, got {total_length}",
+        )
+
+
+def check_record_header(
+    header: RecordHeader, start_lsn: int, prev_lsn: int | None, version: WalVersion
+) -> None:
+    """The ladder of ValidXLogRecordHeader; raises WalFormatError at the first bad rung.
+
+    `prev_lsn` is the start of the record before; it guards against a torn page, where a stale record
+    starts just where a new one should. None if unknown: then the link must only point back.
+    """
+    check_record_length(header.total_length, start_lsn)
+    if not is_rmgr_id(header.rmgr_id, version):
+        raise WalFormatError(
+            start_lsn, f"invalid resource manager ID {header.rmgr_id} at {format_lsn(start_lsn)}"
+        )
+    if prev_lsn is None:
+        if header.prev_lsn >= start_lsn:
+            raise WalFormatError(
+                start_lsn,
+                f"record with incorrect prev-link {format_lsn(header.prev_lsn)} "
+                f"at {format_lsn(start_lsn)}",
+            )
+    elif header.prev_lsn != prev_lsn:
+        raise WalFormatError(
+            start_lsn,
+            f"record with incorrect prev-link {format_lsn(header.prev_lsn)} "
+            f"(expected {format_lsn(prev_lsn)}) at {format_lsn(start_lsn)}",
+        )
+
+
+def record_crc(record: bytes) -> int:
+    """The CRC-32C that the header of these bytes should carry."""
+    return crc32c(record[:CRC_OFFSET], crc32c(record[RECORD_HEADER_SIZE:]))
+
+
+def check_record_crc(record: bytes, expected_crc: int, start_lsn: int) -> None:
+    """Raises WalFormatError unless the bytes have this CRC."""
+    if record_crc(record) != expected_crc:
+        raise WalFormatError(
+            start_lsn,
+            f"incorrect resource manager data checksum in record at {format_lsn(start_lsn)}",
+        )
+
+
+def aligned(length: int) -> int:
+    """`length` rounded up to the 8 bytes that records are aligned to (MAXALIGN)."""
+    return (length + 7) & ~7
+
+
+def record_end_lsn(start_lsn: int, total_length: int, wal_seg_size: int) -> int:
+    """Where a record ends if nothing overwrites its continuation; by arithmetic, nothing is read."""
+    if total_length == RECORD_HEADER_SIZE:
+        # Nothing but XLOG_SWITCH is a bare header (ReserveXLogInsertLocation asserts it). Its own end
+        # may lie on the segment boundary, and then no further segment is skipped.
+        bare_end_lsn = start_lsn + RECORD_HEADER_SIZE
+        return -(-bare_end_lsn // wal_seg_size) * wal_seg_size
+    position = usable_position(start_lsn, wal_seg_size) + aligned(total_length)
+    return end_lsn_of_position(position, wal_seg_size)

@@ -1,0 +1,338 @@
+"""`RecordWalker`: WAL bytes in, whole checked records out; sans-IO, in one direction.
+
+    feed(bytes)      the bytes that follow those fed before
+    next()           -> Record | NEED_DATA; raises WalFormatError where the WAL is not valid
+    skip_records()   the same walk without building records: only the positions move on
+
+A record is handed out when all of its bytes have been fed. For XLOG_SWITCH that is the rest of its
+segment, whatever it holds: Postgres writes zeros there, but after a crash stale pages may be left. After
+an error the walker has stopped for good and raises the same error again.
+
+Law: nothing is handed out that xlogreader.c would refuse. Where it is used on a stream that ends anywhere,
+`record_end_lsn` is the end of the last whole record so far.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator
+from enum import Enum, auto
+from typing import Literal
+
+from crc32c import crc32c
+
+from pgwal.errors import WalFormatError
+from pgwal.lsn import Lsn, format_lsn
+from pgwal.page import (
+    WAL_PAGE_SIZE,
+    PageHeader,
+    check_page_header,
+    parse_page_header,
+)
+from pgwal.record import (
+    CRC_OFFSET,
+    HEADER,
+    RECORD_HEADER_SIZE,
+    XLOG_OVERWRITE_CONTRECORD,
+    XLOG_SWITCH,
+    Record,
+    RecordHeader,
+    aligned,
+    check_record_crc,
+    check_record_header,
+    check_record_length,
+    check_record_offset,
+)
+from pgwal.rmgr import RM_MAX_BUILTIN_ID
+from pgwal.segment import check_wal_seg_size
+from pgwal.versions import wal_version
+
+_LENGTH = struct.Struct("<I")
+
+#: block id 255 and a length byte come before the data of a short record; its first field is an LSN
+_OVERWRITTEN_LSN = struct.Struct("<26xQ")
+
+
+class NeedData(Enum):
+    """The type of NEED_DATA: no whole record is left in what was fed."""
+
+    NEED_DATA = auto()
+
+
+NEED_DATA: Literal[NeedData.NEED_DATA] = NeedData.NEED_DATA
+
+
+_Walk = Generator[Record | Literal[NeedData.NEED_DATA], None, None]
+
+
+class RecordWalker:
+    """Walks the records from `start_lsn` on.
+
+    `start_lsn` is where the first fed byte sits: a record boundary (a page address counts) or the start
+    of a record; or, with `skip_continuation`, a page address that may lie inside a record, whose
+    rest is then passed over unchecked (XLogFindNextRecord).
+
+    `prev_lsn` is the start of the record before `start_lsn`, None if unknown; `system_id` None
+    leaves the system identifier unchecked; `check_crc` False believes records unchecked.
+    """
+
+    def __init__(
+        self,
+        start_lsn: int,
+        *,
+        wal_seg_size: int,
+        version_major: int,
+        system_id: int | None = None,
+        prev_lsn: int | None = None,
+        skip_continuation: bool = False,
+        check_crc: bool = True,
+    ) -> None:
+        check_wal_seg_size(wal_seg_size)
+        check_record_offset(start_lsn, wal_seg_size)
+        self._version = wal_version(version_major)
+        self._wal_seg_size = wal_seg_size
+        self._system_id = system_id
+        self._check_crc = check_crc
+
+        #: Invariant: the end of the last whole record, or `start_lsn`; a record boundary.
+        self.record_end_lsn = start_lsn
+        #: Start of the last whole record; None before the first, if `prev_lsn` was unknown.
+        self.last_record_lsn = prev_lsn
+
+        #: fed bytes; those before `_lsn` are done with. `_lsn` may run ahead of them over padding.
+        self._buffer = b""
+        self._buffer_lsn = start_lsn
+        self._lsn = start_lsn
+        self._page_tli = 0
+        self._builds_records = True
+        #: set while the record that replaces a lost continuation is due: start of the void record
+        self._overwritten_lsn: int | None = None
+        self._failure: WalFormatError | None = None
+        self._walk = self._walk_wal(skip_continuation)
+
+    @property
+    def fed_lsn(self) -> int:
+        """Where the next fed byte sits."""
+        return self._buffer_lsn + len(self._buffer)
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Takes the bytes at `fed_lsn`; any length."""
+        unread = self.fed_lsn - self._lsn
+        if unread > 0:
+            self._buffer = self._buffer[-unread:] + data
+            self._buffer_lsn = self._lsn
+        else:
+            self._buffer_lsn = self.fed_lsn
+            self._buffer = bytes(data)
+
+    def next(self) -> Record | Literal[NeedData.NEED_DATA]:
+        """The next whole record, or NEED_DATA. Raises WalFormatError, then always."""
+        self._builds_records = True
+        return self._resume()
+
+    def skip_records(self) -> None:
+        """Passes over all whole records in what was fed, checking them as next() does."""
+        self._builds_records = False
+        self._resume()
+
+    def _resume(self) -> Record | Literal[NeedData.NEED_DATA]:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return next(self._walk)
+        except WalFormatError as error:
+            self._failure = error
+            raise
+
+    # The walk is one generator, so that "not enough bytes yet" can be said from any depth. It
+    # yields records (not while skipping) and NEED_DATA; `self._lsn` is the place in the WAL.
+
+    def _walk_wal(self, skip_continuation: bool) -> _Walk:
+        if skip_continuation and self._lsn % WAL_PAGE_SIZE == 0:
+            yield from self._skip_continuation()
+        while True:
+            if self._lsn % WAL_PAGE_SIZE == 0:
+                header = yield from self._read_page_header()
+                if header.is_contrecord:
+                    raise WalFormatError(
+                        self._lsn, f"contrecord is requested by {format_lsn(self._lsn)}"
+                    )
+            yield from self._pass_whole_records()
+            if self._lsn % WAL_PAGE_SIZE:
+                yield from self._read_record()
+
+    def _pass_whole_records(self) -> _Walk:
+        """The fast path: records that lie whole in the page and in the buffer, and are valid.
+
+        It stops at anything else, which _read_record() then reads, waits for, or refuses.
+        """
+        buffer, buffer_lsn = self._buffer, self._buffer_lsn
+        offset = self._lsn - buffer_lsn
+        limit = min(_page_end(self._lsn) - buffer_lsn, len(buffer))
+        prev_lsn = self.last_record_lsn
+        if prev_lsn is None or self._overwritten_lsn is not None:
+            return
+        unpack, check_crc, builds_records = (
+            HEADER.unpack_from,
+            self._check_crc,
+            self._builds_records,
+        )
+        while offset + RECORD_HEADER_SIZE < limit:
+            total_length, xid, link, info, rmgr_id, crc = unpack(buffer, offset)
+            end = offset + total_length
+            if (
+                end > limit
+                or total_length <= RECORD_HEADER_SIZE
+                or rmgr_id > RM_MAX_BUILTIN_ID
+                or link != prev_lsn
+                or (
+                    check_crc
+                    and crc
+                    != crc32c(
+                        buffer[offset : offset + CRC_OFFSET],
+                        crc32c(buffer[offset + RECORD_HEADER_SIZE : end]),
+                    )
+                )
+            ):
+                break
+            start = offset
+            prev_lsn = buffer_lsn + start
+            offset += aligned(total_length)
+            if builds_records:
+                self._pass(prev_lsn, buffer_lsn + offset)
+                yield Record(
+                    start_lsn=Lsn(prev_lsn),
+                    end_lsn=Lsn(buffer_lsn + offset),
+                    total_length=total_length,
+                    prev_lsn=Lsn(link),
+                    xid=xid,
+                    rmgr_id=rmgr_id,
+                    info=info,
+                    data=buffer[start:end],
+                )
+                builds_records = self._builds_records
+        if prev_lsn != self.last_record_lsn:
+            self._pass(prev_lsn, buffer_lsn + offset)
+
+    def _pass(self, start_lsn: int, end_lsn: int) -> None:
+        """The record is whole; everything before its end is done with."""
+        self.last_record_lsn = start_lsn
+        self.record_end_lsn = end_lsn
+        self._lsn = end_lsn
+
+    def _read_record(self) -> _Walk:
+        """One record of any shape, on pages and segments as many as it takes."""
+        start_lsn = self._lsn
+        data = yield from self._take(min(RECORD_HEADER_SIZE, _page_end(start_lsn) - start_lsn))
+        (total_length,) = _LENGTH.unpack_from(data)
+        check_record_length(total_length, start_lsn)
+        header: RecordHeader | None = None
+        record = bytearray(data)
+        while header is None or len(record) < total_length:
+            if header is None and len(record) >= RECORD_HEADER_SIZE:
+                header = RecordHeader(*HEADER.unpack_from(record))
+                check_record_header(header, start_lsn, self.last_record_lsn, self._version)
+                continue
+            if self._lsn % WAL_PAGE_SIZE == 0:
+                page = yield from self._read_page_header()
+                if page.is_overwrite_contrecord:
+                    self._overwritten_lsn = start_lsn
+                    return
+                self._check_continuation(page, total_length - len(record))
+            missing = total_length - len(record)
+            record += yield from self._take(min(missing, _page_end(self._lsn) - self._lsn))
+        yield from self._finish_record(start_lsn, header, bytes(record))
+
+    def _finish_record(self, start_lsn: int, header: RecordHeader, data: bytes) -> _Walk:
+        if self._check_crc:
+            check_record_crc(data, header.crc, start_lsn)
+        self._check_overwritten(start_lsn, header, data)
+        end_lsn = aligned(self._lsn)
+        if header.is_xlog(XLOG_SWITCH):
+            end_lsn = -(-end_lsn // self._wal_seg_size) * self._wal_seg_size
+            self._lsn = end_lsn
+            while self.fed_lsn < end_lsn:
+                yield NEED_DATA
+        self._pass(start_lsn, end_lsn)
+        if self._builds_records:
+            yield Record(
+                start_lsn=Lsn(start_lsn),
+                end_lsn=Lsn(end_lsn),
+                total_length=header.total_length,
+                prev_lsn=Lsn(header.prev_lsn),
+                xid=header.xid,
+                rmgr_id=header.rmgr_id,
+                info=header.info,
+                data=data,
+            )
+
+    def _check_continuation(self, page: PageHeader, missing: int) -> None:
+        at = format_lsn(page.page_lsn)
+        if not page.is_contrecord:
+            raise WalFormatError(page.page_lsn, f"there is no contrecord flag at {at}")
+        if page.remaining_length != missing:
+            raise WalFormatError(
+                page.page_lsn,
+                f"invalid contrecord length {page.remaining_length} (expected {missing}) at {at}",
+            )
+
+    def _check_overwritten(self, start_lsn: int, header: RecordHeader, data: bytes) -> None:
+        """The record that replaces a lost continuation names the record it makes void."""
+        expected_lsn, self._overwritten_lsn = self._overwritten_lsn, None
+        if expected_lsn is None:
+            return
+        found_lsn = None
+        if header.is_xlog(XLOG_OVERWRITE_CONTRECORD) and len(data) >= _OVERWRITTEN_LSN.size:
+            (found_lsn,) = _OVERWRITTEN_LSN.unpack_from(data)
+        if found_lsn != expected_lsn:
+            found = "no such record" if found_lsn is None else format_lsn(found_lsn)
+            raise WalFormatError(
+                start_lsn,
+                f"mismatching overwritten LSN at {format_lsn(start_lsn)}: "
+                f"expected {format_lsn(expected_lsn)}, got {found}",
+            )
+
+    def _skip_continuation(self) -> _Walk:
+        """Passes over the rest of a record that began before the start (XLogFindNextRecord)."""
+        page = yield from self._read_page_header()
+        missing = page.remaining_length
+        if missing == 0:
+            return
+        while True:
+            data = yield from self._take(min(missing, _page_end(self._lsn) - self._lsn))
+            missing -= len(data)
+            if missing == 0:
+                break
+            page = yield from self._read_page_header()
+            if page.is_overwrite_contrecord:
+                return
+            self._check_continuation(page, missing)
+        self._lsn = self.record_end_lsn = aligned(self._lsn)
+
+    def _read_page_header(self) -> Generator[Literal[NeedData.NEED_DATA], None, PageHeader]:
+        page_lsn = self._lsn
+        while (header := parse_page_header(self._buffer, page_lsn - self._buffer_lsn)) is None:
+            yield NEED_DATA
+        check_page_header(
+            header,
+            page_lsn,
+            version=self._version,
+            wal_seg_size=self._wal_seg_size,
+            system_id=self._system_id,
+            tli_min=self._page_tli,
+        )
+        self._page_tli = header.tli
+        self._lsn += header.size
+        return header
+
+    def _take(self, length: int) -> Generator[Literal[NeedData.NEED_DATA], None, bytes]:
+        """The next `length` bytes, once they have come."""
+        while self.fed_lsn - self._lsn < length:
+            yield NEED_DATA
+        offset = self._lsn - self._buffer_lsn
+        self._lsn += length
+        return self._buffer[offset : offset + length]
+
+
+def _page_end(lsn: int) -> int:
+    return lsn - lsn % WAL_PAGE_SIZE + WAL_PAGE_SIZE

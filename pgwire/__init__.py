@@ -1,0 +1,20 @@
+"""The Postgres wire protocol v3 and its replication sub-protocol as sans-IO state machines.
+
+Bytes are fed in, messages are asked for, bytes to send come back. No sockets here, except in
+`blocking.py`, which joins a state machine to a socket.
+
+    commands      the text of a replication command  <-> a value
+    replication   the payload of a CopyData          <-> a value ('w', 'k', 'r', 'h')
+    messages      a message's payload                <-> a value
+    startup       the packets before the first message, and the options in them
+    auth          SCRAM-SHA-256, both halves
+    framing       a stream of bytes                   -> frames
+    connection    which message is legal now: one table for both halves
+    handshake     from the first byte to "authenticated", both halves
+    blocking      a server connection on a blocking socket
+    errors        what can go wrong, with SQLSTATEs
+
+Law: whatever a peer sends, the pure modules raise nothing but `ProtocolError`, `ConnectionRefused`
+and `CommandSyntaxError`, always come to an end, and hold no more than one message of named length.
+This package imports nothing of its own, so that importing a pure module imports no socket.
+"""

@@ -1,0 +1,249 @@
+"""SCRAM-SHA-256, the server's half and the client's, without channel binding.
+
+    client-first   n,,n=,r=<client nonce>                      gs2 header, then the bare message
+    server-first   r=<client nonce><server nonce>,s=<salt>,i=<iterations>
+    client-final   c=<gs2 header>,r=<both nonces>,p=<proof>
+    server-final   v=<server signature>
+
+The server stores no password but a verifier, in the text form of `pg_authid.rolpassword`:
+`SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`, so that one can be copied from there.
+Nonces and salts are inputs: this module has no randomness. libpq leaves the name `n=` empty; the
+user is the one in the startup packet. Sources: RFC 5802, RFC 4013, Postgres `auth-scram.c`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import stringprep
+import unicodedata
+from dataclasses import dataclass
+
+from pgwire.errors import INVALID_PASSWORD, ConnectionRefused, ProtocolError
+
+MECHANISM = "SCRAM-SHA-256"
+ITERATIONS_DEFAULT = 4096  # SCRAM_SHA_256_DEFAULT_ITERATIONS
+ITERATIONS_MAX = 1_000_000  # half a second: a server must not keep a client busy for longer
+_KEY_BYTES = 32
+_SALT_BYTES = 16
+
+_NONCE = "[!-+--~]+"  # printable ASCII without the comma
+_CLIENT_FIRST = re.compile(f"([ny],,)(n=[^,]*,r=({_NONCE})(?:,[^\\0]*)?)")
+_SERVER_FIRST = re.compile(f"r=({_NONCE}),s=([^,]+),i=([0-9]{{1,9}})(?:,[^\\0]*)?")
+_CLIENT_FINAL = re.compile(f"(c=([^,]+),r=({_NONCE})(?:,[^\\0]*)?),p=([^,]+)")
+_VERIFIER = re.compile(
+    re.escape(MECHANISM) + r"\$([1-9][0-9]{0,8}):([^$:]+)\$([^$:]+):([^$:]+)", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScramVerifier:
+    """What a server keeps instead of a password."""
+
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> ScramVerifier:
+        """From Postgres's text form. Raises ValueError."""
+        match = _VERIFIER.fullmatch(text)
+        if match is None:
+            raise ValueError(
+                f"invalid SCRAM verifier: expected {MECHANISM}$<iterations>:<salt>"
+                "$<StoredKey>:<ServerKey>"
+            )
+        salt, stored_key, server_key = (
+            base64.b64decode(part, validate=True) for part in match.groups()[1:]
+        )
+        if len(stored_key) != _KEY_BYTES or len(server_key) != _KEY_BYTES:
+            raise ValueError(f"invalid SCRAM verifier: expected keys of {_KEY_BYTES} bytes")
+        return cls(int(match[1]), salt, stored_key, server_key)
+
+    def __str__(self) -> str:
+        salt, stored_key, server_key = map(_base64, (self.salt, self.stored_key, self.server_key))
+        return f"{MECHANISM}${self.iterations}:{salt}${stored_key}:{server_key}"
+
+
+def make_verifier(
+    password: str, salt: bytes, iterations: int = ITERATIONS_DEFAULT
+) -> ScramVerifier:
+    """The verifier of a password; `salt` is 16 random bytes. Costs `iterations` hashes."""
+    salted = _salted_password(password, salt, iterations)
+    stored_key = hashlib.sha256(_hmac(salted, b"Client Key")).digest()
+    return ScramVerifier(iterations, salt, stored_key, _hmac(salted, b"Server Key"))
+
+
+def mock_verifier(user: str, secret: bytes) -> ScramVerifier:
+    """A verifier that no password meets, always the same one for a user and a secret.
+
+    It stands in for a user that does not exist, so that a stranger cannot tell who does.
+    """
+    name = user.encode("utf-8", "surrogateescape")
+    salt, stored_key, server_key = (_hmac(secret, part + name) for part in (b"s", b"c", b"v"))
+    return ScramVerifier(ITERATIONS_DEFAULT, salt[:_SALT_BYTES], stored_key, server_key)
+
+
+class ScramServer:
+    """first(), then final(). Raises ProtocolError for what is not SCRAM, and stops for good."""
+
+    def __init__(self, user: str, verifier: ScramVerifier, nonce: str) -> None:
+        """`nonce`: at least 18 random bytes, in base64."""
+        self._user = user
+        self._verifier = verifier
+        self._nonce = nonce
+        self._gs2_header = ""
+        self._transcript = ""
+
+    def first(self, client_first: bytes) -> bytes:
+        """client-first-message -> server-first-message."""
+        text = _text(client_first)
+        match = _CLIENT_FIRST.fullmatch(text)
+        if match is None:
+            raise ProtocolError(f"malformed SCRAM message: {_why_not_client_first(text)}")
+        self._gs2_header, bare, client_nonce = match.groups()
+        self._nonce = client_nonce + self._nonce
+        server_first = (
+            f"r={self._nonce},s={_base64(self._verifier.salt)},i={self._verifier.iterations}"
+        )
+        self._transcript = f"{bare},{server_first}"
+        return server_first.encode()
+
+    def final(self, client_final: bytes) -> bytes:
+        """client-final-message -> server-final-message. Wrong password: ConnectionRefused."""
+        match = _CLIENT_FINAL.fullmatch(_text(client_final))
+        if match is None:
+            raise ProtocolError("malformed SCRAM message: expected c=, r= and p=")
+        without_proof, binding, nonce, proof_text = match.groups()
+        if _unbase64(binding) != self._gs2_header.encode():
+            raise ProtocolError("SCRAM channel binding does not match the first message")
+        if nonce != self._nonce:
+            raise ProtocolError("SCRAM nonce does not match")
+        proof = _unbase64(proof_text)
+        if len(proof) != _KEY_BYTES:
+            raise ProtocolError(
+                f"malformed SCRAM proof: expected {_KEY_BYTES} bytes, got {len(proof)}"
+            )
+        transcript = f"{self._transcript},{without_proof}".encode()
+        client_key = _xor(proof, _hmac(self._verifier.stored_key, transcript))
+        if not hmac.compare_digest(hashlib.sha256(client_key).digest(), self._verifier.stored_key):
+            raise ConnectionRefused(
+                f'password authentication failed for user "{self._user}"',
+                sqlstate=INVALID_PASSWORD,
+            )
+        return b"v=" + _base64(_hmac(self._verifier.server_key, transcript)).encode()
+
+
+def _why_not_client_first(text: str) -> str:
+    if text.startswith("p="):
+        return "channel binding was not offered"
+    if text.startswith(("n,a=", "y,a=")):
+        return "an authorization identity is not supported"
+    return "expected n,,n=,r=<nonce>"
+
+
+class ScramClient:
+    """first(), then respond(), then verify(). Raises ProtocolError, and stops for good."""
+
+    def __init__(self, password: str, nonce: str) -> None:
+        self._password = password
+        self._nonce = nonce
+        self._server_signature = b""
+
+    def first(self) -> bytes:
+        """client-first-message."""
+        return f"n,,n=,r={self._nonce}".encode()
+
+    def respond(self, server_first: bytes) -> bytes:
+        """server-first-message -> client-final-message. Costs as many hashes as the server says."""
+        text = _text(server_first)
+        match = _SERVER_FIRST.fullmatch(text)
+        if match is None:
+            raise ProtocolError("malformed SCRAM message: expected r=, s= and i=")
+        nonce, salt, iterations = match[1], _unbase64(match[2]), int(match[3])
+        if not nonce.startswith(self._nonce) or nonce == self._nonce:
+            raise ProtocolError("SCRAM nonce does not match")
+        if not 1 <= iterations <= ITERATIONS_MAX:
+            raise ProtocolError(
+                f"invalid SCRAM iteration count: expected 1 to {ITERATIONS_MAX}, got {iterations}"
+            )
+        salted = _salted_password(self._password, salt, iterations)
+        without_proof = f"c={_base64(b'n,,')},r={nonce}"
+        transcript = f"n=,r={self._nonce},{text},{without_proof}".encode()
+        client_key = _hmac(salted, b"Client Key")
+        signature = _hmac(hashlib.sha256(client_key).digest(), transcript)
+        self._server_signature = _hmac(_hmac(salted, b"Server Key"), transcript)
+        return f"{without_proof},p={_base64(_xor(client_key, signature))}".encode()
+
+    def verify(self, server_final: bytes) -> None:
+        """The server must know the verifier, or it is an impostor."""
+        text = _text(server_final)
+        signature = _unbase64(text[2:]) if text.startswith("v=") else b""
+        if not hmac.compare_digest(signature, self._server_signature):
+            raise ProtocolError("server does not know the password: wrong SCRAM signature")
+
+
+def _salted_password(password: str, salt: bytes, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac("sha256", _saslprep(password).encode(), salt, iterations)
+
+
+def _saslprep(text: str) -> str:
+    """RFC 4013. As in Postgres, a text that it forbids is taken as it is."""
+    mapped = "".join(
+        " " if stringprep.in_table_c12(c) else c for c in text if not stringprep.in_table_b1(c)
+    )
+    prepared = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
+    if not prepared or any(_is_prohibited(c) for c in prepared):
+        return text
+    if any(map(stringprep.in_table_d1, prepared)):
+        ends_right_to_left = stringprep.in_table_d1(prepared[0]) and stringprep.in_table_d1(
+            prepared[-1]
+        )
+        if not ends_right_to_left or any(map(stringprep.in_table_d2, prepared)):
+            return text
+    return prepared
+
+
+def _is_prohibited(character: str) -> bool:
+    return (
+        stringprep.in_table_a1(character)  # unassigned in Unicode 3.2
+        or stringprep.in_table_c12(character)
+        or stringprep.in_table_c21_c22(character)
+        or stringprep.in_table_c3(character)
+        or stringprep.in_table_c4(character)
+        or stringprep.in_table_c5(character)
+        or stringprep.in_table_c6(character)
+        or stringprep.in_table_c7(character)
+        or stringprep.in_table_c8(character)
+        or stringprep.in_table_c9(character)
+    )
+
+
+def _text(message: bytes) -> str:
+    try:
+        return message.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError("malformed SCRAM message: expected UTF-8") from error
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _unbase64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ProtocolError("malformed SCRAM message: expected base64") from error
+
+
+def _hmac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))

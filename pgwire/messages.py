@@ -1,0 +1,439 @@
+"""The messages of protocol v3 that we speak, both directions; each encodes and decodes itself.
+
+Who may send which, and when, is the table in `connection.py`. The packets before the first message
+are in `startup.py`, what travels inside CopyData is in `replication.py`. Source: Postgres
+`libpq/protocol.h` and the chapter "Message Formats" of its documentation.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from pgwire.errors import WireError
+from pgwire.framing import PayloadReader, cstring
+
+TEXT_OID, BYTEA_OID, INT4_OID, INT8_OID = 25, 17, 23, 20  # pg_type.dat
+_POSITION = re.compile("[0-9]{1,9}")
+_TYPE_BYTES = {INT4_OID: 4, INT8_OID: 8}  # the others have no fixed size: -1
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message without fields; the others add payload() and parse()."""
+
+    # The type byte; for the family 'R' also the four bytes of the code that tells them apart.
+    tag: ClassVar[bytes] = b""
+
+    def payload(self) -> bytes:
+        """The fields, encoded."""
+        return b""
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        """The message from its fields. Raises ProtocolError."""
+        return cls()
+
+    def encode(self) -> bytes:
+        """The whole frame."""
+        body = self.tag[1:] + self.payload()
+        return self.tag[:1] + struct.pack(">I", 4 + len(body)) + body
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Self:
+        """The message from what follows its tag. Raises ProtocolError."""
+        fields = PayloadReader(payload, cls.__name__)
+        message = cls.parse(fields)
+        fields.finish()
+        return message
+
+
+# --- authentication ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NegotiateProtocolVersion(Message):
+    """Server: speaks only up to this minor version, and none of these `_pq_.` options."""
+
+    tag: ClassVar[bytes] = b"v"
+    minor: int
+    unsupported: tuple[str, ...]
+
+    def payload(self) -> bytes:
+        # The documentation says "minor version"; every server sends, and libpq wants, both halves.
+        return struct.pack(">HHI", 3, self.minor, len(self.unsupported)) + b"".join(
+            map(cstring, self.unsupported)
+        )
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        major, minor, count = fields.uint16(), fields.uint16(), fields.uint32()
+        if major != 3:
+            raise fields.error(f"expected protocol version 3, got {major}.{minor}")
+        if count > fields.left:
+            raise fields.error(f"expected at most {fields.left} options, got {count}")
+        return cls(minor, tuple(fields.string() for _ in range(count)))
+
+
+@dataclass(frozen=True, slots=True)
+class AuthenticationOk(Message):
+    """Server: the client is who it says."""
+
+    tag: ClassVar[bytes] = b"R\0\0\0\0"
+
+
+@dataclass(frozen=True, slots=True)
+class AuthenticationSasl(Message):
+    """Server: prove it by one of these mechanisms, best first."""
+
+    tag: ClassVar[bytes] = b"R\0\0\0\x0a"
+    mechanisms: tuple[str, ...]
+
+    def payload(self) -> bytes:
+        return b"".join(map(cstring, self.mechanisms)) + b"\0"
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        return cls(tuple(iter(fields.string, "")))
+
+
+@dataclass(frozen=True, slots=True)
+class _SaslData(Message):
+    """A message of the mechanism (SCRAM), opaque here."""
+
+    data: bytes
+
+    def payload(self) -> bytes:
+        return self.data
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        return cls(fields.rest())
+
+
+@dataclass(frozen=True, slots=True)
+class AuthenticationSaslContinue(_SaslData):
+    """Server: the challenge (server-first-message)."""
+
+    tag: ClassVar[bytes] = b"R\0\0\0\x0b"
+
+
+@dataclass(frozen=True, slots=True)
+class AuthenticationSaslFinal(_SaslData):
+    """Server: the outcome (server-final-message)."""
+
+    tag: ClassVar[bytes] = b"R\0\0\0\x0c"
+
+
+@dataclass(frozen=True, slots=True)
+class SaslInitialResponse(Message):
+    """Client: the mechanism chosen, and its client-first-message."""
+
+    tag: ClassVar[bytes] = b"p"
+    mechanism: str
+    data: bytes
+
+    def payload(self) -> bytes:
+        return cstring(self.mechanism) + struct.pack(">i", len(self.data)) + self.data
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        mechanism, size = fields.string(), fields.int32()
+        return cls(mechanism, fields.take(size) if size >= 0 else b"")
+
+
+@dataclass(frozen=True, slots=True)
+class SaslResponse(_SaslData):
+    """Client: the answer to the challenge (client-final-message)."""
+
+    tag: ClassVar[bytes] = b"p"
+
+
+# --- the session ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterStatus(Message):
+    """Server: the value of a parameter that clients depend on."""
+
+    tag: ClassVar[bytes] = b"S"
+    name: str
+    value: str
+
+    def payload(self) -> bytes:
+        return cstring(self.name) + cstring(self.value)
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        return cls(fields.string(), fields.string())
+
+
+@dataclass(frozen=True, slots=True)
+class BackendKeyData(Message):
+    """Server: what a CancelRequest must repeat. The key has 4 bytes, up to 256 since 3.2."""
+
+    tag: ClassVar[bytes] = b"K"
+    process_id: int
+    secret_key: bytes
+
+    def payload(self) -> bytes:
+        return struct.pack(">I", self.process_id) + self.secret_key
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        return cls(fields.uint32(), fields.rest())
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyForQuery(Message):
+    """Server: send the next command. `status` is I (idle), T or E; we know no transactions."""
+
+    tag: ClassVar[bytes] = b"Z"
+    status: str = "I"
+
+    def payload(self) -> bytes:
+        return self.status.encode()
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        status = chr(fields.uint8())
+        if status not in "ITE":
+            raise fields.error(f"expected status I, T or E, got {status!r}")
+        return cls(status)
+
+
+@dataclass(frozen=True, slots=True)
+class Query(Message):
+    """Client: one command."""
+
+    tag: ClassVar[bytes] = b"Q"
+    text: str
+
+    def payload(self) -> bytes:
+        return cstring(self.text)
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        return cls(fields.string())
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate(Message):
+    """Client: goodbye."""
+
+    tag: ClassVar[bytes] = b"X"
+
+
+# --- results -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a result; its values travel as text whatever the type."""
+
+    name: str
+    type_oid: int = TEXT_OID
+
+
+@dataclass(frozen=True, slots=True)
+class RowDescription(Message):
+    """Server: the columns of the rows to come."""
+
+    tag: ClassVar[bytes] = b"T"
+    columns: tuple[Column, ...]
+
+    def payload(self) -> bytes:
+        # Table and attribute 0: of no table. Type modifier -1: none. Format 0: text.
+        return struct.pack(">H", len(self.columns)) + b"".join(
+            cstring(column.name)
+            + struct.pack(
+                ">IHIhih", 0, 0, column.type_oid, _TYPE_BYTES.get(column.type_oid, -1), -1, 0
+            )
+            for column in self.columns
+        )
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        return cls(tuple(_parse_column(fields) for _ in range(fields.uint16())))
+
+
+def _parse_column(fields: PayloadReader) -> Column:
+    name = fields.string()
+    _table, _attribute, type_oid, _size, _modifier, _format = struct.unpack(
+        ">IHIhih", fields.take(18)
+    )
+    return Column(name, type_oid)
+
+
+@dataclass(frozen=True, slots=True)
+class DataRow(Message):
+    """Server: one row. None is NULL."""
+
+    tag: ClassVar[bytes] = b"D"
+    values: tuple[bytes | None, ...]
+
+    def payload(self) -> bytes:
+        return struct.pack(">H", len(self.values)) + b"".join(
+            b"\xff\xff\xff\xff" if value is None else struct.pack(">I", len(value)) + value
+            for value in self.values
+        )
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        return cls(tuple(_parse_value(fields) for _ in range(fields.uint16())))
+
+
+def _parse_value(fields: PayloadReader) -> bytes | None:
+    size = fields.int32()
+    if size < -1:
+        raise fields.error(f"expected the length of a value, got {size}")
+    return None if size == -1 else fields.take(size)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandComplete(Message):
+    """Server: the command succeeded; the tag says which it was."""
+
+    tag: ClassVar[bytes] = b"C"
+    command_tag: str
+
+    def payload(self) -> bytes:
+        return cstring(self.command_tag)
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        return cls(fields.string())
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyQueryResponse(Message):
+    """Server: in place of CommandComplete when the command was empty."""
+
+    tag: ClassVar[bytes] = b"I"
+
+
+@dataclass(frozen=True, slots=True)
+class _Report(Message):
+    """What ErrorResponse and NoticeResponse share. Unknown fields of a peer's are dropped."""
+
+    severity: str
+    sqlstate: str
+    message: str
+    detail: str | None = None
+    hint: str | None = None
+    position: int | None = None
+
+    def payload(self) -> bytes:
+        texts = (
+            # S may be translated by other servers and V never is; ours are the same word.
+            (b"S", self.severity),
+            (b"V", self.severity),
+            (b"C", self.sqlstate),
+            (b"M", self.message),
+            (b"D", self.detail),
+            (b"H", self.hint),
+            (b"P", None if self.position is None else str(self.position)),
+        )
+        return (
+            b"".join(code + _cleaned(text) for code, text in texts if text is not None) + b"\0"
+        )
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        # Not strict: before authentication a server may write in any encoding.
+        texts: dict[str, str] = {}
+        while (code := fields.uint8()) != 0:
+            texts[chr(code)] = fields.string(strict=False)
+        position = texts.get("P", "")
+        return cls(
+            severity=texts.get("V", texts.get("S", "")),
+            sqlstate=texts.get("C", ""),
+            message=texts.get("M", ""),
+            detail=texts.get("D"),
+            hint=texts.get("H"),
+            position=int(position) if _POSITION.fullmatch(position) else None,
+        )
+
+
+def _cleaned(text: str) -> bytes:
+    # A report must always be sendable: its text may quote what a user or a disk gave us.
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace") + b"\0"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorResponse(_Report):
+    """Server: the command failed (ERROR), or the connection ends (FATAL)."""
+
+    tag: ClassVar[bytes] = b"E"
+
+    @classmethod
+    def of(cls, error: WireError, severity: str) -> Self:
+        """The report of one of our own exceptions."""
+        return cls(
+            severity, error.sqlstate, str(error), hint=error.hint, position=error.position
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeResponse(_Report):
+    """Server: something to tell the user, at any time."""
+
+    tag: ClassVar[bytes] = b"N"
+
+
+# --- copying in both directions ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBothResponse(Message):
+    """Server: from now on both sides send CopyData. No columns, as in every replication stream."""
+
+    tag: ClassVar[bytes] = b"W"
+
+    def payload(self) -> bytes:
+        return b"\0\0\0"
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        fields.uint8()
+        fields.take(2 * fields.uint16())
+        return cls()
+
+
+@dataclass(frozen=True, slots=True)
+class CopyData(Message):
+    """Either side: one message of the replication sub-protocol, see `replication.py`."""
+
+    tag: ClassVar[bytes] = b"d"
+    data: bytes
+
+    def payload(self) -> bytes:
+        return self.data
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        return cls(fields.rest())
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDone(Message):
+    """Either side: I send no more CopyData."""
+
+    tag: ClassVar[bytes] = b"c"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFail(Message):
+    """Client: I give up, and why."""
+
+    tag: ClassVar[bytes] = b"f"
+    reason: str
+
+    def payload(self) -> bytes:
+        return cstring(self.reason)
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        return cls(fields.string(strict=False))

@@ -1,0 +1,177 @@
+"""What a client sends before the first message, and what it may ask for in it.
+
+    +------------+--------------------------+
+    | code (u32) | payload                  |     behind the length word, without a type byte
+    +------------+--------------------------+
+      80877103     -                              SSLRequest         answered by one byte: S or N
+      80877104     -                              GSSENCRequest      answered by one byte: N
+      80877102     process id, secret key         CancelRequest      never answered
+      3 << 16 | m  name\\0 value\\0 ... \\0          StartupMessage     protocol 3.m
+
+Sources: Postgres `backend_startup.c` (ProcessStartupPacket), `postinit.c` (pg_split_opts).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pgwire.errors import FEATURE_NOT_SUPPORTED, SYNTAX_ERROR, ConnectionRefused
+from pgwire.framing import PayloadReader, cstring
+from pgwire.messages import Message, NegotiateProtocolVersion
+
+PROTOCOL_MAJOR = 3
+PROTOCOL_MINOR_MAX = 0  # 3.2 would only add longer cancel keys, and we cancel nothing
+
+_CANCEL_CODE, _SSL_CODE, _GSSENC_CODE = 80877102, 80877103, 80877104
+_NEGOTIATED_PREFIX = "_pq_."
+
+# The white space of C's isspace(); a backslash at the very end stands for nothing.
+_WORD = re.compile(r"(?:[^\\ \t\n\v\f\r]|\\.?)+", re.DOTALL)
+_ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
+_SPECIAL = re.compile(r"[\\ \t\n\v\f\r]")
+
+
+@dataclass(frozen=True, slots=True)
+class SSLRequest(Message):
+    """Client: may we encrypt?"""
+
+    def encode(self) -> bytes:
+        return _packet(_SSL_CODE, b"")
+
+
+@dataclass(frozen=True, slots=True)
+class GSSENCRequest(Message):
+    """Client: may we encrypt by GSSAPI? We never do."""
+
+    def encode(self) -> bytes:
+        return _packet(_GSSENC_CODE, b"")
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest(Message):
+    """Client: interrupt the command of another connection. To be closed silently."""
+
+    process_id: int
+    secret_key: bytes
+
+    def encode(self) -> bytes:
+        return _packet(_CANCEL_CODE, struct.pack(">I", self.process_id) + self.secret_key)
+
+
+@dataclass(frozen=True, slots=True)
+class StartupMessage(Message):
+    """Client: who I am and what I want. `negotiated` are the `_pq_.` options of newer protocols."""
+
+    parameters: Mapping[str, str]
+    minor: int = 0
+    negotiated: Mapping[str, str] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        pairs = {**self.parameters, **self.negotiated}
+        return _packet(
+            PROTOCOL_MAJOR << 16 | self.minor,
+            b"".join(cstring(name) + cstring(value) for name, value in pairs.items()) + b"\0",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptionAnswer(Message):
+    """Server: one bare byte, S or N. After S the shell encrypts and all begins anew."""
+
+    accepted: bool
+
+    def encode(self) -> bytes:
+        return b"S" if self.accepted else b"N"
+
+
+StartupPacket: TypeAlias = SSLRequest | GSSENCRequest | CancelRequest | StartupMessage
+
+
+def decode_startup_packet(payload: bytes) -> StartupPacket:
+    """Raises ProtocolError, and ConnectionRefused (0A000) for another major version."""
+    fields = PayloadReader(payload, "startup")
+    code = fields.uint32()
+    packet: StartupPacket
+    if code == _SSL_CODE:
+        packet = SSLRequest()
+    elif code == _GSSENC_CODE:
+        packet = GSSENCRequest()
+    elif code == _CANCEL_CODE:
+        packet = CancelRequest(fields.uint32(), fields.rest())
+    else:
+        packet = _decode_startup_message(code, fields)
+    fields.finish()
+    return packet
+
+
+def _decode_startup_message(code: int, fields: PayloadReader) -> StartupMessage:
+    major, minor = code >> 16, code & 0xFFFF
+    if major != PROTOCOL_MAJOR:
+        raise ConnectionRefused(
+            f"unsupported frontend protocol {major}.{minor}: server supports "
+            f"{PROTOCOL_MAJOR}.0 to {PROTOCOL_MAJOR}.{PROTOCOL_MINOR_MAX}",
+            sqlstate=FEATURE_NOT_SUPPORTED,
+        )
+    pairs: dict[str, str] = {}
+    while name := fields.string():
+        pairs[name] = fields.string()
+    negotiated = {n: value for n, value in pairs.items() if n.startswith(_NEGOTIATED_PREFIX)}
+    parameters = {n: value for n, value in pairs.items() if n not in negotiated}
+    return StartupMessage(parameters, minor, negotiated)
+
+
+def negotiation(startup: StartupMessage) -> NegotiateProtocolVersion | None:
+    """What to tell a client that asked for more than protocol 3.0; None if it did not.
+
+    libpq asks for a version and for options that nobody has, from time to time, and drops servers
+    that do not answer with the whole list of what they do not know.
+    """
+    if startup.minor <= PROTOCOL_MINOR_MAX and not startup.negotiated:
+        return None
+    return NegotiateProtocolVersion(
+        min(startup.minor, PROTOCOL_MINOR_MAX), tuple(startup.negotiated)
+    )
+
+
+def parse_options(text: str) -> dict[str, str]:
+    """The parameters in the startup parameter `options`: `-c name=value` and `--name=value`.
+
+    Words are separated by white space, a backslash takes the next character as it is. Dashes in a
+    name mean underscores. The last one wins. Raises ConnectionRefused (42601).
+    """
+    words = iter(_split_options(text))
+    options: dict[str, str] = {}
+    for word in words:
+        if word == "-c":
+            setting = next(words, "")
+        elif word.startswith("-c") or (word.startswith("--") and word != "--"):
+            setting = word[2:]
+        else:
+            raise ConnectionRefused(
+                f"invalid command-line argument for server process: {word}",
+                sqlstate=SYNTAX_ERROR,
+                hint="the options are -c name=value and --name=value",
+            )
+        name, equals, value = setting.partition("=")
+        if not name or not equals:
+            raise ConnectionRefused(f"{word} {setting} requires a value", sqlstate=SYNTAX_ERROR)
+        options[name.replace("-", "_")] = value
+    return options
+
+
+def format_options(options: Mapping[str, str]) -> str:
+    """The text that parse_options() reads, for clients."""
+    settings = (f"{name}={value}" for name, value in options.items())
+    return " ".join("-c " + _SPECIAL.sub(r"\\\g<0>", setting) for setting in settings)
+
+
+def _split_options(text: str) -> list[str]:
+    return [_ESCAPE.sub(r"\1", word) for word in _WORD.findall(text)]
+
+
+def _packet(code: int, payload: bytes) -> bytes:
+    return struct.pack(">II", 8 + len(payload), code) + payload

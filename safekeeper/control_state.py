@@ -1,0 +1,134 @@
+"""What a safekeeper must never forget about one timeline, and its bytes on disk. Pure.
+
+    0        4         8             8+n      8+n+4
+    | "QWAL" | version | body ...    | CRC32C of all bytes before it |
+      magic    u32 BE    n bytes       u32 BE
+
+    body: tenant 16 | timeline 16 | system_id u64 | pg_version u32 | wal_seg_size u32 | active u8 |
+          membership | promised node_id | term_history | tli_history |
+          timeline_start u64 | local_start u64 |
+          commit u64 | truncate u64 | archived u64 | remote_consistent u64
+    (membership, node_id and histories as in `consensus/codec.py`)
+
+Law: only the promise, the histories and the membership are persisted synchronously; the last four
+fields are hints that may lag. A file that fails any check is refused, never reset.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import crc32c
+
+from consensus.codec import (
+    Reader,
+    encode_membership,
+    encode_node_id,
+    encode_term_history,
+    encode_tli_history,
+)
+from consensus.errors import MessageError
+from consensus.ids import NodeId, TimelineId
+from consensus.membership import Membership
+from consensus.messages import ServerFacts
+from consensus.term_history import TermHistory
+from pgwal.history import TimelineHistory
+from safekeeper.errors import ControlFileError
+
+MAGIC = b"QWAL"
+FORMAT_VERSION = 1
+
+_HEAD = struct.Struct("!4sI")
+_IDENTITY = struct.Struct("!16s16sQIIB")
+_POSITIONS = struct.Struct("!QQQQQQ")
+_CRC = struct.Struct("!I")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlState:
+    """One immutable version of the durable state; changed by dataclasses.replace, then persisted.
+
+    `active` is False between the two steps of a creation; an inactive timeline never votes.
+    """
+
+    timeline: TimelineId
+    server: ServerFacts
+    active: bool
+    membership: Membership
+    promised: NodeId
+    term_history: TermHistory
+    tli_history: TimelineHistory
+    timeline_start_lsn: int
+    local_start_lsn: int
+    commit_lsn: int = 0
+    truncate_lsn: int = 0
+    archived_lsn: int = 0
+    remote_consistent_lsn: int = 0
+
+
+def encode_control_state(state: ControlState) -> bytes:
+    timeline, server = state.timeline, state.server
+    content = b"".join((
+        _HEAD.pack(MAGIC, FORMAT_VERSION),
+        _IDENTITY.pack(
+            timeline.tenant_id, timeline.timeline_id, server.system_id, server.pg_version,
+            server.wal_seg_size, state.active,
+        ),
+        encode_membership(state.membership),
+        encode_node_id(state.promised),
+        encode_term_history(state.term_history),
+        encode_tli_history(state.tli_history),
+        _POSITIONS.pack(
+            state.timeline_start_lsn, state.local_start_lsn, state.commit_lsn,
+            state.truncate_lsn, state.archived_lsn, state.remote_consistent_lsn,
+        ),
+    ))  # fmt: skip
+    return content + _CRC.pack(crc32c.crc32c(content))
+
+
+def decode_control_state(data: bytes, name: str) -> ControlState:
+    """The state in the control file called `name` in messages. Raises ControlFileError."""
+    _check_frame(data, name)
+    body = Reader(memoryview(data)[_HEAD.size : -_CRC.size])
+    try:
+        tenant, timeline, system_id, pg_version, seg_size, active = body.unpack(_IDENTITY)
+        membership, promised = body.membership(), body.node_id()
+        histories = body.term_history(), body.tli_history()
+        positions = body.unpack(_POSITIONS)
+        body.finish()
+    except MessageError as error:
+        raise ControlFileError(f"control file {name}: {error}", hint=_HINT) from error
+    return ControlState(
+        TimelineId(tenant, timeline), ServerFacts(system_id, pg_version, seg_size), bool(active),
+        membership, promised, *histories, *positions,
+    )  # fmt: skip
+
+
+_HINT = (
+    "The promise in it must not be guessed. Restore the file, or remove this member and add a new"
+    " one with another id."
+)
+
+
+def _check_frame(data: bytes, name: str) -> None:
+    if len(data) < _HEAD.size + _CRC.size:
+        raise ControlFileError(
+            f"control file {name} has {len(data)} bytes, too few to be one", hint=_HINT
+        )
+    magic, version = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise ControlFileError(
+            f"control file {name} begins with {magic!r}, expected {MAGIC!r}", hint=_HINT
+        )
+    if version != FORMAT_VERSION:
+        raise ControlFileError(
+            f"control file {name} has format version {version}, expected {FORMAT_VERSION}",
+            hint="It was written by another release; run that release, or upgrade in its order.",
+        )
+    (stored,) = _CRC.unpack_from(data, len(data) - _CRC.size)
+    computed = crc32c.crc32c(data[: -_CRC.size])
+    if stored != computed:
+        raise ControlFileError(
+            f"control file {name} has checksum {stored:08X}, computed {computed:08X}", hint=_HINT
+        )

@@ -1,0 +1,46 @@
+"""Errors of `safekeeper`.
+
+SafekeeperError          something the user or a peer did; `sqlstate`, `hint`
+|-- ControlFileError     the control file is damaged or of another version: never reset it
+|-- DataDirError         the data directory is in use, of another id, or of another version
+|-- TimelineError        no such timeline, one that exists already, one that was deleted
+`-- StorageError         a write or a flush failed: the timeline stops and stays stopped
+"""
+
+from __future__ import annotations
+
+
+class SafekeeperError(Exception):
+    """Base of the tree: one sentence, what to do about it, and what to answer on the wire."""
+
+    sqlstate = "XX000"
+
+    def __init__(self, message: str, *, hint: str = "", sqlstate: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+        if sqlstate:
+            self.sqlstate = sqlstate
+
+
+class ControlFileError(SafekeeperError):
+    """data_corrupted: the promise in it must never be forgotten, so nothing is guessed."""
+
+    sqlstate = "XX001"
+
+
+class DataDirError(SafekeeperError):
+    """object_in_use, or the wrong directory."""
+
+    sqlstate = "55006"
+
+
+class TimelineError(SafekeeperError):
+    """undefined_object or duplicate_object, by `sqlstate`."""
+
+    sqlstate = "42704"
+
+
+class StorageError(SafekeeperError):
+    """io_error, disk_full: after it the state of the page cache is unknown; nothing is retried."""
+
+    sqlstate = "58030"

@@ -1,0 +1,95 @@
+"""What goes into the acceptor and what it orders: its table of contents. Pure values.
+
+The shell executes a list of actions in its order and stops the timeline at the first one that
+fails; the order is the safety argument (persist before reply).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consensus.messages import ProposerMessage, SafekeeperMessage
+from safekeeper.control_state import ControlState
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message of a proposer, on the connection with this number (never used twice)."""
+
+    connection: int
+    message: ProposerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEnded:
+    """All that had arrived on the connection has been stepped: time to flush and to answer."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection is gone; what it wrote must not stay unflushed."""
+
+    connection: int
+
+
+Event = Received | BatchEnded | Disconnected
+
+# ---- actions
+
+
+@dataclass(frozen=True, slots=True)
+class WriteWal:
+    """Hand the bytes to the OS at `begin_lsn`, which is where the last write ended."""
+
+    begin_lsn: int
+    wal: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class FlushWal:
+    """Make everything written durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateWal:
+    """Durably forget everything at and above `end_lsn`; the next write begins there."""
+
+    end_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class PersistControl:
+    """Make this version of the control state durable."""
+
+    state: ControlState
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    connection: int
+    message: SafekeeperMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer with an error and close the connection; nothing else happened."""
+
+    connection: int
+    sqlstate: str
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseConnection:
+    """The connection was replaced by a newer one."""
+
+    connection: int
+    reason: str
+
+
+Action = WriteWal | FlushWal | TruncateWal | PersistControl | Reply | Refuse | CloseConnection

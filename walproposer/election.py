@@ -1,0 +1,80 @@
+"""Decisions of an election as plain functions: who is the donor, does the primary fit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from consensus.messages import VoteResponse
+from consensus.tli_history import first_difference, last_switch_lsn
+from pgwal.lsn import format_lsn
+from walproposer.events import Outcome, Primary, Stop
+
+# Equal ids, timelines and positions do not prove equal bytes: a machine rolled back to a snapshot
+# writes other WAL on the same timeline. So this much of both logs is compared (law 3).
+TAIL_BYTES_MAX = 1024 * 1024
+
+
+def choose_donor(votes: Mapping[int, VoteResponse]) -> int:
+    """The peer with the greatest (last_log_node_id, flush_lsn): term first, never position first.
+
+    Ties go to the lowest peer, so that an election is reproducible.
+    """
+    return max(votes, key=lambda peer: (votes[peer].last_log_node_id, votes[peer].flush_lsn, -peer))
+
+
+def primary_problem(primary: Primary, vote: VoteResponse) -> Stop | None:
+    """Why this primary must not continue the donor's log, or None. `vote` is the donor's.
+
+    A primary that forked below the end of the log, or whose WAL ends below it, would lose
+    acknowledged commits.
+    """
+    end_lsn = vote.flush_lsn
+    fork_lsn = first_difference(
+        primary.tli_history, vote.tli_history, vote.timeline_start_lsn, end_lsn
+    )
+    if fork_lsn is not None:
+        return Stop(
+            Outcome.REFUSED,
+            f"the primary (timeline {primary.tli_history.tli}) and the quorum's log (timeline "
+            f"{vote.tli_history.tli_at(end_lsn)}) part at {format_lsn(fork_lsn)}, "
+            f"but the quorum's log ends at {format_lsn(end_lsn)}",
+            "This primary lacks acknowledged commits. Attach the primary that continued the log, "
+            "or rebuild this one from it with pg_rewind or a base backup.",
+        )
+    if primary.flush_lsn < end_lsn:
+        return Stop(
+            Outcome.REFUSED,
+            f"the primary's WAL ends at {format_lsn(primary.flush_lsn)}, "
+            f"but the quorum's log ends at {format_lsn(end_lsn)}",
+            "This primary lacks acknowledged commits (an old backup or snapshot?). Start it as a "
+            "standby of the safekeepers until it has replayed that position, then promote it.",
+        )
+    return None
+
+
+def tail_begin_lsn(primary: Primary, vote: VoteResponse) -> int:
+    """Where to begin comparing: 1 MiB below the end, as far as both surely have the WAL."""
+    end_lsn = vote.flush_lsn
+    # The primary keeps the segment of its last switch under the new timeline's name only.
+    switch_lsn = last_switch_lsn(primary.tli_history)
+    seg_size = primary.server.wal_seg_size
+    switch_segment_lsn = switch_lsn - switch_lsn % seg_size if switch_lsn <= end_lsn else 0
+    begin_lsn = max(
+        end_lsn - TAIL_BYTES_MAX, vote.timeline_start_lsn, primary.oldest_lsn, switch_segment_lsn
+    )
+    return min(begin_lsn, end_lsn)
+
+
+def tail_problem(begin_lsn: int, ours: bytes, donors: bytes) -> Stop | None:
+    """Compare the primary's bytes from `begin_lsn` on with the donor's of equal length."""
+    assert len(ours) == len(donors)
+    if ours == donors:
+        return None
+    offset = next(i for i, (a, b) in enumerate(zip(ours, donors, strict=True)) if a != b)
+    return Stop(
+        Outcome.REFUSED,
+        f"the primary's WAL differs from the quorum's log at {format_lsn(begin_lsn + offset)}, "
+        f"below the log's end at {format_lsn(begin_lsn + len(donors))}",
+        "The primary has the same timeline but other bytes: it was probably rolled back to a "
+        "snapshot. Rebuild it from a base backup and the safekeepers' WAL.",
+    )

@@ -1,0 +1,238 @@
+"""What a proposer does from its election on: fan the WAL out, count, commit. Pure; no I/O.
+
+A part of the core in `proposer.py`, which hands it the events of a won term. WAL above
+term_start_lsn comes from the primary through the window; what a safekeeper lacks below the window
+comes from a donor, another safekeeper.
+
+Invariants: commit_lsn never goes back, and is either 0 or at least term_start_lsn; a peer that is
+not following is sent nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consensus.errors import HistoryError
+from consensus.ids import NodeId
+from consensus.membership import Membership
+from consensus.messages import Append, AppendResponse, Elected
+from consensus.quorum import committed_lsn, has_quorum, quorum_lsn
+from consensus.term_history import TermHistory, highest_common_point
+from pgwal.boundary import BoundaryFinder
+from pgwal.history import TimelineHistory
+from pgwal.lsn import format_lsn
+from walproposer.events import Action, Outcome, ReportFlushed, Send, StartCatchUp, Stop, StopCatchUp
+from walproposer.progress import PeerState, Progress
+from walproposer.wal_window import WalWindow
+
+# An idle connection is probed this often; the answer proves the safekeeper alive.
+HEARTBEAT_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class WonTerm:
+    """What the election decided. `donor` is the peer whose log, whole, is the log."""
+
+    node_id: NodeId
+    membership: Membership
+    donor: int
+    timeline_start_lsn: int
+    term_start_lsn: int
+    term_history: TermHistory
+    tli_history: TimelineHistory
+
+
+class Leader:
+    """`peers` are shared with the proposer, which moves them as far as VOTED."""
+
+    def __init__(
+        self, term: WonTerm, peers: list[Progress], truncate_lsn: int, now_ms: int
+    ) -> None:
+        self.term = term
+        self.peers = peers
+        self.commit_lsn = 0
+        self.truncate_lsn = truncate_lsn
+        self.window = WalWindow(term.term_start_lsn)
+        self._boundary = BoundaryFinder(term.term_start_lsn)
+        self._last_append: Append | None = None
+        self._now_ms = now_ms
+
+    @property
+    def quorum_is_connected(self) -> bool:
+        answered = {p.safekeeper_id for p in self.peers if p.is_following and p.answered}
+        return has_quorum(self.term.membership, {i for i in answered if i is not None})
+
+    # ---- streaming
+
+    def follow(self, progress: Progress) -> list[Action]:
+        """Rule 4: each safekeeper is streamed from its own highest common point."""
+        term, vote = self.term, progress.vote
+        assert vote is not None
+        try:
+            start_lsn = highest_common_point(term.term_history, vote.term_history, vote.flush_lsn)
+        except HistoryError as error:
+            return progress.close(str(error))
+        progress.become_following(start_lsn, self._now_ms)
+        elected = Elected(
+            generation=term.membership.generation,
+            node_id=term.node_id,
+            start_streaming_at=start_lsn,
+            timeline_start_lsn=term.timeline_start_lsn,
+            term_history=term.term_history,
+            tli_history=term.tli_history,
+        )
+        return [Send(progress.peer, elected), *self._feed(progress)]
+
+    def wal_received(self, begin_lsn: int, wal: bytes) -> list[Action]:
+        """The next WAL of the primary, from term_start_lsn on."""
+        assert begin_lsn == self.window.end_lsn
+        self._boundary.feed(begin_lsn, wal)
+        self.window.append(wal, self._boundary.record_end_lsn)
+        return [action for p in self.peers if p.is_following for action in self._feed(p)]
+
+    def _feed(self, progress: Progress) -> list[Action]:
+        """Send what the peer lacks and has room for: from the window, else ask a donor."""
+        if progress.next_lsn < self.window.begin_lsn:
+            return self._maybe_start_catch_up(progress)
+        actions: list[Action] = []
+        if progress.catch_up is not None:
+            progress.catch_up = progress.donor = None
+            actions.append(StopCatchUp(progress.peer))
+        progress.state = PeerState.STREAMING
+        while progress.next_lsn < self.window.end_lsn and progress.has_room:
+            actions.append(self._send(progress, self._window_append(progress.next_lsn)))
+        return actions
+
+    def _window_append(self, lsn: int) -> Append:
+        """Peers at the same position get the same Append object, to be encoded once."""
+        last = self._last_append
+        if last is None or last.begin_lsn != lsn or last.commit_lsn != self.commit_lsn:
+            chunk = self.window.read(lsn)
+            last = self._append(lsn, chunk.wal, chunk.record_end_lsn)
+            self._last_append = last
+        return last
+
+    def _append(self, begin_lsn: int, wal: bytes, record_end_lsn: int) -> Append:
+        return Append(
+            self.term.membership.generation, self.term.node_id, begin_lsn, begin_lsn + len(wal),
+            record_end_lsn, self.commit_lsn, self.truncate_lsn, wal,
+        )  # fmt: skip
+
+    def _send(self, progress: Progress, append: Append) -> Send:
+        assert append.begin_lsn == progress.next_lsn
+        progress.next_lsn = append.end_lsn
+        progress.sent_commit_lsn = append.commit_lsn
+        progress.last_sent_ms = self._now_ms
+        return Send(progress.peer, append)
+
+    def append_response(self, progress: Progress, response: AppendResponse) -> list[Action]:
+        """The hot path back. The report to the primary goes first: clients wait for just that."""
+        if not progress.maybe_update(response):
+            return []
+        if progress.flush_lsn >= self.window.record_end_lsn:
+            progress.caught_up_ms = self._now_ms
+        actions = self._advance_commit()
+        self._trim_window()
+        return actions + self._feed(progress)
+
+    def _advance_commit(self) -> list[Action]:
+        """Rules 5 and 6. A member that is offline now still has what it had flushed."""
+        membership = self.term.membership
+        positions = {p.safekeeper_id: p.flush_lsn for p in self.peers if p.safekeeper_id}
+        lsn = committed_lsn(membership, positions, self.term.term_start_lsn)
+        if lsn <= self.commit_lsn:
+            return []
+        self.commit_lsn = lsn
+        slowest_lsn = min(positions.get(member, 0) for member in membership.all_members)
+        self.truncate_lsn = max(self.truncate_lsn, min(slowest_lsn, lsn))
+        return [ReportFlushed(lsn)]
+
+    def _trim_window(self) -> None:
+        durable = {
+            p.safekeeper_id: p.durable_lsn for p in self.peers if p.safekeeper_id and p.answered
+        }
+        self.window.trim(quorum_lsn(self.term.membership, durable))
+
+    # ---- catch-up
+
+    def _maybe_start_catch_up(self, progress: Progress) -> list[Action]:
+        """Rule 7: the WAL below the window comes from a donor, not from the primary."""
+        progress.state = PeerState.CATCHING_UP
+        if progress.catch_up is not None or not progress.has_room:
+            return []
+        donor = self._choose_donor(progress)
+        if donor is None:
+            return []
+        progress.donor = donor
+        progress.catch_up = BoundaryFinder(progress.next_lsn)
+        return [StartCatchUp(progress.peer, donor, progress.next_lsn)]
+
+    def _choose_donor(self, progress: Progress) -> int | None:
+        """Somebody whose log is surely ours beyond the peer's.
+
+        The election's donor, from its vote on; anybody else only after an answer under our NodeId:
+        before, his diverged tail might still be there.
+        """
+        ends = {p.peer: p.flush_lsn for p in self.peers if p.is_following and p.answered}
+        if self.peers[self.term.donor].is_following:
+            donor_lsn = ends.get(self.term.donor, 0)
+            ends[self.term.donor] = max(donor_lsn, self.term.term_start_lsn)
+        ends.pop(progress.peer, None)
+        best = max(ends, key=lambda peer: (ends[peer], -peer), default=None)
+        return best if best is not None and ends[best] > progress.next_lsn else None
+
+    def catch_up_wal(self, progress: Progress, begin_lsn: int, wal: bytes) -> list[Action]:
+        if progress.catch_up is None:
+            return []  # crossed our StopCatchUp
+        if begin_lsn != progress.next_lsn:
+            return progress.close(
+                f"donor sent {format_lsn(begin_lsn)}, not {format_lsn(progress.next_lsn)}"
+            )
+        progress.catch_up.feed(begin_lsn, wal)
+        append = self._append(begin_lsn, wal, progress.catch_up.record_end_lsn)
+        return [self._send(progress, append), *self._feed(progress)]
+
+    def catch_up_lost(self, progress: Progress, reason: str) -> list[Action]:
+        """The next tick looks for a donor again. A BoundaryFinder must begin on a boundary, so a
+        peer that is inside a record starts over from its last whole one, on a new connection."""
+        if progress.catch_up is None:
+            return []
+        inside_record = progress.catch_up.record_end_lsn != progress.next_lsn
+        progress.catch_up = progress.donor = None
+        return progress.close(f"lost its donor inside a record: {reason}") if inside_record else []
+
+    # ---- time
+
+    def tick(self, now_ms: int) -> list[Action]:
+        self._now_ms = now_ms
+        actions = self._maybe_stuck()
+        for progress in self.peers:
+            if progress.is_following:
+                actions += self._feed(progress)
+                if now_ms - progress.last_sent_ms >= HEARTBEAT_MS:
+                    actions.append(self._heartbeat(progress))
+        return actions + self.spread_commit()
+
+    def spread_commit(self) -> list[Action]:
+        """Consumers read up to the safekeeper's commit_lsn, so it must follow an idle log too."""
+        return [
+            self._heartbeat(p)
+            for p in self.peers
+            if p.is_following and p.answered and p.sent_commit_lsn < self.commit_lsn
+        ]
+
+    def _heartbeat(self, progress: Progress) -> Send:
+        """No WAL and no news of boundaries: every chunk brought its own."""
+        return self._send(progress, self._append(progress.next_lsn, b"", 0))
+
+    def _maybe_stuck(self) -> list[Action]:
+        """A quorum fell below the window inside one long record: only the primary has that WAL,
+        so a new incarnation must ask it again."""
+        stuck = {
+            p.safekeeper_id
+            for p in self.peers
+            if p.state is PeerState.CATCHING_UP and p.answered and p.has_room and p.catch_up is None
+        }
+        if not has_quorum(self.term.membership, {i for i in stuck if i is not None}):
+            return []
+        return [Stop(Outcome.RESTART, "no safekeeper has the WAL below the window any more")]

@@ -1,0 +1,109 @@
+"""What the proposer knows of one safekeeper. Pure.
+
+OFFLINE -> CONNECTED -> GREETED -> VOTING -> VOTED -> CATCHING_UP <-> STREAMING
+   ^________________________ connection lost, from any state ___________________|
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from consensus.ids import NodeId
+from consensus.messages import AppendResponse, VoteResponse
+from pgwal.boundary import BoundaryFinder
+from walproposer.events import Action, ClosePeer, StopCatchUp
+
+# Bytes sent and not yet known to be durable at the peer. Large enough to keep a disk busy at
+# 1 GB/s over a 4 ms round trip; small enough that a stalled peer costs no more than this much.
+IN_FLIGHT_BYTES_MAX = 4 * 1024 * 1024
+
+
+class PeerState(Enum):
+    """In order of execution."""
+
+    OFFLINE = "offline"  #: no connection; PeerConnected moves it on
+    CONNECTED = "connected"  #: greeting sent; its greeting moves it on
+    GREETED = "greeted"  #: waiting for the term to be chosen
+    VOTING = "voting"  #: vote requested; its answer moves it on
+    VOTED = "voted"  #: waiting until the election is won and the primary checked
+    CATCHING_UP = "catching up"  #: below the window: fed from a donor
+    STREAMING = "streaming"  #: fed from the window
+
+
+@dataclass(slots=True)
+class Progress:
+    """Invariant while following: flush_lsn <= durable_lsn <= next_lsn."""
+
+    #: Its place in the list of addresses.
+    peer: int
+    state: PeerState = PeerState.OFFLINE
+    #: Known since its first greeting; kept over reconnections.
+    safekeeper_id: int | None = None
+    promised: NodeId = NodeId.ZERO
+    vote: VoteResponse | None = None
+    #: It has answered under our NodeId on this connection: its positions count.
+    answered: bool = False
+    next_lsn: int = 0
+    durable_lsn: int = 0
+    #: Survives a lost connection: what it had flushed under our NodeId stays flushed.
+    flush_lsn: int = 0
+    commit_lsn: int = 0
+    sent_commit_lsn: int = 0
+    last_sent_ms: int = 0
+    last_heard_ms: int = 0
+    #: When its flush_lsn last reached the end of what the primary had sent.
+    caught_up_ms: int = 0
+    donor: int | None = None
+    catch_up: BoundaryFinder | None = None
+    #: Why it is not connected; "" when it is.
+    error: str = "not connected yet"
+
+    @property
+    def is_following(self) -> bool:
+        return self.state in (PeerState.CATCHING_UP, PeerState.STREAMING)
+
+    @property
+    def has_room(self) -> bool:
+        return self.next_lsn - self.durable_lsn < IN_FLIGHT_BYTES_MAX
+
+    @property
+    def awaits_answer(self) -> bool:
+        return self.is_following or self.state in (PeerState.CONNECTED, PeerState.VOTING)
+
+    def become_connected(self, now_ms: int) -> None:
+        self.state = PeerState.CONNECTED
+        self.last_heard_ms = now_ms
+        self.error = ""
+
+    def become_offline(self, reason: str) -> list[Action]:
+        """The connection is gone, and with it everything that was only true of the connection."""
+        stop: list[Action] = [StopCatchUp(self.peer)] if self.catch_up is not None else []
+        self.state = PeerState.OFFLINE
+        self.vote = None
+        self.answered = False
+        self.donor = None
+        self.catch_up = None
+        self.error = reason
+        return stop
+
+    def close(self, reason: str) -> list[Action]:
+        """Drop the connection ourselves; the shell makes a new one later."""
+        return [*self.become_offline(reason), ClosePeer(self.peer, reason)]
+
+    def become_following(self, start_lsn: int, now_ms: int) -> None:
+        """Elected was sent: its log is ours up to `start_lsn`, and the next byte goes there."""
+        self.state = PeerState.CATCHING_UP
+        self.next_lsn = self.durable_lsn = start_lsn
+        self.sent_commit_lsn = 0
+        self.caught_up_ms = now_ms
+
+    def maybe_update(self, response: AppendResponse) -> bool:
+        """Take a newer answer; False when it says nothing new."""
+        is_news = not self.answered or response.durable_lsn > self.durable_lsn
+        is_news = is_news or response.flush_lsn > self.flush_lsn
+        self.answered = True
+        self.durable_lsn = max(self.durable_lsn, response.durable_lsn)
+        self.flush_lsn = max(self.flush_lsn, response.flush_lsn)
+        self.commit_lsn = max(self.commit_lsn, response.commit_lsn)
+        return is_news

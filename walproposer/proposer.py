@@ -1,0 +1,362 @@
+"""The core of one incarnation of the proposer: the proposer's rules of `docs/protocol.md`. Pure.
+
+`step(event) -> list[Action]` is the only mutator. One object is one proposer_uuid and one term;
+after a Stop it never speaks again. This file wins the term; `leader.py` is what follows.
+
+    COLLECTING -> CAMPAIGNING -> CHECKING -> LEADING -> STOPPED
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from consensus.ids import NodeId, TimelineId
+from consensus.membership import Membership
+from consensus.messages import (
+    PROTOCOL_VERSION,
+    AppendResponse,
+    ProposerGreeting,
+    SafekeeperGreeting,
+    SafekeeperMessage,
+    ServerFacts,
+    VoteRequest,
+    VoteResponse,
+)
+from consensus.quorum import has_quorum, quorum_lsn
+from pgwal.lsn import format_lsn
+from walproposer.election import choose_donor, primary_problem, tail_begin_lsn, tail_problem
+from walproposer.events import (
+    Action,
+    CatchUpLost,
+    CatchUpWal,
+    Event,
+    Outcome,
+    PeerConnected,
+    PeerLost,
+    PeerMessage,
+    Primary,
+    ReadTail,
+    Send,
+    StartUpstream,
+    Stop,
+    TailRead,
+    Tick,
+    WalReceived,
+)
+from walproposer.leader import Leader, WonTerm
+from walproposer.progress import PeerState, Progress
+
+# A safekeeper that owes an answer for so long is disconnected and tried again.
+RESPONSE_TIMEOUT_MS = 10_000
+
+
+class State(Enum):
+    """In order of execution."""
+
+    COLLECTING = "collecting greetings"  #: a quorum of greetings moves it on
+    CAMPAIGNING = "campaigning"  #: a quorum of granted votes moves it on
+    CHECKING = "checking the primary"  #: the donor's tail equal to the primary's moves it on
+    LEADING = "leading"  #: until a greater NodeId is seen
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidacy:
+    """What an incarnation is made with.
+
+    `predecessor` is the NodeId of the incarnation before it in the same process: whoever was
+    promised more since then took over, and this one gives way instead of taking it back.
+    """
+
+    timeline: TimelineId
+    server: ServerFacts
+    membership: Membership
+    proposer_uuid: bytes
+    peers_count: int
+    predecessor: NodeId | None = None
+
+
+class Proposer:
+    """Without a `primary` it completes the log's tail on a quorum and stops (COMPLETED)."""
+
+    def __init__(self, candidacy: Candidacy, primary: Primary | None) -> None:
+        self.candidacy = candidacy
+        self.membership = candidacy.membership
+        self.primary = primary
+        self.state = State.COLLECTING
+        self.node_id: NodeId | None = None
+        self.peers = [Progress(peer) for peer in range(candidacy.peers_count)]
+        #: From the election on.
+        self.leader: Leader | None = None
+        self._tail_begin_lsn = 0
+        self._primary_tail = bytearray()
+        self._donor_tail: bytes | None = None
+        self._now_ms = 0
+
+    # ---- what the shell may ask
+
+    def wants_wal(self) -> bool:
+        """False while the window is full: stop reading from the primary (not answering it)."""
+        return self.leader is None or not self.leader.window.is_full
+
+    def wants_catch_up(self, peer: int) -> bool:
+        """False while the peer has enough in flight: stop reading from its donor."""
+        return self.peers[peer].has_room
+
+    @property
+    def commit_lsn(self) -> int:
+        return self.leader.commit_lsn if self.leader is not None else 0
+
+    # ---- the only mutator
+
+    def step(self, event: Event) -> list[Action]:
+        if self.state is State.STOPPED:
+            return []
+        actions = self._dispatch(event)
+        if any(isinstance(action, Stop) for action in actions):
+            self.state = State.STOPPED
+        return actions
+
+    def _dispatch(self, event: Event) -> list[Action]:
+        match event:
+            case WalReceived(begin_lsn, wal):
+                return self._wal_received(begin_lsn, wal)
+            case PeerMessage(peer, message):
+                return self._peer_message(self.peers[peer], message)
+            case Tick(now_ms):
+                return self._tick(now_ms)
+            case CatchUpWal(peer, begin_lsn, wal) if self.leader is not None:
+                return self.leader.catch_up_wal(self.peers[peer], begin_lsn, wal)
+            case CatchUpLost(peer, reason) if self.leader is not None:
+                return self.leader.catch_up_lost(self.peers[peer], reason)
+            case PeerConnected(peer):
+                return self._peer_connected(self.peers[peer])
+            case PeerLost(peer, reason):
+                return self._peer_lost(self.peers[peer], reason)
+            case TailRead(wal):
+                self._donor_tail = wal
+                return self._check_tail()
+        return []
+
+    # ---- connections and greetings
+
+    def _peer_connected(self, progress: Progress) -> list[Action]:
+        progress.become_connected(self._now_ms)
+        candidacy = self.candidacy
+        greeting = ProposerGreeting(
+            protocol_version=PROTOCOL_VERSION,
+            timeline=candidacy.timeline,
+            server=candidacy.server,
+            proposer_uuid=candidacy.proposer_uuid,
+            membership=self.membership,
+        )
+        return [Send(progress.peer, greeting)]
+
+    def _peer_lost(self, progress: Progress, reason: str) -> list[Action]:
+        actions = progress.become_offline(reason)
+        if self._awaits_tail_of(progress):
+            actions.append(Stop(Outcome.RESTART, f"lost the donor while checking: {reason}"))
+        return actions
+
+    def _awaits_tail_of(self, progress: Progress) -> bool:
+        return (
+            self.state is State.CHECKING
+            and self._donor_tail is None
+            and self.leader is not None
+            and self.leader.term.donor == progress.peer
+        )
+
+    def _peer_message(self, progress: Progress, message: SafekeeperMessage) -> list[Action]:
+        progress.last_heard_ms = self._now_ms
+        match message:
+            case AppendResponse():
+                return self._append_response(progress, message)
+            case SafekeeperGreeting() if progress.state is PeerState.CONNECTED:
+                return self._greeting(progress, message)
+            case VoteResponse() if progress.state is PeerState.VOTING:
+                return self._vote(progress, message)
+            case _:
+                name = type(message).__name__
+                return progress.close(f"unexpected {name} while {progress.state.value}")
+
+    def _greeting(self, progress: Progress, greeting: SafekeeperGreeting) -> list[Action]:
+        problem = self._greeting_problem(progress, greeting)
+        if problem:
+            return progress.close(problem)
+        greatest = self.node_id or self.candidacy.predecessor
+        if greatest is not None and greeting.promised > greatest:
+            return [self._fenced(greeting.promised, greeting.safekeeper_id)]
+        progress.safekeeper_id = greeting.safekeeper_id
+        progress.promised = greeting.promised
+        progress.state = PeerState.GREETED
+        if self.state is State.COLLECTING:
+            return self._maybe_campaign()
+        return [self._request_vote(progress)]
+
+    def _greeting_problem(self, progress: Progress, greeting: SafekeeperGreeting) -> str:
+        member, theirs, ours = greeting.safekeeper_id, greeting.membership, self.membership
+        if member not in ours.all_members or theirs != ours:
+            return (
+                f"safekeeper {member} has members {theirs.all_members} of generation "
+                f"{theirs.generation}, expected {ours.all_members} of {ours.generation}"
+            )
+        if progress.safekeeper_id not in (None, member):
+            return f"this address was safekeeper {progress.safekeeper_id}, now it is {member}"
+        if any(p.safekeeper_id == member for p in self.peers if p is not progress):
+            return f"two safekeepers have the id {member}"
+        return ""
+
+    # ---- campaign
+
+    def _maybe_campaign(self) -> list[Action]:
+        """Rule 1: the greatest term in a quorum of greetings, plus one, chosen once."""
+        greeted = [p for p in self.peers if p.state is PeerState.GREETED]
+        if not has_quorum(self.membership, {p.safekeeper_id or 0 for p in greeted}):
+            return []
+        term = max(p.promised.term for p in greeted) + 1
+        self.node_id = NodeId(term, self.candidacy.proposer_uuid)
+        self.state = State.CAMPAIGNING
+        return [self._request_vote(progress) for progress in greeted]
+
+    def _request_vote(self, progress: Progress) -> Send:
+        assert self.node_id is not None
+        progress.state = PeerState.VOTING
+        return Send(progress.peer, VoteRequest(self.membership.generation, self.node_id))
+
+    def _vote(self, progress: Progress, vote: VoteResponse) -> list[Action]:
+        assert self.node_id is not None
+        assert progress.safekeeper_id is not None
+        if vote.promised > self.node_id:
+            return [self._fenced(vote.promised, progress.safekeeper_id)]
+        if not vote.granted or vote.promised != self.node_id:
+            return progress.close(f"vote refused in favour of {vote.promised}")
+        if vote.flush_lsn < progress.flush_lsn:
+            return progress.close(
+                f"safekeeper {progress.safekeeper_id} lost data: its log ends at "
+                f"{format_lsn(vote.flush_lsn)}, it had acknowledged "
+                f"{format_lsn(progress.flush_lsn)}"
+            )
+        progress.vote = vote
+        progress.state = PeerState.VOTED
+        if self.state is State.CAMPAIGNING:
+            return self._maybe_elected()
+        if self.state is State.LEADING:
+            assert self.leader is not None
+            return self.leader.follow(progress)
+        return []
+
+    def _maybe_elected(self) -> list[Action]:
+        """Rule 2: a quorum of grants elects; the donor's log, whole, is the log from now on."""
+        assert self.node_id is not None
+        votes = {p.peer: p.vote for p in self.peers if p.vote is not None}
+        if not has_quorum(self.membership, {self.peers[i].safekeeper_id or 0 for i in votes}):
+            return []
+        donor = choose_donor(votes)
+        vote = votes[donor]
+        if self.primary is not None:
+            problem = primary_problem(self.primary, vote)
+            if problem is not None:
+                return [problem]
+        term = WonTerm(
+            node_id=self.node_id,
+            membership=self.membership,
+            donor=donor,
+            timeline_start_lsn=vote.timeline_start_lsn,
+            term_start_lsn=vote.flush_lsn,
+            term_history=vote.term_history.extended(self.node_id, vote.flush_lsn),
+            tli_history=self.primary.tli_history if self.primary else vote.tli_history,
+        )
+        truncate_lsn = max(v.truncate_lsn for v in votes.values())
+        self.leader = Leader(term, self.peers, truncate_lsn, self._now_ms)
+        return self._start_checking(vote) if self.primary is not None else self._lead()
+
+    # ---- the check of the primary
+
+    def _start_checking(self, vote: VoteResponse) -> list[Action]:
+        assert self.leader is not None
+        assert self.primary is not None
+        self.state = State.CHECKING
+        self._tail_begin_lsn = tail_begin_lsn(self.primary, vote)
+        start = StartUpstream(self._tail_begin_lsn)
+        if self._tail_begin_lsn == vote.flush_lsn:
+            self._donor_tail = b""
+            return [start, *self._check_tail()]
+        return [ReadTail(self.leader.term.donor, self._tail_begin_lsn, vote.flush_lsn), start]
+
+    def _wal_received(self, begin_lsn: int, wal: bytes) -> list[Action]:
+        """WAL below the term's start is only compared; the rest goes to the window."""
+        assert self.leader is not None
+        term_start_lsn = self.leader.term.term_start_lsn
+        if begin_lsn >= term_start_lsn:
+            return self.leader.wal_received(begin_lsn, wal)
+        assert begin_lsn == self._tail_begin_lsn + len(self._primary_tail)
+        below = term_start_lsn - begin_lsn
+        self._primary_tail += wal[:below]
+        actions = self._check_tail()
+        if len(wal) > below:
+            actions += self.leader.wal_received(term_start_lsn, wal[below:])
+        return actions
+
+    def _check_tail(self) -> list[Action]:
+        """Rule 3: the last bytes below the term's start must be the same on both sides."""
+        assert self.leader is not None
+        tail_bytes = self.leader.term.term_start_lsn - self._tail_begin_lsn
+        if self._donor_tail is None or len(self._primary_tail) < tail_bytes:
+            return []
+        if len(self._donor_tail) != tail_bytes:
+            return [Stop(Outcome.RESTART, "the donor's tail came short")]
+        problem = tail_problem(self._tail_begin_lsn, bytes(self._primary_tail), self._donor_tail)
+        if problem is not None:
+            return [problem]
+        self._donor_tail = b""
+        return self._lead()
+
+    # ---- leading
+
+    def _lead(self) -> list[Action]:
+        leader = self.leader
+        assert leader is not None
+        self.state = State.LEADING
+        voted = [p for p in self.peers if p.state is PeerState.VOTED]
+        # The donor first: the others' missing tail can then be read from it.
+        voted.sort(key=lambda p: p.peer != leader.term.donor)
+        return [action for progress in voted for action in leader.follow(progress)]
+
+    def _append_response(self, progress: Progress, response: AppendResponse) -> list[Action]:
+        if self.node_id is None or response.node_id > self.node_id:
+            return [self._fenced(response.node_id, progress.safekeeper_id or 0)]
+        if not progress.is_following or response.node_id != self.node_id:
+            return progress.close(f"unexpected append response of {response.node_id}")
+        assert self.leader is not None
+        actions = self.leader.append_response(progress, response)
+        return actions if self.primary is not None else actions + self._maybe_completed()
+
+    def _maybe_completed(self) -> list[Action]:
+        """Without a primary: done when a quorum has been told that the whole log is committed."""
+        assert self.leader is not None
+        term_start_lsn = self.leader.term.term_start_lsn
+        told = {p.safekeeper_id: p.commit_lsn for p in self.peers if p.safekeeper_id}
+        if self.commit_lsn >= term_start_lsn <= quorum_lsn(self.membership, told):
+            return [Stop(Outcome.COMPLETED, f"the log ends at {format_lsn(term_start_lsn)}")]
+        return self.leader.spread_commit()
+
+    def _tick(self, now_ms: int) -> list[Action]:
+        self._now_ms = now_ms
+        actions: list[Action] = []
+        for progress in self.peers:
+            if progress.awaits_answer and now_ms - progress.last_heard_ms > RESPONSE_TIMEOUT_MS:
+                actions += progress.close(f"no answer for {RESPONSE_TIMEOUT_MS} ms")
+        if self.state is State.LEADING:
+            assert self.leader is not None
+            actions += self.leader.tick(now_ms)
+        return actions
+
+    def _fenced(self, promised: NodeId, safekeeper_id: int) -> Stop:
+        ours = self.node_id or self.candidacy.predecessor
+        return Stop(
+            Outcome.FENCED,
+            f"safekeeper {safekeeper_id} has promised {promised}, greater than our {ours}",
+            "Another proposer took over this timeline. Its primary is the one to use; 'sk status' "
+            "shows it.",
+        )

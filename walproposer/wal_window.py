@@ -1,0 +1,105 @@
+"""The WAL the proposer still holds in memory: what a streaming safekeeper may yet need. Bounded.
+
+    begin_lsn                                                   end_lsn
+       |chunk|  chunk  |chunk|      chunk      | ... |   chunk   |
+                   ^ next_lsn of a slow peer           ^ next_lsn of the others
+
+Pure. It may drop only what a quorum holds durably; a peer that falls out at the front is caught up
+from a donor (law 7 of the proposer), never by a longer window.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+# What a reconnecting or slow peer finds without asking a donor. One segment of WAL.
+KEEP_BYTES = 16 * 1024 * 1024
+# Small commits make small chunks; this bounds their number, and with it the objects' memory.
+KEEP_CHUNKS = 8192
+# Above this nothing more is read from the primary: the quorum has not yet written what is here.
+WINDOW_BYTES_MAX = 32 * 1024 * 1024
+# One Append carries at most this; Postgres sends the same (walsender.c, MAX_SEND_SIZE).
+APPEND_BYTES_MAX = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """[begin_lsn, end_lsn) and the last record boundary known when it arrived."""
+
+    begin_lsn: int
+    end_lsn: int
+    record_end_lsn: int
+    wal: bytes
+
+
+class WalWindow:
+    """Chunks in LSN order without gaps. Invariant: begin_lsn <= every chunk <= end_lsn."""
+
+    def __init__(self, begin_lsn: int) -> None:
+        self.begin_lsn = begin_lsn
+        self.end_lsn = begin_lsn
+        self.record_end_lsn = begin_lsn
+        self._chunks: list[Chunk] = []
+        self._begins: list[int] = []
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_lsn - self.begin_lsn
+
+    @property
+    def is_full(self) -> bool:
+        return self.size_bytes >= WINDOW_BYTES_MAX
+
+    def append(self, wal: bytes, record_end_lsn: int) -> None:
+        """Add what follows end_lsn; `record_end_lsn` is the last boundary in or before it."""
+        chunk = Chunk(self.end_lsn, self.end_lsn + len(wal), record_end_lsn, wal)
+        assert self.record_end_lsn <= record_end_lsn <= chunk.end_lsn
+        self._chunks.append(chunk)
+        self._begins.append(chunk.begin_lsn)
+        self.end_lsn = chunk.end_lsn
+        self.record_end_lsn = record_end_lsn
+
+    def read(self, lsn: int) -> Chunk:
+        """What to send next to a peer at `lsn`, begin_lsn <= lsn < end_lsn.
+
+        The rest of its chunk, joined with the following ones while they fit in one Append.
+        """
+        assert self.begin_lsn <= lsn < self.end_lsn
+        index = bisect_right(self._begins, lsn) - 1
+        chunk = self._chunks[index]
+        if lsn == chunk.begin_lsn and chunk.end_lsn == self.end_lsn:
+            return chunk  # the hot path: the peer is waiting for just this one
+        parts: list[bytes | memoryview] = [memoryview(chunk.wal)[lsn - chunk.begin_lsn :]]
+        while index + 1 < len(self._chunks):
+            following = self._chunks[index + 1]
+            if following.end_lsn - lsn > APPEND_BYTES_MAX:
+                break
+            parts.append(following.wal)
+            chunk = following
+            index += 1
+        return Chunk(lsn, chunk.end_lsn, chunk.record_end_lsn, b"".join(parts))
+
+    def trim(self, durable_lsn: int) -> bool:
+        """Drop from the front what exceeds the limits and lies below `durable_lsn`.
+
+        True when something was dropped: peers below begin_lsn now need a donor.
+        """
+        count = 0
+        begin_lsn = self.begin_lsn
+        while (
+            self.end_lsn - begin_lsn > KEEP_BYTES or len(self._chunks) - count > KEEP_CHUNKS
+        ) and self._chunks[count].end_lsn <= durable_lsn:
+            begin_lsn = self._chunks[count].end_lsn
+            count += 1
+            if count == len(self._chunks):
+                break
+        # One memmove for many chunks; a single small chunk over the limit can wait.
+        if count == 0 or (
+            count < KEEP_CHUNKS // 8 and begin_lsn - self.begin_lsn < KEEP_BYTES // 8
+        ):
+            return False
+        del self._chunks[:count]
+        del self._begins[:count]
+        self.begin_lsn = begin_lsn
+        return True
