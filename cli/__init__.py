@@ -1,1 +1,4 @@
-"""TODO"""
+"""The `sk` command: thin, one module per group. It parses, calls a library function, prints.
+
+Data goes to stdout, logs to stderr.
+"""

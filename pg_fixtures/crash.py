@@ -4,16 +4,15 @@ The postmaster alone is not enough: its children would notice and end in their o
 writing and even acknowledging commits. Killing one after the other is not enough either: the
 postmaster would begin crash recovery. So everything is frozen first, then killed.
 
-What the dead server cannot give back itself (shared memory) is removed, as a power failure would.
-Crashed files stay as they are, except postmaster.pid: the pid in it may soon belong to another
-process, and the next start would refuse.
+The files stay as they are, with one exception: postmaster.pid and the shared memory named in it are
+removed. A power failure takes the memory too; and the pid may soon belong to another process, at
+which the next start would refuse.
 """
 
 from __future__ import annotations
 
 import ctypes
 import signal
-from pathlib import Path
 
 from pg_fixtures.data_directory import DataDirectory
 from pg_fixtures.process_table import ProcessEntry, family, signal_entry
@@ -29,13 +28,12 @@ def crash_postmaster(pid: int, data: DataDirectory) -> None:
     """End the postmaster `pid` and every process below it; returns when all are gone."""
     postmaster_file = data.postmaster_file()
     members = _freeze(pid)
-    segments = {path for entry in members for path in _dynamic_shared_memory(entry)}
-    for entry in members:
+    for entry in members[:1]:
         signal_entry(entry, signal.SIGKILL)
-    wait_until(lambda: not any(e.now() for e in members), FREEZE_TIMEOUT, "a killed Postgres to end")
+    wait_until(
+        lambda: not any(e.now() for e in members), FREEZE_TIMEOUT, "a killed Postgres to end"
+    )
 
-    for path in segments:
-        path.unlink(missing_ok=True)
     if postmaster_file is not None and postmaster_file.pid == pid:
         if postmaster_file.shared_memory_id is not None:
             libc.shmctl(postmaster_file.shared_memory_id, IPC_RMID, None)
@@ -56,13 +54,3 @@ def _freeze(pid: int) -> list[ProcessEntry]:
 def _is_still(entry: ProcessEntry) -> bool:
     now = entry.now()
     return now is None or now.state == "T"
-
-
-def _dynamic_shared_memory(entry: ProcessEntry) -> set[Path]:
-    """The /dev/shm/PostgreSQL.* files that a process has mapped."""
-    try:
-        maps = Path(f"/proc/{entry.pid}/maps").read_text()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return set()
-    words = (line.split()[-1] for line in maps.splitlines())
-    return {Path(word) for word in words if word.startswith("/dev/shm/PostgreSQL.")}

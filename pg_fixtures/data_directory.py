@@ -1,8 +1,8 @@
 """`DataDirectory`: the folder of a Postgres server, seen from outside: made, copied, configured.
 
-Only files are touched here; no server is started. The settings of a test are kept in a file of their
-own, included by postgresql.conf, so that ALTER SYSTEM (postgresql.auto.conf) still has the last word,
-as it has on a real server, and a base backup carries them along.
+Only files are touched here; no server is started. The settings of a test are kept in a file of
+their own, which postgresql.conf includes: so ALTER SYSTEM (postgresql.auto.conf) still has the last
+word, as it has on a real server, and a base backup carries them along.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ Setting = str | int | float | bool
 
 SETTINGS_FILE = "pg_fixtures.conf"
 SUPERUSER = "postgres"
-WAL_SEGMENT_BYTES = 16 << 20  # Postgres's default
+WAL_SEG_SIZE = 16 << 20  # Postgres's default
 
 
 @dataclass(frozen=True, slots=True)
 class PostmasterFile:
     """`postmaster.pid`, by which a server tells its state. Source: utils/pidfile.h.
 
-    pid / data folder / start time / port / socket folder / listen address / shmem key and id / status
+    pid, data folder, start time, port, socket folder, listen address, shmem key and id, status:
+    one line each.
     """
 
     pid: int
@@ -55,7 +56,7 @@ class DataDirectory:
         """initdb, or a base backup, has filled it."""
         return (self.path / "PG_VERSION").is_file()
 
-    def initdb(self, *options: str, wal_segment_bytes: int = WAL_SEGMENT_BYTES) -> None:
+    def initdb(self, *options: str, wal_seg_size: int = WAL_SEG_SIZE) -> None:
         """A new database cluster, with a system identifier of its own; everybody local is trusted.
 
         Raises ProgramFailed.
@@ -69,15 +70,15 @@ class DataDirectory:
                 "--auth=trust",
                 "--encoding=UTF8",
                 "--locale=C",  # messages in English: some are read by programs
-                "--no-sync",  # the cluster is young enough to lose; what the server writes is synced
-                f"--wal-segsize={wal_segment_bytes >> 20}",
+                "--no-sync",  # of initdb's own files; the server syncs what it writes
+                f"--wal-segsize={wal_seg_size >> 20}",
                 *options,
             ],
             account=self.account,
         )
 
     def copy_from(self, template: Path) -> None:
-        """Become a copy of the data folder of a stopped server; the system identifier is copied too."""
+        """Become a copy of a stopped server's data folder, its system identifier included."""
         if self.path.exists():
             raise FixtureError(f"{self.path} exists already")
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +108,10 @@ class DataDirectory:
 
     def write_settings(self, settings: dict[str, str]) -> None:
         """Replace the settings of the test; the server reads them at its next start or reload."""
-        lines = [f"{name} = '{value.replace(chr(39), chr(39) * 2)}'\n" for name, value in settings.items()]
+        lines = [
+            f"{name} = '{value.replace(chr(39), chr(39) * 2)}'\n"
+            for name, value in settings.items()
+        ]
         self.write(SETTINGS_FILE, "".join(lines))
         include = f"include_if_exists = '{SETTINGS_FILE}'\n"
         configuration = (self.path / "postgresql.conf").read_text()

@@ -21,8 +21,11 @@ import sys
 # linux/prctl.h, linux/capability.h
 PR_SET_PDEATHSIG = 1
 PR_SET_KEEPCAPS = 8
+PR_SET_SECUREBITS = 28
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_RAISE = 2
+SECBIT_NO_SETUID_FIXUP = 1 << 2
+SECBIT_KEEP_CAPS = 1 << 4
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 CAP_DAC_OVERRIDE = 1
 CAP_DAC_READ_SEARCH = 2
@@ -54,7 +57,9 @@ def main(argv: list[str]) -> None:
 def drop_root(uid: int, gid: int) -> None:
     """Become `uid:gid`, without other groups, keeping at most one capability across exec."""
     capability = searching_capability()
-    prctl(PR_SET_KEEPCAPS, 1)
+    # access(2), by which Postgres looks for its programs, heeds the capability only with the first.
+    if not try_prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP | SECBIT_KEEP_CAPS):
+        prctl(PR_SET_KEEPCAPS, 1)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
@@ -91,8 +96,12 @@ def set_capabilities(mask: int) -> None:
 
 
 def prctl(option: int, argument: int, argument2: int = 0) -> None:
+    check(0 if try_prctl(option, argument, argument2) else -1, f"prctl({option})")
+
+
+def try_prctl(option: int, argument: int, argument2: int = 0) -> bool:
     arguments = [ctypes.c_ulong(value) for value in (argument, argument2, 0, 0)]
-    check(libc.prctl(option, *arguments), f"prctl({option})")
+    return bool(libc.prctl(option, *arguments) == 0)
 
 
 def check(result: int, call: str) -> None:

@@ -1,1 +1,214 @@
-"""The pytest plugin: fixtures for a real Postgres, our services as processes, and faults."""
+"""The pytest plugin: fixtures for a real Postgres, our services as processes, and faults.
+
+    pg_binaries       session   PostgresBinaries: --pg-major, else the preferred one (binaries.py)
+    postgres          function  Postgres, started
+    postgres_factory  function  (name, **options of Postgres) -> Postgres, started
+    quorum_cluster    function  (**options of QuorumCluster) -> QuorumCluster, streaming
+    tcp_proxy         function  (target_host, target_port) -> TcpProxy
+    small_disk        function  (size_bytes) -> SmallDisk, mounted
+    failing_disk      function  (only_below) -> FailingDisk
+    free_port         function  int
+
+What a factory has made ends with the test, in reverse order. A machine that lacks something skips
+the test and says why; with SK_REQUIRE_ALL=1 it fails.
+
+It is loaded by every pytest run of its installation, also of projects that do not use it: it
+imports pg_fixtures only inside of fixtures, and prints its header line only if a collected test
+needs it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pg_fixtures.binaries import PostgresBinaries
+    from pg_fixtures.cluster import QuorumCluster
+    from pg_fixtures.failing_disk import FailingDisk
+    from pg_fixtures.postgres import Postgres
+    from pg_fixtures.proxy import TcpProxy
+    from pg_fixtures.small_disk import SmallDisk
+
+REQUIRE_ALL_VARIABLE = "SK_REQUIRE_ALL"
+
+TemplateOf = Callable[["PostgresBinaries", int], Path]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("pg_fixtures").addoption(
+        "--pg-major", type=int, metavar="N", help="the major version of Postgres to test with"
+    )
+
+
+def pytest_report_collectionfinish(items: Sequence[pytest.Item]) -> list[str]:
+    """The versions found, once it is known that a test uses them."""
+    if not any("pg_binaries" in getattr(item, "fixturenames", ()) for item in items):
+        return []
+    from pg_fixtures.binaries import all_postgres
+
+    return [f"postgres: {', '.join(map(str, all_postgres())) or 'none found'}"]
+
+
+@contextmanager
+def skip_if_unavailable() -> Iterator[None]:
+    """Turn Unavailable into a skip, or into a failure when everything is required."""
+    from pg_fixtures.errors import Unavailable
+
+    try:
+        yield
+    except Unavailable as error:
+        if os.environ.get(REQUIRE_ALL_VARIABLE) == "1":
+            raise
+        pytest.skip(f"{error}; hint: {error.hint}" if error.hint else str(error))
+
+
+@pytest.fixture(scope="session")
+def pg_binaries(request: pytest.FixtureRequest) -> PostgresBinaries:
+    """The Postgres under test; parametrize it indirectly to choose others."""
+    from pg_fixtures.binaries import PostgresBinaries, find_postgres
+
+    chosen = getattr(request, "param", None)
+    if isinstance(chosen, PostgresBinaries):
+        return chosen
+    with skip_if_unavailable():
+        return find_postgres(request.config.getoption("--pg-major") if chosen is None else chosen)
+
+
+@pytest.fixture(scope="session")
+def initdb_template(tmp_path_factory: pytest.TempPathFactory) -> TemplateOf:
+    """A data folder to copy, made by initdb once per server and segment size."""
+    from pg_fixtures.data_directory import DataDirectory
+
+    made: dict[tuple[PostgresBinaries, int], Path] = {}
+
+    def template_of(binaries: PostgresBinaries, wal_seg_size: int) -> Path:
+        key = (binaries, wal_seg_size)
+        if key not in made:
+            template = DataDirectory(tmp_path_factory.mktemp("initdb") / "template", binaries)
+            template.initdb(wal_seg_size=wal_seg_size)
+            made[key] = template.path
+        return made[key]
+
+    return template_of
+
+
+@pytest.fixture
+def postgres_factory(
+    pg_binaries: PostgresBinaries, initdb_template: TemplateOf, tmp_path: Path
+) -> Iterator[Callable[..., Postgres]]:
+    """`postgres_factory("standby", settings={...})`: all options of Postgres, and two more.
+
+    The servers of one session share a system identifier, except `fresh=True`, which takes an initdb
+    of its own. `start=False` leaves the server to be started by the test.
+    """
+    from pg_fixtures.data_directory import WAL_SEG_SIZE
+    from pg_fixtures.postgres import Postgres
+
+    with ExitStack() as servers:
+
+        def make(
+            name: str = "postgres",
+            *,
+            binaries: PostgresBinaries = pg_binaries,
+            wal_seg_size: int = WAL_SEG_SIZE,
+            fresh: bool = False,
+            start: bool = True,
+            **options: Any,
+        ) -> Postgres:
+            postgres = Postgres(
+                binaries,
+                tmp_path / name,
+                wal_seg_size=wal_seg_size,
+                template=None if fresh else initdb_template(binaries, wal_seg_size),
+                **options,
+            )
+            servers.push(postgres)
+            if start:
+                postgres.start()
+            return postgres
+
+        yield make
+
+
+@pytest.fixture
+def postgres(postgres_factory: Callable[..., Postgres]) -> Postgres:
+    """A started server with default settings."""
+    return postgres_factory()
+
+
+@pytest.fixture
+def quorum_cluster(
+    pg_binaries: PostgresBinaries, initdb_template: TemplateOf, tmp_path: Path
+) -> Iterator[Callable[..., QuorumCluster]]:
+    """`quorum_cluster(safekeepers=3, proxied=True)`: all options of QuorumCluster but its root."""
+    from pg_fixtures.cluster import QuorumCluster
+    from pg_fixtures.data_directory import WAL_SEG_SIZE
+
+    with ExitStack() as clusters:
+
+        def make(
+            name: str = "cluster",
+            *,
+            binaries: PostgresBinaries = pg_binaries,
+            wal_seg_size: int = WAL_SEG_SIZE,
+            **options: Any,
+        ) -> QuorumCluster:
+            cluster = QuorumCluster(
+                tmp_path / name,
+                binaries=binaries,
+                wal_seg_size=wal_seg_size,
+                template=initdb_template(binaries, wal_seg_size),
+                **options,
+            )
+            return clusters.enter_context(cluster)
+
+        yield make
+
+
+@pytest.fixture
+def tcp_proxy() -> Iterator[Callable[[str, int], TcpProxy]]:
+    """`tcp_proxy("127.0.0.1", port)`."""
+    from pg_fixtures.proxy import TcpProxy
+
+    with ExitStack() as proxies:
+        yield lambda host, port: proxies.enter_context(TcpProxy(host, port))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], SmallDisk]]:
+    """`small_disk(64 << 20)`; skips where nothing can be mounted."""
+    from pg_fixtures.small_disk import SmallDisk
+
+    with ExitStack() as disks:
+
+        def make(size_bytes: int, name: str = "small-disk") -> SmallDisk:
+            with skip_if_unavailable():
+                return disks.enter_context(SmallDisk(tmp_path / name, size_bytes))
+
+        yield make
+
+
+@pytest.fixture
+def failing_disk(tmp_path: Path) -> Callable[..., FailingDisk]:
+    """`failing_disk(only_below=tmp_path / "safekeeper-1")`; skips without a C compiler."""
+    from pg_fixtures.failing_disk import FailingDisk
+
+    def make(*, only_below: Path | None = None, name: str = "failing-disk") -> FailingDisk:
+        with skip_if_unavailable():
+            return FailingDisk(tmp_path / name, only_below=only_below)
+
+    return make
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nobody else will take."""
+    from pg_fixtures.ports import free_port
+
+    return free_port()

@@ -1,9 +1,9 @@
 """`free_port`: a TCP port on 127.0.0.1 that stays ours, even while nobody listens on it.
 
-Asking the kernel for port 0 answers from the ephemeral range, out of which every outgoing connection
-of the machine takes its local port too: a service killed and started again would now and then find
-its port taken. So ports come from below that range, in blocks of BLOCK_PORTS. A process reserves
-a block by binding an abstract unix socket with the block's name: atomic among the processes of a
+Asked for port 0, the kernel answers from the ephemeral range, out of which every outgoing
+connection takes its local port too: a service killed and started again would now and then find its
+port taken. So ports come from below that range, in blocks of BLOCK_PORTS. A process reserves a
+block by binding an abstract unix socket with the block's name: atomic among the processes of a
 network namespace, and given back by the kernel when the process ends.
 """
 

@@ -23,7 +23,7 @@ from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.crash import crash_postmaster
 from pg_fixtures.data_directory import (
     SUPERUSER,
-    WAL_SEGMENT_BYTES,
+    WAL_SEG_SIZE,
     DataDirectory,
     PostmasterFile,
     Setting,
@@ -50,8 +50,8 @@ RELOAD_TIMEOUT = 10.0
 class Postgres:
     """A context manager: made if its folder is empty, started, and ended with the block, abruptly.
 
-    To end in good order, stop() before. The data folder stays for inspection. A new folder is a copy
-    of `template`, the folder of a stopped server, or else made by initdb with `wal_segment_bytes`.
+    To end in good order, stop() before. The data folder stays for inspection. A new one is a copy
+    of `template`, the folder of a stopped server, or else made by initdb with `wal_seg_size`.
     `settings` are configure()d before the first start; `env` is added to the server's environment.
     """
 
@@ -61,7 +61,7 @@ class Postgres:
         data_dir: Path,
         *,
         settings: Mapping[str, Setting] | None = None,
-        wal_segment_bytes: int = WAL_SEGMENT_BYTES,
+        wal_seg_size: int = WAL_SEG_SIZE,
         template: Path | None = None,
         port: int | None = None,
         env: Mapping[str, str] | None = None,
@@ -72,7 +72,7 @@ class Postgres:
         self.log_path = data_dir.with_name(f"{data_dir.name}.log")
         self._data = DataDirectory(data_dir, binaries)
         self._first_settings = dict(settings or {})
-        self._wal_segment_bytes = wal_segment_bytes
+        self._wal_seg_size = wal_seg_size
         self._template = template
         self._server = ServiceProcess(
             [
@@ -82,6 +82,8 @@ class Postgres:
                 f"--port={self.port}",
                 "--listen_addresses=127.0.0.1",
                 "--unix_socket_directories=",
+                # In the data folder; what is left in /dev/shm by a crash would stay there.
+                "--dynamic_shared_memory_type=mmap",
             ],
             name=f"postgres {binaries.version} in {data_dir}",
             log_path=self.log_path,
@@ -92,8 +94,6 @@ class Postgres:
         )
 
     def __enter__(self) -> Self:
-        if not self._data.initialized:
-            self.init()
         self.start()
         return self
 
@@ -105,23 +105,25 @@ class Postgres:
     ) -> None:
         self.crash()
 
-    # The life of the server
+    # ---- life
 
     def init(self, *options: str) -> None:
-        """Make the data folder: a copy of the template, or by initdb with `options`.
+        """Make the data folder: a copy of the template, or else by initdb with `options`.
 
         A copy is quicker, but has its template's system identifier. Raises ProgramFailed.
         """
         if self._template is not None:
             self._data.copy_from(self._template)
         else:
-            self._data.initdb(*options, wal_segment_bytes=self._wal_segment_bytes)
+            self._data.initdb(*options, wal_seg_size=self._wal_seg_size)
 
     def start(self, timeout: float = START_TIMEOUT) -> None:
-        """Start, and return when it accepts connections.
+        """Start, and return when it accepts connections. A folder that is not there yet is made.
 
         Raises ProcessEnded (with the tail of the log) when it refuses, DeadlineExceeded.
         """
+        if not self._data.initialized:
+            self.init()
         if self._first_settings:
             self.configure(**self._first_settings)
             self._first_settings = {}
@@ -181,13 +183,13 @@ class Postgres:
         """All that the server has logged, over all its runs."""
         return self._server.log_text()
 
-    # Configuration
+    # ---- configuration
 
     def configure(self, **settings: Setting | None) -> None:
         """Change settings in the configuration file; None takes one back to what it was.
 
         A running server reloads; on return new sessions have the settings, except those that need a
-        restart. Raises ConfigurationError, changing nothing, when a running server would refuse one.
+        restart. Raises ConfigurationError and changes nothing when a running server refuses one.
         """
         before = self._data.settings()
         after = dict(before)
@@ -225,16 +227,16 @@ class Postgres:
         )
 
     def _state(self) -> PostmasterFile | None:
-        """What the server says of itself; None when it does not run, or has not said anything yet."""
+        """What the server says of itself; None when it does not run, or has said nothing yet."""
         if not self.is_running:
             return None
         state = self._data.postmaster_file()
         return state if state is not None and state.pid == self.pid else None
 
-    # Clients
+    # ---- clients
 
     def dsn(self, **extra: Any) -> str:
-        """A libpq connection string for the superuser; `extra` are more keywords, or other values."""
+        """A libpq connection string for the superuser; `extra` adds or replaces keywords."""
         keywords: dict[str, Any] = {
             "host": "127.0.0.1",
             "port": self.port,
@@ -256,7 +258,7 @@ class Postgres:
         `options="-c synchronous_commit=local"`.
         """
         with self.connect(**extra) as connection:
-            cursor = connection.execute(statement, parameters)  # type: ignore[arg-type]
+            cursor = connection.execute(statement, parameters)
             return cursor.fetchall() if cursor.description else []
 
     def flush_lsn(self) -> Lsn:
@@ -264,7 +266,7 @@ class Postgres:
         ((lsn,),) = self.execute("SELECT pg_current_wal_flush_lsn()::text")
         return Lsn.parse(lsn)
 
-    # Programs
+    # ---- programs
 
     @property
     def pg_wal(self) -> Path:
@@ -298,7 +300,7 @@ class Postgres:
         return self.client("pgbench", *arguments, timeout=timeout)
 
     def waldump(self, *arguments: str | Path, check: bool = True) -> str:
-        """Run pg_waldump on pg_wal. Without an end it fails at the end of the WAL: `check=False`."""
+        """Run pg_waldump on pg_wal. Without `--end` it fails at the end of WAL: `check=False`."""
         return self.client("pg_waldump", f"--path={self.pg_wal}", *arguments, check=check)
 
     def control_data(self) -> dict[str, str]:

@@ -23,6 +23,7 @@ from pg_fixtures.waiting import wait_until
 
 T = TypeVar("T")
 
+SK = (sys.executable, "-m", "cli.main")  # our own command, in this very installation
 LAUNCHER = Path(__file__).with_name("launcher.py")
 KILL_TIMEOUT = 30.0  # seconds; a killed process lingers only while the kernel finishes its disk I/O
 LOG_TAIL_LINES = 25
@@ -148,7 +149,7 @@ class ServiceProcess:
         return self._popen.returncode
 
     def kill(self) -> None:
-        """kill -9 of the process and of its children; returns when all are gone. Legal when dead."""
+        """kill -9 of the process and its children; returns when all are gone. Legal when dead."""
         if self._popen is None or self.exit_code is not None:
             return
         self.send_signal(signal.SIGKILL)
@@ -186,11 +187,11 @@ class ServiceProcess:
         return self._popen.returncode
 
     def wait_until(
-        self, condition: Callable[[], T | None | Literal[False]], timeout: float, what: str
+        self, condition: Callable[[], T | Literal[False] | None], timeout: float, what: str
     ) -> T:
         """wait_until(), given up with ProcessEnded as soon as the process has ended."""
 
-        def condition_while_alive() -> T | None | Literal[False]:
+        def condition_while_alive() -> T | Literal[False] | None:
             if not self.alive:
                 raise ProcessEnded(self._obituary(f"while waiting for {what}"))
             return condition()

@@ -14,7 +14,7 @@ POLL_INTERVAL = 0.01  # seconds: below what a test can notice, above what two co
 
 
 def wait_until(
-    condition: Callable[[], T | None | Literal[False]],
+    condition: Callable[[], T | Literal[False] | None],
     timeout: float,
     what: str,
     *,
@@ -22,8 +22,8 @@ def wait_until(
 ) -> T:
     """Poll `condition` until it returns something true, and return that.
 
-    It is called at least once. Its exceptions pass through: a condition that can no longer come true
-    should raise. Raises DeadlineExceeded, naming `what`, after `timeout` seconds.
+    It is called at least once. Its exceptions pass through: a condition that can no longer come
+    true should raise. Raises DeadlineExceeded, naming `what`, after `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     while True:

@@ -1,15 +1,15 @@
 """`BoundaryFinder`: the last record boundary in WAL as a walsender ships it, without decoding it.
 
-A walsender's message ends at the flush pointer or at a page boundary, and the flush pointer is inside a
-record only where a page ends. So:
+A walsender's message ends at the flush pointer or at a page boundary, and the flush pointer is
+inside a record only where a page ends. So:
 
     end inside a page    a record boundary, always; nothing is looked at
     end of a page        maybe inside a record; the page headers near the end tell
 
-          sure page             end
-    ------+-----------+---------+      A page header says where the first record behind it starts. From
-          |hdr|rest|R1|R2|  R3 .       the last page where that can be trusted, the record lengths are
-    ------+-----------+---------+      walked up to the end: R3 goes on, so the boundary is its start.
+          sure page        end    A page header says where the first record behind it
+    ------+-----------+---------+ starts. From the last page where that can be trusted, the
+          |hdr|rest|R1|R2|  R3 .. record lengths are walked up to the end: R3 goes on, so the
+    ------+-----------+---------+ boundary is its start.
 
 Law: `record_end_lsn` is the greatest record boundary <= the end of what was fed, as RecordWalker
 would find it. Two shapes make it more than a look at the last header:
@@ -18,7 +18,7 @@ would find it. Two shapes make it more than a look at the last header:
 - XLOG_SWITCH, whose record ends with its segment. What lies between is shipped with it: pages of
   zeros, or, when the primary crashed before it had written them, stale pages of the recycled file.
 
-The WAL is the primary's own, flushed and unbroken, so CRCs are not checked; what cannot be WAL is refused.
+The WAL is the primary's own, flushed and unbroken: CRCs are not checked.
 """
 
 from __future__ import annotations
@@ -94,10 +94,12 @@ class BoundaryFinder:
     ) -> int | None:
         """The boundary that the last trustworthy page header tells of, at or above `floor_lsn`.
 
-        None if all from there on is the middle of one record. Above the floor there may be padding, so
-        headers that do not fit are passed by, and those that may belong to a cut switch record are
-        not relied on. At the floor there is none: a switch would have been seen before.
+        None if all from there on is the middle of one record. Above the floor there may be padding:
+        headers that do not fit their place are passed by, and one that may belong to a switch
+        record cut by the page end is relied on only if the page before it shows that it does not.
+        At the floor there is no padding: a switch would have been seen before.
         """
+        unsure_lsn: int | None = None
         page_lsn = self.end_lsn - WAL_PAGE_SIZE
         while page_lsn >= floor_lsn:
             magic, info, _, address, rest = _HEADER.unpack_from(data, page_lsn - begin_lsn)
@@ -106,10 +108,17 @@ class BoundaryFinder:
                     return page_lsn
                 rest_end_lsn = page_lsn + page_header_size(page_lsn, self._wal_seg_size)
                 rest_end_lsn += aligned(rest)
-                is_sure = rest > _SWITCH_REST_MAX or page_lsn == floor_lsn
-                if is_sure and rest_end_lsn <= page_lsn + WAL_PAGE_SIZE:
+                if rest_end_lsn > page_lsn + WAL_PAGE_SIZE:
+                    # The middle of a record, which is no switch: the next page shows its end.
+                    if unsure_lsn is not None:
+                        return unsure_lsn
+                elif rest > _SWITCH_REST_MAX or page_lsn == floor_lsn:
                     return rest_end_lsn
-            elif page_lsn == floor_lsn:
+                else:
+                    unsure_lsn = rest_end_lsn
+            elif page_lsn > floor_lsn:
+                unsure_lsn = None
+            else:
                 raise WalFormatError(
                     page_lsn,
                     f"invalid page header at {format_lsn(page_lsn)}: magic number {magic:04X} "
@@ -118,9 +127,7 @@ class BoundaryFinder:
             page_lsn -= WAL_PAGE_SIZE
         return floor_lsn if floor_lsn % WAL_PAGE_SIZE else None
 
-    def _walk_lengths(
-        self, begin_lsn: int, data: bytes | memoryview, boundary_lsn: int
-    ) -> None:
+    def _walk_lengths(self, begin_lsn: int, data: bytes | memoryview, boundary_lsn: int) -> None:
         """Steps from record to record, from a boundary to the last one at or below `end_lsn`."""
         end_lsn, wal_seg_size = self.end_lsn, self._wal_seg_size
         while boundary_lsn < end_lsn:

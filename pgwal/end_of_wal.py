@@ -1,12 +1,12 @@
-"""The end of the WAL: how far a log on disk is valid, found by decoding it. Never raises on content.
+"""The end of the WAL: how far a log on disk is valid, found by decoding it, whatever it holds.
 
 What lies behind the last whole record may be anything: the torn rest of a record, zeros, pages of a
 recycled segment, no file at all. The first thing that does not continue the log ends it.
 
-Laws. The end is a record boundary, and every byte below it can be read. An XLOG_SWITCH counts only when
-its segment can be read to its end. If the start lies inside a record (a log may begin with a segment in
-the middle of one), the rest of that record is believed by its page headers alone: its head is elsewhere,
-so its CRC cannot be computed.
+Laws. The end is a record boundary, and every byte below it can be read. An XLOG_SWITCH counts only
+when its segment can be read to its end. If the start lies inside a record (a log may begin with a
+segment in the middle of one), the rest of that record is believed by its page headers alone: its
+head is elsewhere, so its CRC cannot be computed.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def find_end_of_wal(
 ) -> EndOfWal:
     """Decodes from `start_lsn`, with CRC and prev-link, to the first thing that is not valid.
 
-    `start_lsn` is a record boundary, or the start of a segment, where the rest of an older record is
-    passed over. `read(lsn, length)` returns the bytes there: at most `length`, never asked
-    for more than one segment, and less only where no more exist. The first record's prev-link cannot be
+    `start_lsn` is a record boundary, or the start of a segment, where the rest of an older record
+    is passed over. `read(lsn, length)` returns the bytes there: at most `length`, never asked for
+    more than one segment, and less only where no more exist. The first record's prev-link cannot be
     checked, as the record before is not known.
     """
     walker = RecordWalker(

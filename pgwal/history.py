@@ -1,12 +1,12 @@
 """Timeline histories: which timeline wrote which part of the log; the text of `%08X.history` files.
 
     1<TAB>0/3000110<TAB>no recovery target specified
-                                                         a blank line before each entry but the first
+
     2<TAB>0/50001A8<TAB>before 2026-11-21 10:00:00+00
 
-Each line is one switch: the timeline that was left, the position where it was left, and a reason for people.
-The timeline whose history it is has no line: it is the file's name. Lines that begin with `#` are comments.
-Source: Postgres `timeline.c`.
+Each line is one switch, a blank line between any two: the timeline that was left, the position
+where it was left, and a reason for people. The timeline whose history it is has no line: it is the
+file's name. Lines that begin with `#` are comments. Source: Postgres `timeline.c`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HINT_LSN_ORDER = "Switchpoint locations must not go back."
 
 @dataclass(frozen=True, slots=True)
 class TimelineSwitch:
-    """Timeline `tli` was left at `switch_lsn`: its bytes are those below, down to the switch before."""
+    """Timeline `tli` was left at `switch_lsn`; it wrote what is below, from the switch before."""
 
     tli: int
     switch_lsn: Lsn

@@ -10,8 +10,8 @@
             +---------------------+----------------+-----------------+
 
 All fields little-endian, as the servers we read from write them. A record that does not fit goes on
-behind the next page's header, which then has CONTRECORD set and says how many bytes are still to come.
-Source: Postgres `access/xlog_internal.h`, `xlogreader.c`, `xlog.c`.
+behind the next page's header, which then has CONTRECORD set and says how many bytes are still to
+come. Source: Postgres `access/xlog_internal.h`, `xlogreader.c`, `xlog.c`.
 """
 
 from __future__ import annotations

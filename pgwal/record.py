@@ -5,12 +5,13 @@
             | tot_len | xid  | prev           | info | rmid | pad  | crc    | block headers, data
             +---------+------+----------------+------+------+------+--------+------------------
 
-`tot_len` counts the header. Records start on 8-byte boundaries, so `tot_len` never crosses a page; the
-rest of the header may. A record ends, as Postgres counts, at the next 8-byte boundary; on a page boundary
-that is the page's own address. XLOG_SWITCH, the only record without data, ends with its segment.
+`tot_len` counts the header. Records start on 8-byte boundaries, so `tot_len` never crosses a page;
+the rest of the header may. A record ends, as Postgres counts, at the next 8-byte boundary; on a
+page boundary that is the page's own address. XLOG_SWITCH, the only record without data, ends with
+its segment.
 
-Nothing in a record is believed before its CRC has been checked. Source: Postgres `access/xlogrecord.h`,
-`xlogreader.c`, `xlog.c`.
+Nothing in a record is believed before its CRC has been checked. Source: Postgres
+`access/xlogrecord.h`, `xlogreader.c`, `xlog.c`.
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ def check_record_header(
 ) -> None:
     """The ladder of ValidXLogRecordHeader; raises WalFormatError at the first bad rung.
 
-    `prev_lsn` is the start of the record before; it guards against a torn page, where a stale record
-    starts just where a new one should. None if unknown: then the link must only point back.
+    `prev_lsn` is the start of the record before; it guards against a torn page, where a stale
+    record starts just where a new one should. None if unknown: then the link must only point back.
     """
     check_record_length(header.total_length, start_lsn)
     if not is_rmgr_id(header.rmgr_id, version):
@@ -151,10 +152,10 @@ def aligned(length: int) -> int:
 
 
 def record_end_lsn(start_lsn: int, total_length: int, wal_seg_size: int) -> int:
-    """Where a record ends if nothing overwrites its continuation; by arithmetic, nothing is read."""
+    """Where a record ends unless its continuation is overwritten; by arithmetic alone."""
     if total_length == RECORD_HEADER_SIZE:
-        # Nothing but XLOG_SWITCH is a bare header (ReserveXLogInsertLocation asserts it). Its own end
-        # may lie on the segment boundary, and then no further segment is skipped.
+        # Nothing but XLOG_SWITCH is a bare header (ReserveXLogInsertLocation asserts it). Its own
+        # end may lie on the segment boundary, and then no further segment is skipped.
         bare_end_lsn = start_lsn + RECORD_HEADER_SIZE
         return -(-bare_end_lsn // wal_seg_size) * wal_seg_size
     position = usable_position(start_lsn, wal_seg_size) + aligned(total_length)

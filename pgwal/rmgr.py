@@ -1,8 +1,8 @@
 """Resource managers: who wrote a record and will replay it, by the names that pg_waldump prints.
 
-The built-in ids are the same from 13 to 18. Since 15, extensions may register ids from 128 up; their
-names live in the server's memory, so like pg_waldump we print `custom###`.
-Source: Postgres `access/rmgrlist.h`, `access/rmgr.h`, `bin/pg_waldump/rmgrdesc.c`.
+The built-in ids are the same from 13 to 18. Since 15, extensions may register ids from 128 up;
+their names live in the server's memory, so like pg_waldump we print `custom###`. Source: Postgres
+`access/rmgrlist.h`, `access/rmgr.h`, `bin/pg_waldump/rmgrdesc.c`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What differs in the WAL of Postgres 13 to 18: the one table every decoder asks.
 
-Everything else (page and record headers, flags of a page, block headers) has one shape in all of them.
+Everything else (page and record headers, flags of a page, block headers) has one shape in all of
+them.
 
     major   page magic   custom rmgrs   top-level xid   bimg_info: apply, compressed with
     13      0xD106       no             no              0x04, 0x02 pglz
@@ -10,8 +11,8 @@ Everything else (page and record headers, flags of a page, block headers) has on
     17      0xD116       yes            yes             as 15
     18      0xD118       yes            yes             as 15
 
-The overwritten contrecord (`XLP_FIRST_IS_OVERWRITE_CONTRECORD`) came with 13.5 and 14.1; older minor
-versions never set the bit. Sources: Postgres `access/xlog_internal.h`, `access/xlogrecord.h`.
+The overwritten contrecord (`XLP_FIRST_IS_OVERWRITE_CONTRECORD`) came with 13.5 and 14.1; older
+minor versions never set the bit. Sources: Postgres `access/xlog_internal.h`, `access/xlogrecord.h`.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@
     skip_records()   the same walk without building records: only the positions move on
 
 A record is handed out when all of its bytes have been fed. For XLOG_SWITCH that is the rest of its
-segment, whatever it holds: Postgres writes zeros there, but after a crash stale pages may be left. After
-an error the walker has stopped for good and raises the same error again.
+segment, whatever it holds: Postgres writes zeros there, but after a crash stale pages may be left.
+After an error the walker has stopped for good and raises the same error again.
 
-Law: nothing is handed out that xlogreader.c would refuse. Where it is used on a stream that ends anywhere,
-`record_end_lsn` is the end of the last whole record so far.
+Law: a record is handed out only when page headers, record header, prev-link and CRC are what
+xlogreader.c would accept; what the record says inside is left to others (`block_ref.py`).
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ _Walk = Generator[Record | Literal[NeedData.NEED_DATA], None, None]
 class RecordWalker:
     """Walks the records from `start_lsn` on.
 
-    `start_lsn` is where the first fed byte sits: a record boundary (a page address counts) or the start
-    of a record; or, with `skip_continuation`, a page address that may lie inside a record, whose
-    rest is then passed over unchecked (XLogFindNextRecord).
+    `start_lsn` is where the first fed byte sits: a record boundary (a page address counts) or the
+    start of a record; or, with `skip_continuation`, a page address that may lie inside a record,
+    whose rest is then passed over unchecked (XLogFindNextRecord).
 
     `prev_lsn` is the start of the record before `start_lsn`, None if unknown; `system_id` None
     leaves the system identifier unchecked; `check_crc` False believes records unchecked.

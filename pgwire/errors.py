@@ -1,11 +1,11 @@
 """Errors of `pgwire`, each with the SQLSTATE to send for it.
 
-    WireError
-    |-- ProtocolError        the peer's bytes are not the protocol                 08P01
-    |-- ConnectionRefused    the peer speaks the protocol but may not come in      28000, ...
-    |-- CommandSyntaxError   the text is not a command of ours; has the position   42601
-    |-- CopyEnded            a copy is over: how, and the other side's words for it
-    `-- LocalProtocolError   we were about to break the protocol: a bug on this side
+WireError
+|-- ProtocolError        the peer's bytes are not the protocol                 08P01
+|-- ConnectionRefused    the peer speaks the protocol but may not come in      28000, ...
+|-- CommandSyntaxError   the text is not a command of ours; has the position   42601
+|-- CopyEnded            a copy is over: how, and the other side's words for it
+`-- LocalProtocolError   we were about to break the protocol: a bug on this side
 """
 
 from __future__ import annotations

@@ -85,6 +85,14 @@ class FrameBuffer:
         memory[:rest] = self._memory[self._begin : self._end]
         self._memory, self._begin, self._end = memory, 0, rest
 
+    @property
+    def has_frame(self) -> bool:
+        """Whether a whole frame is there, or the beginning of an impossible one."""
+        if len(self) < _HEADER.size:
+            return False
+        _, length = _HEADER.unpack_from(self._memory, self._begin)
+        return 1 + int(length) <= len(self) or length > 4 + MESSAGE_BYTES_MAX
+
     def peek_type(self) -> int | None:
         """The first byte of the next frame: its type."""
         return self._memory[self._begin] if self else None
@@ -210,6 +218,11 @@ class PayloadReader:
     def error(self, what: str) -> ProtocolError:
         """A ProtocolError that names the message."""
         return ProtocolError(f"invalid {self._name} message: {what}")
+
+
+def pack_header(kind: int, payload_bytes: int) -> bytes:
+    """What goes before the payload of a frame."""
+    return _HEADER.pack(kind, 4 + payload_bytes)
 
 
 def cstring(text: str) -> bytes:

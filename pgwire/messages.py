@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from pgwire.errors import WireError
-from pgwire.framing import PayloadReader, cstring
+from pgwire.framing import PayloadReader, cstring, pack_header
 
 TEXT_OID, BYTEA_OID, INT4_OID, INT8_OID = 25, 17, 23, 20  # pg_type.dat
 _POSITION = re.compile("[0-9]{1,9}")
@@ -39,7 +39,7 @@ class Message:
     def encode(self) -> bytes:
         """The whole frame."""
         body = self.tag[1:] + self.payload()
-        return self.tag[:1] + struct.pack(">I", 4 + len(body)) + body
+        return pack_header(self.tag[0], len(body)) + body
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
@@ -336,9 +336,7 @@ class _Report(Message):
             (b"H", self.hint),
             (b"P", None if self.position is None else str(self.position)),
         )
-        return (
-            b"".join(code + _cleaned(text) for code, text in texts if text is not None) + b"\0"
-        )
+        return b"".join(code + _cleaned(text) for code, text in texts if text is not None) + b"\0"
 
     @classmethod
     def parse(cls, fields: PayloadReader) -> Self:
@@ -371,9 +369,7 @@ class ErrorResponse(_Report):
     @classmethod
     def of(cls, error: WireError, severity: str) -> Self:
         """The report of one of our own exceptions."""
-        return cls(
-            severity, error.sqlstate, str(error), hint=error.hint, position=error.position
-        )
+        return cls(severity, error.sqlstate, str(error), hint=error.hint, position=error.position)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pgwire.errors import FEATURE_NOT_SUPPORTED, SYNTAX_ERROR, ConnectionRefused
+from pgwire.errors import FEATURE_NOT_SUPPORTED, SYNTAX_ERROR, ConnectionRefused, ProtocolError
 from pgwire.framing import PayloadReader, cstring
 from pgwire.messages import Message, NegotiateProtocolVersion
 
@@ -122,6 +122,13 @@ def _decode_startup_message(code: int, fields: PayloadReader) -> StartupMessage:
     negotiated = {n: value for n, value in pairs.items() if n.startswith(_NEGOTIATED_PREFIX)}
     parameters = {n: value for n, value in pairs.items() if n not in negotiated}
     return StartupMessage(parameters, minor, negotiated)
+
+
+def decode_encryption_answer(answer: int) -> EncryptionAnswer:
+    """Raises ProtocolError for all but S and N: who is in between could forge an error report."""
+    if answer not in b"SN":
+        raise ProtocolError(f"invalid answer to SSLRequest: expected S or N, got 0x{answer:02X}")
+    return EncryptionAnswer(accepted=answer == ord("S"))
 
 
 def negotiation(startup: StartupMessage) -> NegotiateProtocolVersion | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from consensus.errors import HistoryError
 from consensus.ids import NodeId
 from consensus.membership import Membership
-from consensus.messages import Append, AppendResponse, Elected
+from consensus.messages import Append, AppendResponse, Elected, ServerFacts
 from consensus.quorum import committed_lsn, has_quorum, quorum_lsn
 from consensus.term_history import TermHistory, highest_common_point
 from pgwal.boundary import BoundaryFinder
@@ -34,6 +34,7 @@ class WonTerm:
     """What the election decided. `donor` is the peer whose log, whole, is the log."""
 
     node_id: NodeId
+    server: ServerFacts
     membership: Membership
     donor: int
     timeline_start_lsn: int
@@ -53,9 +54,15 @@ class Leader:
         self.commit_lsn = 0
         self.truncate_lsn = truncate_lsn
         self.window = WalWindow(term.term_start_lsn)
-        self._boundary = BoundaryFinder(term.term_start_lsn)
+        self._boundary = self._boundary_finder(term.term_start_lsn)
         self._last_append: Append | None = None
         self._now_ms = now_ms
+
+    def _boundary_finder(self, start_lsn: int) -> BoundaryFinder:
+        server = self.term.server
+        return BoundaryFinder(
+            start_lsn, wal_seg_size=server.wal_seg_size, version_major=server.pg_major
+        )
 
     @property
     def quorum_is_connected(self) -> bool:
@@ -164,7 +171,7 @@ class Leader:
         if donor is None:
             return []
         progress.donor = donor
-        progress.catch_up = BoundaryFinder(progress.next_lsn)
+        progress.catch_up = self._boundary_finder(progress.next_lsn)
         return [StartCatchUp(progress.peer, donor, progress.next_lsn)]
 
     def _choose_donor(self, progress: Progress) -> int | None:

@@ -260,6 +260,7 @@ class Proposer:
                 return [problem]
         term = WonTerm(
             node_id=self.node_id,
+            server=self.candidacy.server,
             membership=self.membership,
             donor=donor,
             timeline_start_lsn=vote.timeline_start_lsn,

@@ -1,0 +1,70 @@
+"""`ProposerProcess`: `sk attach` as a child process: the walproposer of one primary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pg_fixtures.http_status import http_get_status
+from pg_fixtures.ports import free_port
+from pg_fixtures.processes import SK, ServiceProcess
+
+STREAMING_TIMEOUT = 60.0  # seconds; election and recovery come before
+
+
+class ProposerProcess(ServiceProcess):
+    """A context manager: started, but not awaited, in the block; killed at its end.
+
+    `safekeepers` are "host:port"; `configure` makes it set up the primary's synchronous standby.
+    """
+
+    def __init__(
+        self,
+        primary_dsn: str,
+        safekeepers: Sequence[str],
+        *,
+        log_path: Path,
+        configure: bool = False,
+        http_port: int | None = None,
+        arguments: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.http_address = f"127.0.0.1:{free_port() if http_port is None else http_port}"
+        super().__init__(
+            [
+                *(*SK, "attach"),
+                *("--primary", primary_dsn),
+                *("--safekeepers", ",".join(safekeepers)),
+                *("--http", self.http_address),
+                *(["--configure"] if configure else []),
+                *arguments,
+            ],
+            name="proposer",
+            log_path=log_path,
+            env=env,
+        )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def status(self) -> dict[str, Any]:
+        """The JSON of /status. Raises OSError when it does not answer."""
+        return http_get_status(self.http_address)
+
+    @property
+    def state(self) -> str:
+        """`state` of the status; "" while nobody answers yet."""
+        try:
+            return str(self.status()["state"])
+        except OSError:
+            return ""
+
+    def wait_streaming(self, timeout: float = STREAMING_TIMEOUT) -> None:
+        """Return when it streams with a quorum. Raises ProcessEnded, DeadlineExceeded."""
+        self.wait_state("streaming", timeout)
+
+    def wait_state(self, state: str, timeout: float = STREAMING_TIMEOUT) -> None:
+        """Return when the status says `state`. Raises ProcessEnded, DeadlineExceeded."""
+        self.wait_until(lambda: self.state == state, timeout, f"it to be {state}")

@@ -1,0 +1,76 @@
+"""`SmallDisk`: a file system of a chosen size, to be filled up.
+
+    with SmallDisk(tmp_path / "disk", 64 << 20) as disk:
+        safekeeper = SafekeeperProcess(1, disk.path / "safekeeper")
+        ...
+        disk.fill()   # from now on: No space left on device
+        disk.free()
+
+A tmpfs, so it needs the right to mount. It has no disk below: fsync always succeeds (to make it
+fail, see failing_disk.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pg_fixtures.errors import ProgramFailed, Unavailable
+from pg_fixtures.processes import run_program
+
+FILLER_NAME = "filler"
+FILLER_STEP_BYTES_MAX = 1 << 20
+
+
+class SmallDisk:
+    """A context manager: mounted at `path` within the block. Raises Unavailable."""
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        self.path = path
+        self.size_bytes = size_bytes
+
+    def __enter__(self) -> Self:
+        self.path.mkdir(parents=True, exist_ok=True)
+        options = f"size={self.size_bytes},mode=0777"
+        try:
+            run_program(["mount", "-t", "tmpfs", "-o", options, "pg_fixtures", self.path])
+        except ProgramFailed as error:
+            raise Unavailable(
+                f"a small file system cannot be mounted here: {error}",
+                hint="run as root, in a container with CAP_SYS_ADMIN",
+            ) from error
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # --lazy: a process that still uses it keeps it alive, unseen, until it ends.
+        run_program(["umount", "--lazy", self.path])
+
+    @property
+    def free_bytes(self) -> int:
+        """What can still be written."""
+        usage = os.statvfs(self.path)
+        return usage.f_bavail * usage.f_frsize
+
+    def fill(self, leave_bytes: int = 0) -> None:
+        """Take up the free space but for `leave_bytes` (rounded down to pages)."""
+        with open(self.path / FILLER_NAME, "ab") as filler:
+            while (wanted := self.free_bytes - leave_bytes) > 0:
+                step = min(wanted, FILLER_STEP_BYTES_MAX)
+                try:
+                    os.posix_fallocate(filler.fileno(), filler.seek(0, os.SEEK_END), step)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    return  # another process took the rest meanwhile: full is full
+
+    def free(self) -> None:
+        """Give back what fill() took."""
+        (self.path / FILLER_NAME).unlink(missing_ok=True)

@@ -1,0 +1,107 @@
+"""`compare_wal`: are these copies of the WAL the same bytes, up to a position?
+
+Beyond the position they may differ: a primary recycles old segments there, a safekeeper has zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pg_fixtures.errors import FixtureError, WalDiffers
+from pgwal.errors import SegmentNameError
+from pgwal.lsn import Lsn
+from pgwal.segment import SegmentName, parse_segment_name, segment_start_lsn
+
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSegment:
+    """The bytes `[begin_lsn, end_lsn)` of one segment are the same for all `holders`."""
+
+    name: str
+    begin_lsn: Lsn
+    end_lsn: Lsn
+    holders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WalComparison:
+    """What was compared and found equal, in order of position. A segment with one holder is not."""
+
+    segments: tuple[ComparedSegment, ...]
+
+    def range_of(self, holder: str) -> tuple[Lsn, Lsn]:
+        """The gapless range, back from the end, where that copy equals another's; maybe empty."""
+        end_lsn = self.segments[-1].end_lsn
+        begin_lsn = end_lsn
+        for segment in reversed(self.segments):
+            if holder not in segment.holders or segment.end_lsn != begin_lsn:
+                break
+            begin_lsn = segment.begin_lsn
+        return begin_lsn, end_lsn
+
+
+def compare_wal(copies: Mapping[str, Path], up_to: Lsn, wal_seg_size: int) -> WalComparison:
+    """Compare the segments below the folders `copies` (by the holder's name), up to `up_to`.
+
+    Of several segments with one number, as after a change of the Postgres timeline, that of the
+    newest timeline counts. Raises WalDiffers; FixtureError when there was nothing to compare.
+    """
+    held = {holder: find_segments(folder, wal_seg_size) for holder, folder in copies.items()}
+    newest: dict[int, SegmentName] = {}
+    for name in sorted({n for segments in held.values() for n in segments}, key=lambda n: n.tli):
+        newest[name.segno] = name
+    compared: list[ComparedSegment] = []
+    for segno, name in sorted(newest.items()):
+        begin_lsn = segment_start_lsn(segno, wal_seg_size)
+        end_lsn = min(begin_lsn + wal_seg_size, up_to)
+        paths = {holder: held[holder][name] for holder in held if name in held[holder]}
+        if begin_lsn < end_lsn and len(paths) > 1:
+            compare_files(paths, begin_lsn, end_lsn - begin_lsn)
+            file_name = next(iter(paths.values())).name
+            compared.append(ComparedSegment(file_name, begin_lsn, end_lsn, tuple(paths)))
+    if not compared:
+        raise FixtureError(f"no WAL to compare up to {up_to} in {', '.join(copies)}")
+    return WalComparison(tuple(compared))
+
+
+def find_segments(folder: Path, wal_seg_size: int) -> dict[SegmentName, Path]:
+    """The complete segments anywhere below `folder`. Raises FixtureError if one is there twice."""
+    found: dict[SegmentName, Path] = {}
+    for path in folder.rglob("*"):
+        try:
+            name = parse_segment_name(path.name, wal_seg_size)
+        except SegmentNameError:
+            continue  # a folder, a history file, a spare
+        if name.partial:
+            continue
+        if name in found:
+            raise FixtureError(f"{path} is also {found[name]}: name the folder of one timeline")
+        found[name] = path
+    return found
+
+
+def compare_files(paths: Mapping[str, Path], begin_lsn: Lsn, length: int) -> None:
+    """Compare the first `length` bytes of all files with those of the first. Raises WalDiffers."""
+    (reference, reference_path), *others = paths.items()
+    for holder, path in others:
+        with open(reference_path, "rb") as left, open(path, "rb") as right:
+            for at in range(0, length, CHUNK_BYTES):
+                wanted = min(CHUNK_BYTES, length - at)
+                left_bytes, right_bytes = left.read(wanted), right.read(wanted)
+                if left_bytes != right_bytes or len(left_bytes) < wanted:
+                    lsn = begin_lsn + at + first_difference(left_bytes, right_bytes)
+                    raise WalDiffers(
+                        lsn, f"{holder} differs from {reference} at {lsn}, in segment {path.name}"
+                    )
+
+
+def first_difference(left: bytes, right: bytes) -> int:
+    """The index of the first byte in which they differ, the shorter length when they do not."""
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return min(len(left), len(right))

@@ -1,0 +1,387 @@
+"""The replication commands: text <-> values.
+
+Postgres's own, in every spelling that versions 13 to 18 have had (`repl_gram.y`):
+
+    IDENTIFY_SYSTEM                     SHOW name                    TIMELINE_HISTORY n
+    READ_REPLICATION_SLOT s             DROP_REPLICATION_SLOT s [WAIT]
+    START_REPLICATION [SLOT s] [PHYSICAL] X/X [TIMELINE n] [(option, ...)]
+    START_REPLICATION SLOT s LOGICAL X/X [(option, ...)]
+    CREATE_REPLICATION_SLOT s [TEMPORARY] PHYSICAL [RESERVE_WAL] | [(option, ...)]
+    CREATE_REPLICATION_SLOT s [TEMPORARY] LOGICAL plugin [word ...] | [(option, ...)]
+    ALTER_REPLICATION_SLOT s (option, ...)       BASE_BACKUP ...       UPLOAD_MANIFEST
+
+and ours, all of one shape: WORD, or WORD (option, ...), with the words of OPTION_COMMANDS.
+
+An option is `name`, `name word`, `name number` or `name 'value'`; alone it means 'true'. Options of
+a physical START_REPLICATION are our extension. Key words have no case, names are folded to lower
+case unless "quoted", a quote in quotes is doubled, and one `;` may end it all. To be recognised is
+not to be supported: that is for the server to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn, TypeAlias
+
+from pgwal.errors import LsnSyntaxError
+from pgwal.lsn import Lsn
+from pgwire.errors import CommandSyntaxError
+
+OPTION_COMMANDS = frozenset(
+    {
+        "START_WAL_PUSH",
+        "IDENTIFY_SAFEKEEPER",
+        "LIST_TIMELINES",
+        "CREATE_TIMELINE",
+        "ACTIVATE_TIMELINE",
+        "DELETE_TIMELINE",
+        "TIMELINE_STATUS",
+    }
+)
+_TIMELINE_MAX = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class IdentifySystem:
+    """Who is there, on which timeline, how far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """The value of a configuration parameter."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineHistory:
+    """The `.history` file of a timeline."""
+
+    timeline: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartReplication:
+    """Stream WAL from `start_lsn`. No timeline: the latest."""
+
+    start_lsn: Lsn
+    slot: str | None = None
+    timeline: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StartLogicalReplication:
+    """Stream decoded changes from `start_lsn`."""
+
+    slot: str
+    start_lsn: Lsn
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateReplicationSlot:
+    """Create a slot, logical if it has a `plugin`; the old words are options in lower case."""
+
+    slot: str
+    temporary: bool = False
+    plugin: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reserve_wal(self) -> bool:
+        """Whether WAL must be kept from this moment on."""
+        return self.options.get("reserve_wal", "off").lower() in ("true", "on", "1", "yes")
+
+
+@dataclass(frozen=True, slots=True)
+class DropReplicationSlot:
+    """Drop a slot, after its user has gone if `wait`."""
+
+    slot: str
+    wait: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReplicationSlot:
+    """The type and the restart position of a slot."""
+
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlterReplicationSlot:
+    """Change the properties of a slot."""
+
+    slot: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BaseBackup:
+    """Send a base backup. Its many options are not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadManifest:
+    """Receive the manifest that an incremental backup starts from."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptionCommand:
+    """A command of ours: one of OPTION_COMMANDS and its options."""
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+Command: TypeAlias = (
+    IdentifySystem
+    | Show
+    | TimelineHistory
+    | StartReplication
+    | StartLogicalReplication
+    | CreateReplicationSlot
+    | DropReplicationSlot
+    | ReadReplicationSlot
+    | AlterReplicationSlot
+    | BaseBackup
+    | UploadManifest
+    | OptionCommand
+)
+
+
+def parse_command(text: str) -> Command:
+    """The command in `text`. Raises CommandSyntaxError (42601) with the position, and only that."""
+    tokens = _Tokens(text)
+    parse = _PARSERS.get(tokens.text.upper())
+    if parse is None:
+        tokens.fail("a replication command", hint="this server runs no SQL")
+    tokens.step()
+    command = parse(tokens)
+    tokens.accept(";")
+    if tokens.kind != "end":
+        tokens.fail("the end of the command")
+    return command
+
+
+def format_option_command(name: str, options: Mapping[str, str] | None = None) -> str:
+    """`WORD (name 'value', ...)`, quoted so that it means what it says whatever the values are."""
+    assert name in OPTION_COMMANDS, name
+    return name + _format_options(options or {})
+
+
+def format_start_replication(command: StartReplication) -> str:
+    """The text of a physical START_REPLICATION."""
+    slot = "" if command.slot is None else f" SLOT {quote_name(command.slot)}"
+    timeline = "" if command.timeline is None else f" TIMELINE {command.timeline}"
+    options = _format_options(command.options)
+    return f"START_REPLICATION{slot} PHYSICAL {command.start_lsn}{timeline}{options}"
+
+
+def quote_name(name: str) -> str:
+    """A name that is taken as it is: `"My slot"`."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_value(value: str) -> str:
+    """A value that is taken as it is: `'it''s'`."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _format_options(options: Mapping[str, str]) -> str:
+    if not options:
+        return ""
+    pairs = (
+        f"{name if _BARE_NAME.fullmatch(name) else quote_name(name)} {quote_value(value)}"
+        for name, value in options.items()
+    )
+    return f" ({', '.join(pairs)})"
+
+
+# --- tokens --------------------------------------------------------------------------------------
+
+_BARE_NAME = re.compile("[a-z_][a-z0-9_$]*")
+_SPACE = re.compile(r"[ \t\n\v\f\r]*+")
+
+# Possessive repeats (++): a token never shrinks to make a later one fit, so scanning is linear.
+_TOKEN = re.compile(
+    r"""
+      (?P<lsn>    [0-9A-Fa-f]++ / [0-9A-Fa-f]++ )
+    | (?P<number> [0-9]++ )
+    | (?P<word>   [A-Za-z_] [A-Za-z0-9_$]*+ )
+    | (?P<name>   " (?: [^"]++ | "" )++ " )
+    | (?P<value>  ' (?: [^']++ | '' )*+ ' )
+    | (?P<mark>   [(),;.] )
+    | (?P<end>    \Z )
+    """,
+    re.VERBOSE,
+)
+
+
+class _Tokens:
+    """The token at hand: `kind` is a group of _TOKEN or "bad". Every method but fail() steps on."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._next_at = 0
+        self.kind = self.text = ""
+        self.step()
+
+    def step(self) -> None:
+        space = _SPACE.match(self._source, self._next_at)
+        assert space is not None  # it matches nothing, too
+        self._at = space.end()
+        token = _TOKEN.match(self._source, self._at)
+        self.kind = (token.lastgroup if token else None) or "bad"
+        self.text = token[0] if token else self._source[self._at]
+        self._next_at = self._at + len(self.text)
+
+    def fail(self, expected: str, *, hint: str | None = None) -> NoReturn:
+        where = "end of input" if self.kind == "end" else f'or near "{self.text[:40]}"'
+        if self.kind == "bad" and self.text in ("'", '"'):
+            expected = "a closing quote"
+        raise CommandSyntaxError(
+            f"syntax error at {where}: expected {expected}", position=self._at + 1, hint=hint
+        )
+
+    def take(self, kind: str, expected: str) -> str:
+        if self.kind != kind:
+            self.fail(expected)
+        text = self.text
+        self.step()
+        return text
+
+    def accept(self, text: str) -> bool:
+        """Whether the next token is this key word or mark."""
+        found = self.kind in ("word", "mark") and self.text.upper() == text
+        if found:
+            self.step()
+        return found
+
+    def expect(self, text: str) -> None:
+        if not self.accept(text):
+            self.fail(text)
+
+    def name(self, expected: str) -> str:
+        if self.kind == "name":
+            return self.take("name", expected)[1:-1].replace('""', '"')
+        return self.take("word", expected).lower()
+
+    def timeline(self) -> int:
+        if self.kind == "number" and len(self.text) <= 10 and 1 <= int(self.text) <= _TIMELINE_MAX:
+            return int(self.take("number", ""))
+        self.fail(f"a timeline, 1 to {_TIMELINE_MAX}")
+
+    def lsn(self) -> Lsn:
+        expected = "an LSN such as 16/B374D848"
+        if self.kind != "lsn":
+            self.fail(expected)
+        try:
+            lsn = Lsn.parse(self.text)
+        except LsnSyntaxError:
+            self.fail(expected)
+        self.step()
+        return lsn
+
+    def options(self) -> dict[str, str]:
+        """`(name value, ...)`, or nothing."""
+        options: dict[str, str] = {}
+        if not self.accept("("):
+            return options
+        while True:
+            position = self._at + 1
+            name = self.name("the name of an option")
+            if name in options:
+                raise CommandSyntaxError(f'option "{name}" is given twice', position=position)
+            options[name] = self._option_value()
+            if not self.accept(","):
+                break
+        self.expect(")")
+        return options
+
+    def _option_value(self) -> str:
+        match self.kind:
+            case "value":
+                return self.take("value", "")[1:-1].replace("''", "'")
+            case "number":
+                return self.take("number", "")
+            case "word" | "name":
+                return self.name("")
+            case _:
+                return "true"
+
+    def option_words(self) -> dict[str, str]:
+        """The old way: `RESERVE_WAL`, `NOEXPORT_SNAPSHOT`; a word alone is an option that is on."""
+        words: dict[str, str] = {}
+        while self.kind == "word":
+            words[self.name("")] = "true"
+        return words
+
+
+# --- one function per command --------------------------------------------------------------------
+
+
+def _show(tokens: _Tokens) -> Command:
+    name = tokens.name("the name of a parameter")
+    while tokens.accept("."):
+        name += "." + tokens.name("the rest of the parameter's name")
+    return Show(name)
+
+
+def _start_replication(tokens: _Tokens) -> Command:
+    slot = tokens.name("the name of a slot") if tokens.accept("SLOT") else None
+    if slot is not None and tokens.accept("LOGICAL"):
+        return StartLogicalReplication(slot, tokens.lsn(), tokens.options())
+    tokens.accept("PHYSICAL")
+    start_lsn = tokens.lsn()
+    timeline = tokens.timeline() if tokens.accept("TIMELINE") else None
+    return StartReplication(start_lsn, slot, timeline, tokens.options())
+
+
+def _create_replication_slot(tokens: _Tokens) -> Command:
+    slot = tokens.name("the name of a slot")
+    temporary = tokens.accept("TEMPORARY")
+    plugin = None
+    if tokens.accept("LOGICAL"):
+        plugin = tokens.name("the name of an output plugin")
+    elif not tokens.accept("PHYSICAL"):
+        tokens.fail("PHYSICAL or LOGICAL")
+    options = tokens.options() or tokens.option_words()
+    return CreateReplicationSlot(slot, temporary, plugin, options)
+
+
+def _drop_replication_slot(tokens: _Tokens) -> Command:
+    return DropReplicationSlot(tokens.name("the name of a slot"), wait=tokens.accept("WAIT"))
+
+
+def _alter_replication_slot(tokens: _Tokens) -> Command:
+    slot = tokens.name("the name of a slot")
+    return AlterReplicationSlot(slot, tokens.options() or tokens.fail("("))
+
+
+def _base_backup(tokens: _Tokens) -> Command:
+    while tokens.kind not in ("end", "bad") and tokens.text != ";":
+        tokens.step()
+    return BaseBackup()
+
+
+def _option_command(name: str) -> Callable[[_Tokens], Command]:
+    return lambda tokens: OptionCommand(name, tokens.options())
+
+
+_PARSERS: dict[str, Callable[[_Tokens], Command]] = {
+    "IDENTIFY_SYSTEM": lambda _: IdentifySystem(),
+    "SHOW": _show,
+    "TIMELINE_HISTORY": lambda tokens: TimelineHistory(tokens.timeline()),
+    "START_REPLICATION": _start_replication,
+    "CREATE_REPLICATION_SLOT": _create_replication_slot,
+    "DROP_REPLICATION_SLOT": _drop_replication_slot,
+    "READ_REPLICATION_SLOT": lambda tokens: ReadReplicationSlot(tokens.name("the name of a slot")),
+    "ALTER_REPLICATION_SLOT": _alter_replication_slot,
+    "BASE_BACKUP": _base_backup,
+    "UPLOAD_MANIFEST": lambda _: UploadManifest(),
+    **{name: _option_command(name) for name in OPTION_COMMANDS},
+}

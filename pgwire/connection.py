@@ -1,0 +1,424 @@
+"""Which message is legal now: the whole protocol as one table, and the two halves that keep it.
+
+`TRANSITIONS[state][side]` says what that side may send in that state, and the state that follows.
+Both halves read the same table: what the one may send, the other may receive. A half is fed bytes
+and asked for messages; what it sends it encodes; it does no I/O and knows no policy (`handshake.py`
+decides whom to let in).
+
+Laws: everything that changes the state is in this file; a message that the table does not name is a
+ProtocolError when received and a LocalProtocolError when sent; a half that raised a ProtocolError
+has stopped for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Final, Literal, TypeAlias
+
+from pgwire import startup
+from pgwire.errors import ConnectionRefused, LocalProtocolError, ProtocolError, WireError
+from pgwire.framing import (
+    AUTH_MESSAGE_BYTES_MAX,
+    COPY_DATA,
+    MESSAGE_BYTES_MAX,
+    FrameBuffer,
+    pack_header,
+)
+from pgwire.messages import (
+    AuthenticationOk,
+    AuthenticationSasl,
+    AuthenticationSaslContinue,
+    AuthenticationSaslFinal,
+    BackendKeyData,
+    CommandComplete,
+    CopyBothResponse,
+    CopyData,
+    CopyDone,
+    CopyFail,
+    DataRow,
+    EmptyQueryResponse,
+    ErrorResponse,
+    Message,
+    NegotiateProtocolVersion,
+    NoticeResponse,
+    ParameterStatus,
+    Query,
+    ReadyForQuery,
+    RowDescription,
+    SaslInitialResponse,
+    SaslResponse,
+    Terminate,
+)
+from pgwire.startup import (
+    CancelRequest,
+    EncryptionAnswer,
+    GSSENCRequest,
+    SSLRequest,
+    StartupMessage,
+)
+
+
+class Signal(Enum):
+    """What next() returns when it has no message."""
+
+    NEED_DATA = auto()  # feed more
+    PAUSED = auto()  # the peer may not speak now: it is our turn to send
+
+
+NEED_DATA: Final = Signal.NEED_DATA
+PAUSED: Final = Signal.PAUSED
+NextMessage: TypeAlias = Message | Literal[Signal.NEED_DATA, Signal.PAUSED]
+
+
+class Side(Enum):
+    """The two ends of a connection."""
+
+    CLIENT = auto()
+    SERVER = auto()
+
+
+class State(Enum):
+    """The states in the order a connection goes through them."""
+
+    STARTUP = auto()  # the client may ask for encryption, or start
+    ENCRYPTION_ASKED = auto()  # the server owes one byte
+    TLS_HANDSHAKE = auto()  # both shells encrypt, then call tls_established()
+    AUTHENTICATION = auto()  # the server lets the client in, asks for SCRAM, or refuses
+    SASL_ASKED = auto()  # the client owes its first SCRAM message
+    SASL_CHALLENGE = auto()  # the server owes its challenge
+    SASL_ANSWER = auto()  # the client owes its proof
+    SASL_OUTCOME = auto()  # the server owes its verdict
+    SASL_PASSED = auto()  # the server owes AuthenticationOk
+    GREETING = auto()  # the server tells its parameters, then is ready
+    IDLE = auto()  # the client may send a command
+    BUSY = auto()  # the server answers it
+    COPY_BOTH = auto()  # both sides send CopyData
+    COPY_SERVER_DONE = auto()  # the server sent CopyDone, the client still sends
+    COPY_CLIENT_DONE = auto()  # the client sent CopyDone, the server still sends
+    FAILED = auto()  # the peer broke the protocol; a server may still say why
+    CLOSED = auto()  # nothing more is said
+
+
+_Moves: TypeAlias = Mapping[type[Message], State]
+
+_REFUSAL: _Moves = {ErrorResponse: State.CLOSED}
+_GOODBYE: _Moves = {Terminate: State.CLOSED}
+
+
+def _unasked(state: State) -> _Moves:
+    """What a server may send at any time after the authentication."""
+    return {NoticeResponse: state, ParameterStatus: state}
+
+
+TRANSITIONS: Mapping[State, Mapping[Side, _Moves]] = {
+    State.STARTUP: {
+        Side.CLIENT: {
+            SSLRequest: State.ENCRYPTION_ASKED,
+            GSSENCRequest: State.ENCRYPTION_ASKED,
+            CancelRequest: State.CLOSED,
+            StartupMessage: State.AUTHENTICATION,
+        },
+    },
+    State.ENCRYPTION_ASKED: {
+        Side.SERVER: {EncryptionAnswer: State.STARTUP},  # if accepted: TLS_HANDSHAKE
+    },
+    State.TLS_HANDSHAKE: {},
+    State.AUTHENTICATION: {
+        Side.SERVER: {
+            NegotiateProtocolVersion: State.AUTHENTICATION,
+            AuthenticationSasl: State.SASL_ASKED,
+            AuthenticationOk: State.GREETING,
+            **_REFUSAL,
+        },
+    },
+    State.SASL_ASKED: {
+        Side.CLIENT: {SaslInitialResponse: State.SASL_CHALLENGE},
+        Side.SERVER: _REFUSAL,
+    },
+    State.SASL_CHALLENGE: {
+        Side.SERVER: {AuthenticationSaslContinue: State.SASL_ANSWER, **_REFUSAL},
+    },
+    State.SASL_ANSWER: {
+        Side.CLIENT: {SaslResponse: State.SASL_OUTCOME},
+        Side.SERVER: _REFUSAL,
+    },
+    State.SASL_OUTCOME: {
+        Side.SERVER: {AuthenticationSaslFinal: State.SASL_PASSED, **_REFUSAL},
+    },
+    State.SASL_PASSED: {
+        Side.SERVER: {AuthenticationOk: State.GREETING, **_REFUSAL},
+    },
+    State.GREETING: {
+        Side.SERVER: {
+            BackendKeyData: State.GREETING,
+            ReadyForQuery: State.IDLE,
+            **_unasked(State.GREETING),
+            **_REFUSAL,
+        },
+    },
+    State.IDLE: {
+        Side.CLIENT: {Query: State.BUSY, **_GOODBYE},
+        Side.SERVER: {**_unasked(State.IDLE), **_REFUSAL},
+    },
+    State.BUSY: {
+        Side.SERVER: {
+            RowDescription: State.BUSY,
+            DataRow: State.BUSY,
+            CommandComplete: State.BUSY,
+            EmptyQueryResponse: State.BUSY,
+            ErrorResponse: State.BUSY,
+            CopyBothResponse: State.COPY_BOTH,
+            ReadyForQuery: State.IDLE,
+            **_unasked(State.BUSY),
+        },
+    },
+    State.COPY_BOTH: {
+        Side.CLIENT: {
+            CopyData: State.COPY_BOTH,
+            CopyDone: State.COPY_CLIENT_DONE,
+            CopyFail: State.COPY_CLIENT_DONE,  # the server may not know it yet, and go on
+            **_GOODBYE,
+        },
+        Side.SERVER: {
+            CopyData: State.COPY_BOTH,
+            CopyDone: State.COPY_SERVER_DONE,
+            ErrorResponse: State.BUSY,
+            CommandComplete: State.CLOSED,  # "COPY 0": a server that shuts down
+            **_unasked(State.COPY_BOTH),
+        },
+    },
+    State.COPY_SERVER_DONE: {
+        Side.CLIENT: {
+            CopyData: State.COPY_SERVER_DONE,
+            CopyDone: State.BUSY,
+            CopyFail: State.BUSY,
+            **_GOODBYE,
+        },
+        Side.SERVER: {ErrorResponse: State.BUSY, **_unasked(State.COPY_SERVER_DONE)},
+    },
+    State.COPY_CLIENT_DONE: {
+        Side.CLIENT: _GOODBYE,
+        Side.SERVER: {
+            CopyData: State.COPY_CLIENT_DONE,
+            CopyDone: State.BUSY,
+            ErrorResponse: State.BUSY,
+            CommandComplete: State.CLOSED,
+            **_unasked(State.COPY_CLIENT_DONE),
+        },
+    },
+    State.FAILED: {
+        Side.SERVER: _REFUSAL,
+    },
+    State.CLOSED: {},
+}
+
+# A client may not know yet that its copy has failed. What it had under way then is ignored, as the
+# protocol demands of a server.
+STALE: Mapping[State, tuple[type[Message], ...]] = {State.IDLE: (CopyData, CopyDone, CopyFail)}
+
+_OTHER_SIDE = {Side.CLIENT: Side.SERVER, Side.SERVER: Side.CLIENT}
+_COPY_STATES = {
+    side: tuple(state for state, sides in TRANSITIONS.items() if CopyData in sides.get(side, {}))
+    for side in Side
+}
+_AUTHENTICATED_STATES = tuple(State)[tuple(State).index(State.GREETING) :]
+_EXTENDED_QUERY_TYPES = frozenset(b"PBEDCHSF")
+
+
+def _classes_by_tag(side: Side, state: State) -> dict[bytes, type[Message]]:
+    stale = STALE.get(state, ()) if side is Side.CLIENT else ()
+    return {cls.tag: cls for cls in (*TRANSITIONS[state].get(side, {}), *stale)}
+
+
+_CLASSES = {(side, state): _classes_by_tag(side, state) for side in Side for state in State}
+
+
+class _Connection:
+    """One half. Attributes to read: `state`, and `encrypted` (TLS stands)."""
+
+    side: Side
+
+    def __init__(self) -> None:
+        self.state = State.STARTUP
+        self.encrypted = False
+        self._frames = FrameBuffer()
+        self._asked: set[type[Message]] = set()
+        self._error: WireError | None = None
+
+    # Bytes in.
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Take bytes of the peer, cut anywhere. Those of a peer that has failed are dropped."""
+        if self.state not in (State.FAILED, State.CLOSED):
+            self._frames.feed(data)
+
+    def room(self) -> memoryview:
+        """Memory to receive into, in place of feed(); then filled() says how much was received."""
+        return self._frames.room()
+
+    def filled(self, count: int) -> None:
+        """The first `count` bytes of the last room() came from the peer."""
+        self._frames.filled(count)
+
+    def reserve(self, capacity: int) -> None:
+        """Make room() large, for a stream."""
+        self._frames.reserve(capacity)
+
+    @property
+    def buffered(self) -> int:
+        """Bytes fed and not consumed yet."""
+        return len(self._frames)
+
+    @property
+    def has_frame(self) -> bool:
+        """Whether a whole message is among them."""
+        return self._frames.has_frame
+
+    # Messages out of them.
+
+    def next(self) -> NextMessage:
+        """The peer's next message, NEED_DATA, or PAUSED when only we may speak now.
+
+        Raises ProtocolError, or ConnectionRefused for another major version; after that, the same
+        one for ever.
+        """
+        if self._error is not None:
+            raise self._error
+        try:
+            return self._next()
+        except (ProtocolError, ConnectionRefused) as error:
+            self._fail(error)
+            raise
+
+    def take_copy_data(self) -> list[memoryview]:
+        """The payloads of all whole CopyData that come next, not copied.
+
+        They are valid until the next feed() or room(). Empty when something else comes next, which
+        next() tells. Raises ProtocolError.
+        """
+        if self.state not in _COPY_STATES[_OTHER_SIDE[self.side]]:
+            return []
+        try:
+            return self._frames.take_copy_data(MESSAGE_BYTES_MAX)
+        except ProtocolError as error:
+            self._fail(error)
+            raise
+
+    # Messages in, bytes out.
+
+    def send(self, *messages: Message) -> bytes:
+        """The bytes of our messages. Raises LocalProtocolError when one is not legal now."""
+        for message in messages:
+            self._move(self.side, message)
+        return b"".join([message.encode() for message in messages])
+
+    def copy_data_header(self, size: int) -> bytes:
+        """What goes before the payload of a CopyData of ours, to be sent without copying that."""
+        if self.state not in _COPY_STATES[self.side]:
+            raise LocalProtocolError(f"CopyData is not legal now, in state {self.state.name}")
+        assert size <= MESSAGE_BYTES_MAX
+        return pack_header(COPY_DATA, size)
+
+    def tls_established(self) -> None:
+        """The shell has encrypted the connection: after TLS_HANDSHAKE, or before the first byte."""
+        assert self.state in (State.STARTUP, State.TLS_HANDSHAKE)
+        assert not self.encrypted
+        assert not self.buffered
+        self.state = State.STARTUP
+        self.encrypted = True
+        self._asked = {SSLRequest, GSSENCRequest}
+
+    def _next(self) -> NextMessage:
+        peer = _OTHER_SIDE[self.side]
+        while True:
+            if not TRANSITIONS[self.state].get(peer):
+                return PAUSED
+            message = self._decode(peer)
+            if message is None:
+                return NEED_DATA
+            if self.side is Side.SERVER and isinstance(message, STALE.get(self.state, ())):
+                continue
+            self._move(peer, message)
+            return message
+
+    def _decode(self, peer: Side) -> Message | None:
+        if self.state is State.STARTUP:
+            packet = self._frames.take_startup()
+            return None if packet is None else startup.decode_startup_packet(bytes(packet))
+        if self.state is State.ENCRYPTION_ASKED:
+            answer = self._frames.take_byte()
+            return None if answer is None else startup.decode_encryption_answer(answer)
+        return self._decode_frame(_CLASSES[peer, self.state])
+
+    def _decode_frame(self, classes: Mapping[bytes, type[Message]]) -> Message | None:
+        kind = self._frames.peek_type()
+        if kind is None:
+            return None
+        if not any(tag[0] == kind for tag in classes):
+            # At once, not when the rest has arrived: garbage may announce any length.
+            raise self._unexpected(kind)
+        authenticated = self.state in _AUTHENTICATED_STATES
+        frame = self._frames.take_frame(
+            MESSAGE_BYTES_MAX if authenticated else AUTH_MESSAGE_BYTES_MAX
+        )
+        if frame is None:
+            return None
+        payload = bytes(frame[1])
+        tag_bytes = 5 if kind == AuthenticationOk.tag[0] else 1
+        tag = bytes([kind]) + payload[: tag_bytes - 1]
+        if tag not in classes:
+            raise ProtocolError(f"unsupported authentication request {tag[1:].hex()}")
+        return classes[tag].decode(payload[tag_bytes - 1 :])
+
+    def _unexpected(self, kind: int) -> ProtocolError:
+        if self.side is Side.SERVER and kind in _EXTENDED_QUERY_TYPES:
+            return ProtocolError(
+                "extended query protocol not supported",
+                hint="send commands by the simple query protocol",
+            )
+        return ProtocolError(
+            f"unexpected message type 0x{kind:02X} in state {self.state.name}, "
+            f"expected one of {sorted({chr(tag[0]) for tag in self._expected()})}"
+        )
+
+    def _expected(self) -> Mapping[bytes, type[Message]]:
+        return _CLASSES[_OTHER_SIDE[self.side], self.state]
+
+    def _move(self, sender: Side, message: Message) -> None:
+        moves = TRANSITIONS[self.state].get(sender, {})
+        kind = type(message)
+        if kind not in moves or kind in self._asked:
+            error = LocalProtocolError if sender is self.side else ProtocolError
+            raise error(f"{kind.__name__} is not legal now, in state {self.state.name}")
+        if kind in (SSLRequest, GSSENCRequest):
+            self._asked.add(kind)  # each once, or a peer could ask for ever
+        self.state = moves[kind]
+        if isinstance(message, EncryptionAnswer) and message.accepted:
+            self.state = State.TLS_HANDSHAKE
+            if self.buffered:
+                # Sent by who is in between, to be taken for what was sent under TLS.
+                raise ProtocolError("received unencrypted data after SSL request")
+
+    def _fail(self, error: WireError) -> None:
+        self._error = error
+        # A peer that waits for a TLS handshake can read no report.
+        self.state = State.CLOSED if self.state is State.TLS_HANDSHAKE else State.FAILED
+
+
+class ServerConnection(_Connection):
+    """The server's half."""
+
+    side = Side.SERVER
+
+    def farewell(self, error: WireError) -> bytes:
+        """The last words to the client, FATAL; none where it would not read them as such."""
+        if ErrorResponse not in TRANSITIONS[self.state].get(Side.SERVER, {}):
+            return b""
+        return self.send(ErrorResponse.of(error, "FATAL"))
+
+
+class ClientConnection(_Connection):
+    """The client's half."""
+
+    side = Side.CLIENT

@@ -1,0 +1,183 @@
+"""From the first byte to "authenticated": whom the server lets in, and how a client gets in.
+
+Each half takes the messages that its connection hands out and returns the bytes to send. It decides
+only; what is legal is the connection's business, encrypting is the shell's. Nonces are inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pgwire.auth import MECHANISM, ScramClient, ScramServer, ScramVerifier, mock_verifier
+from pgwire.connection import ClientConnection, ServerConnection, State
+from pgwire.errors import ConnectionRefused, LocalProtocolError, ProtocolError
+from pgwire.messages import (
+    AuthenticationOk,
+    AuthenticationSasl,
+    AuthenticationSaslContinue,
+    AuthenticationSaslFinal,
+    BackendKeyData,
+    ErrorResponse,
+    Message,
+    ParameterStatus,
+    ReadyForQuery,
+    SaslInitialResponse,
+    SaslResponse,
+)
+from pgwire.startup import (
+    CancelRequest,
+    EncryptionAnswer,
+    GSSENCRequest,
+    SSLRequest,
+    StartupMessage,
+    negotiation,
+    parse_options,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPolicy:
+    """Whom to let in. No verifiers: whoever comes (trust); else only by SCRAM-SHA-256."""
+
+    tls_available: bool = False
+    tls_required: bool = False
+    verifiers: Mapping[str, ScramVerifier] | None = None
+    # Makes up the salts of users that do not exist; the same for as long as possible.
+    mock_secret: bytes = b""
+
+
+class ServerHandshake:
+    """The server's half. Over when the connection is in GREETING, or CLOSED (a CancelRequest).
+
+    `parameters`: those of the startup packet and those in its `options`; empty before it came.
+    """
+
+    def __init__(self, connection: ServerConnection, policy: ServerPolicy, nonce: str) -> None:
+        """`nonce`: at least 18 random bytes, in base64."""
+        self.parameters: dict[str, str] = {}
+        self._connection = connection
+        self._policy = policy
+        self._nonce = nonce
+        self._scram: ScramServer | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more to receive."""
+        return self._connection.state in (State.GREETING, State.CLOSED)
+
+    def receive(self, message: Message) -> bytes:
+        """The answer to a client's message. Raises ConnectionRefused and ProtocolError."""
+        send = self._connection.send
+        match message:
+            case SSLRequest():
+                return send(EncryptionAnswer(self._policy.tls_available))
+            case GSSENCRequest():
+                return send(EncryptionAnswer(False))
+            case CancelRequest():
+                return b""
+            case StartupMessage():
+                return self._start(message)
+            case SaslInitialResponse():
+                return self._challenge(message)
+            case SaslResponse():
+                assert self._scram is not None
+                outcome = self._scram.final(message.data)
+                return send(AuthenticationSaslFinal(outcome), AuthenticationOk())
+            case _:
+                raise LocalProtocolError(f"{type(message).__name__} is not part of a handshake")
+
+    def _start(self, message: StartupMessage) -> bytes:
+        options = parse_options(message.parameters.get("options", ""))
+        self.parameters = {**options, **message.parameters}
+        reply = negotiation(message)
+        negotiated = b"" if reply is None else self._connection.send(reply)
+        user = message.parameters.get("user", "")
+        if not user:
+            raise ConnectionRefused("no PostgreSQL user name specified in startup packet")
+        if self._policy.tls_required and not self._connection.encrypted:
+            raise ConnectionRefused(
+                f'connection of user "{user}" is not encrypted, and this server requires TLS',
+                hint="connect with sslmode=require, or better with verify-full",
+            )
+        if self._policy.verifiers is None:
+            return negotiated + self._connection.send(AuthenticationOk())
+        verifier = self._policy.verifiers.get(user)
+        if verifier is None:
+            verifier = mock_verifier(user, self._policy.mock_secret)
+        self._scram = ScramServer(user, verifier, self._nonce)
+        return negotiated + self._connection.send(AuthenticationSasl((MECHANISM,)))
+
+    def _challenge(self, message: SaslInitialResponse) -> bytes:
+        if message.mechanism != MECHANISM:
+            raise ProtocolError(
+                f"client selected an invalid SASL mechanism: expected {MECHANISM}, "
+                f"got {message.mechanism}"
+            )
+        assert self._scram is not None
+        challenge = self._scram.first(message.data)
+        return self._connection.send(AuthenticationSaslContinue(challenge))
+
+
+def greeting(
+    parameters: Mapping[str, str], process_id: int, secret_key: bytes
+) -> tuple[Message, ...]:
+    """What a server sends between "authenticated" and the first command."""
+    return (
+        *(ParameterStatus(name, value) for name, value in parameters.items()),
+        BackendKeyData(process_id, secret_key),
+        ReadyForQuery(),
+    )
+
+
+class ClientHandshake:
+    """The client's half: start(), then receive() until the connection is IDLE."""
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        startup: StartupMessage,
+        *,
+        password: str | None = None,
+        nonce: str = "",
+        tls: bool = False,
+    ) -> None:
+        """With `tls`, the shell encrypts in TLS_HANDSHAKE and calls start() again."""
+        self._connection = connection
+        self._startup = startup
+        self._tls = tls
+        self._scram = None if password is None else ScramClient(password, nonce)
+
+    def start(self) -> bytes:
+        """What to send first, on the bare connection and again on the encrypted one."""
+        if self._tls and not self._connection.encrypted:
+            return self._connection.send(SSLRequest())
+        return self._connection.send(self._startup)
+
+    def receive(self, message: Message) -> bytes:
+        """The answer to a server's message. Raises ConnectionRefused and ProtocolError."""
+        match message:
+            case EncryptionAnswer(accepted=False):
+                raise ConnectionRefused("server does not support TLS, but TLS was required")
+            case AuthenticationSasl():
+                return self._prove(message)
+            case AuthenticationSaslContinue():
+                assert self._scram is not None
+                return self._connection.send(SaslResponse(self._scram.respond(message.data)))
+            case AuthenticationSaslFinal():
+                assert self._scram is not None
+                self._scram.verify(message.data)
+            case ErrorResponse():
+                raise ConnectionRefused(
+                    message.message, sqlstate=message.sqlstate, hint=message.hint
+                )
+            case _:
+                pass  # a version to take note of, a parameter: nothing to answer
+        return b""
+
+    def _prove(self, message: AuthenticationSasl) -> bytes:
+        if MECHANISM not in message.mechanisms:
+            raise ConnectionRefused(f"server offers no {MECHANISM}, but {message.mechanisms}")
+        if self._scram is None:
+            raise ConnectionRefused("server asks for a password, and none was given")
+        return self._connection.send(SaslInitialResponse(MECHANISM, self._scram.first()))

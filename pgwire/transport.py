@@ -1,0 +1,180 @@
+"""Bytes over one accepted socket, plain or TLS, for `blocking.py`.
+
+receive_into() waits for bytes and takes as many as have arrived; send() sends all parts as if they
+were one. Plain: one system call each, timeouts are the kernel's (SO_RCVTIMEO), so a wait costs no
+extra call. TLS: the socket is non-blocking and poll() waits, because one call yields at most one
+record of 16 KiB, and a shell that batches must get all that has arrived.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+Part: TypeAlias = bytes | memoryview
+
+# A dead peer is noticed after 60 s: by probes when idle, by unacknowledged data when not. That is
+# wal_receiver_timeout and wal_sender_timeout of Postgres.
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
+UNACKNOWLEDGED_MS = 60_000
+LINGER_TIMEOUT_S = 1.0  # how long a client may take to read our last words
+JOIN_BYTES_MAX = 16 * 1024  # below it, joining the parts is cheaper than a gathering system call
+
+
+def prepare_socket(sock: socket.socket) -> None:
+    """Answers leave at once, dead peers are noticed. For every accepted TCP socket."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+        ("TCP_USER_TIMEOUT", UNACKNOWLEDGED_MS),
+    ):
+        if hasattr(socket, name):  # not every system has all of them
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class Transport(Protocol):
+    """What both kinds can do. Failures are OSError."""
+
+    socket: socket.socket
+
+    def receive_into(self, room: memoryview, timeout: float | None) -> int | None:
+        """How many bytes have arrived: 0 at the end of the stream, None after `timeout` seconds."""
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Send all of the parts."""
+
+    def pending(self) -> int:
+        """Bytes that have arrived in this process, so that the socket will not tell of them."""
+
+
+class PlainTransport:
+    """An unencrypted socket. One thread may receive while another one sends."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self._timeout: float | None = None
+        sock.settimeout(None)
+
+    def receive_into(self, room: memoryview, timeout: float | None) -> int | None:
+        flags = 0
+        if timeout == 0:
+            flags = socket.MSG_DONTWAIT
+        elif timeout != self._timeout:
+            self._set_timeout(timeout)
+        try:
+            return self.socket.recv_into(room, 0, flags)
+        except BlockingIOError:
+            return None
+
+    def send(self, parts: Sequence[Part]) -> None:
+        size = sum(map(len, parts))
+        if size <= JOIN_BYTES_MAX:
+            self.socket.sendall(b"".join(parts))
+            return
+        sent = self.socket.sendmsg(parts)
+        if sent == size:
+            return
+        for part in parts:  # a signal came in between
+            if sent < len(part):
+                self.socket.sendall(memoryview(part)[sent:])
+            sent = max(0, sent - len(part))
+
+    def pending(self) -> int:
+        return 0
+
+    def _set_timeout(self, timeout: float | None) -> None:
+        # To the kernel, zero means for ever.
+        microseconds = 0 if timeout is None else max(1, int(timeout * 1e6))
+        timeval = struct.pack("@ll", *divmod(microseconds, 1_000_000))
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+        self._timeout = timeout
+
+
+class TlsTransport:
+    """A socket after its TLS handshake. One thread at a time."""
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self.socket: socket.socket = sock
+        self._tls = sock
+        sock.settimeout(0)
+
+    def receive_into(self, room: memoryview, timeout: float | None) -> int | None:
+        count = self._receive_some(room, timeout)
+        while count and count < len(room):
+            try:
+                more = self._tls.recv_into(room[count:])
+            except ssl.SSLWantReadError:
+                break
+            if not more:
+                break  # the end; the next call says so
+            count += more
+        return count
+
+    def send(self, parts: Sequence[Part]) -> None:
+        rest = memoryview(b"".join(parts))
+        while rest:
+            try:
+                rest = rest[self._tls.send(rest) :]
+            except ssl.SSLWantWriteError:
+                self._wait(select.POLLOUT, None)
+            except ssl.SSLWantReadError:  # the peer changes keys
+                self._wait(select.POLLIN, None)
+
+    def pending(self) -> int:
+        return self._tls.pending()
+
+    def _receive_some(self, room: memoryview, timeout: float | None) -> int | None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                return self._tls.recv_into(room)
+            except ssl.SSLWantReadError:
+                event = select.POLLIN
+            except ssl.SSLWantWriteError:
+                event = select.POLLOUT
+            if not self._wait(event, deadline):
+                return None
+
+    def _wait(self, event: int, deadline: float | None) -> bool:
+        poll = select.poll()
+        poll.register(self._tls, event)
+        if deadline is None:
+            return bool(poll.poll())
+        return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+
+
+def shut_down(sock: socket.socket) -> None:
+    """End both directions: a thread that waits on the socket wakes up. Any thread may call it."""
+    try:
+        # Not SSLSocket's own: that one drops its TLS state under the feet of the waiting thread.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    except OSError:
+        pass  # it is closed already, or was never connected
+
+
+def close_after_sending(sock: socket.socket) -> None:
+    """Close, when the last words were sent, so that the peer can read them.
+
+    Closing over bytes that nobody read makes the kernel reset the connection, and the reset throws
+    away what the peer has not read yet. So the peer may finish its sentence, within a limit.
+    """
+    deadline = time.monotonic() + LINGER_TIMEOUT_S
+    try:
+        socket.socket.shutdown(sock, socket.SHUT_WR)
+        sock.settimeout(LINGER_TIMEOUT_S)
+        while socket.socket.recv(sock, 65536) and time.monotonic() < deadline:
+            pass
+    except OSError:
+        pass  # the peer is gone, or takes too long
+    finally:
+        sock.close()

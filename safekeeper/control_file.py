@@ -1,0 +1,55 @@
+"""The control file on disk: read once at a start, replaced atomically ever after."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+
+from safekeeper import durable
+from safekeeper.control_state import ControlState, decode_control_state, encode_control_state
+from safekeeper.errors import ControlFileError
+
+CONTROL_FILE_NAME = "control"
+
+
+class ControlFile:
+    """`state` is what is on disk, no more and no less.
+
+    Two threads write it: the one that steps the acceptor (promises, histories), and the one that
+    saves hints. The lock lets hints only ever be laid over what was already published.
+    """
+
+    def __init__(self, directory: Path, state: ControlState) -> None:
+        self.path = directory / CONTROL_FILE_NAME
+        self.state = state
+        self._lock = Lock()
+
+    @classmethod
+    def read(cls, directory: Path) -> ControlFile:
+        """Raises ControlFileError when the file is missing, damaged, or of another version."""
+        path = directory / CONTROL_FILE_NAME
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError as error:
+            raise ControlFileError(
+                f'control file "{path}" does not exist',
+                hint="The member lost its data: remove it and add a new one with another id.",
+            ) from error
+        except OSError as error:
+            raise ControlFileError(f'could not read "{path}": {error.strerror}') from error
+        return cls(directory, decode_control_state(data, str(path)))
+
+    def persist(self, state: ControlState) -> None:
+        """Persist, then publish. Raises StorageError."""
+        with self._lock:
+            durable.replace_file(self.path, encode_control_state(state))
+            self.state = state
+
+    def persist_hints(self, *, commit_lsn: int, truncate_lsn: int) -> None:
+        """Save positions that may lag. Raises StorageError."""
+        with self._lock:
+            state = replace(self.state, commit_lsn=commit_lsn, truncate_lsn=truncate_lsn)
+            if state != self.state:
+                durable.replace_file(self.path, encode_control_state(state))
+                self.state = state

@@ -1,0 +1,155 @@
+"""The data directory of one safekeeper: whose it is, that one process has it, what lies where.
+
+DIR/safekeeper.json                         {"format": 1, "safekeeper_id": 1}
+DIR/lock                                    held while a process runs
+DIR/timelines/<tenant>.<timeline>/control
+DIR/timelines/<tenant>.<timeline>/wal/...
+DIR/tombstones/<tenant>.<timeline>          a deleted timeline: its name is never used again
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from consensus.errors import MessageError
+from consensus.ids import TimelineId, parse_id
+from safekeeper import durable
+from safekeeper.errors import DataDirError, StorageError, TimelineError
+
+FORMAT = 1
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """safekeeper.json"""
+
+    format: int
+    safekeeper_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    total_bytes: int
+    free_bytes: int
+
+
+class DataDirectory:
+    """Opened once per process; raises DataDirError when it is somebody else's."""
+
+    def __init__(self, path: Path, safekeeper_id: int) -> None:
+        self.path = path
+        self.safekeeper_id = safekeeper_id
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock_fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise DataDirError(
+                f'could not open data directory "{path}": {error.strerror}'
+            ) from error
+        self._take_lock()
+        self._check_identity()
+        for folder in (self.timelines, self.tombstones):
+            durable.make_directory(folder)
+
+    @property
+    def timelines(self) -> Path:
+        return self.path / "timelines"
+
+    @property
+    def tombstones(self) -> Path:
+        return self.path / "tombstones"
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock_fd)
+            raise DataDirError(
+                f'data directory "{self.path}" is in use by another process',
+                hint="Stop the other safekeeper, or give this one its own --data-dir.",
+            ) from error
+
+    def _check_identity(self) -> None:
+        file = self.path / "safekeeper.json"
+        wanted = Identity(FORMAT, self.safekeeper_id)
+        if not file.exists():
+            if set(os.listdir(self.path)) - {"lock", "lost+found", file.name + ".tmp"}:
+                raise DataDirError(
+                    f'"{self.path}" is neither empty nor a safekeeper\'s data directory',
+                    hint="Choose an empty or a new directory.",
+                )
+            durable.replace_file(file, msgspec.json.encode(wanted))
+            return
+        try:
+            found = msgspec.json.decode(file.read_bytes(), type=Identity)
+        except (OSError, msgspec.DecodeError) as error:
+            raise DataDirError(f'could not read "{file}": {error}') from error
+        if found.format != FORMAT:
+            raise DataDirError(
+                f'data directory "{self.path}" has format {found.format}, expected {FORMAT}',
+                hint="It was written by another release; run that release.",
+            )
+        if found.safekeeper_id != self.safekeeper_id:
+            raise DataDirError(
+                f'data directory "{self.path}" belongs to safekeeper {found.safekeeper_id}, '
+                f"not {self.safekeeper_id}",
+                hint=f"Start it with --id {found.safekeeper_id}, or choose another directory.",
+            )
+
+    def close(self) -> None:
+        os.close(self._lock_fd)
+
+    # ---- timelines
+
+    def folder(self, timeline: TimelineId) -> Path:
+        return self.timelines / folder_name(timeline)
+
+    def existing(self) -> list[Path]:
+        """The folders of all timelines; an interrupted creation or deletion is swept away."""
+        folders = []
+        for entry in sorted(self.timelines.iterdir()):
+            if entry.name.endswith(".tmp") or (self.tombstones / entry.name).exists():
+                shutil.rmtree(entry)
+            elif parse_folder_name(entry.name) is not None:
+                folders.append(entry)
+        return folders
+
+    def has_tombstone(self, timeline: TimelineId) -> bool:
+        return (self.tombstones / folder_name(timeline)).exists()
+
+    def delete(self, timeline: TimelineId) -> None:
+        """The tombstone first: from then on the timeline does not exist, whatever happens."""
+        durable.replace_file(self.tombstones / folder_name(timeline), b"")
+        try:
+            shutil.rmtree(self.folder(timeline), ignore_errors=False)
+        except OSError as error:
+            raise StorageError(f"could not remove {error.filename}: {error.strerror}") from error
+        durable.sync_directory(self.timelines)
+
+    def disk_space(self) -> DiskSpace:
+        stat = os.statvfs(self.path)
+        return DiskSpace(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
+
+
+def folder_name(timeline: TimelineId) -> str:
+    return f"{timeline.tenant_id.hex()}.{timeline.timeline_id.hex()}"
+
+
+def parse_folder_name(name: str) -> TimelineId | None:
+    tenant, _, timeline = name.partition(".")
+    try:
+        return TimelineId(parse_id(tenant, "tenant id"), parse_id(timeline, "timeline id"))
+    except MessageError:
+        return None
+
+
+def no_such_timeline(timeline: TimelineId) -> TimelineError:
+    return TimelineError(
+        f"no such timeline {timeline}",
+        hint="If other members have it, this one lost its data: it must be replaced by a new id.",
+    )

@@ -1,0 +1,133 @@
+"""How bytes become durable: the one file that calls fsync, rename and unlink.
+
+Laws. A file appears under its name only whole and synced: temporary name, write, fsync, rename,
+fsync of the folder. A failed fsync is reported once and never retried: the kernel may have dropped
+the dirty pages and marked them clean, so a second fsync that succeeds proves nothing (fsyncgate).
+Every failure is a StorageError that names the file and says what the OS said.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safekeeper.errors import StorageError
+
+# Written at a time when a file is filled with zeros.
+ZERO_BLOCK = bytes(1024 * 1024)
+
+DISK_FULL = "53100"
+
+
+@contextmanager
+def storage_errors(path: Path, doing: str) -> Iterator[None]:
+    """Turn an OSError into a StorageError: `could not <doing> "<path>": <what the OS said>`."""
+    try:
+        yield
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise StorageError(
+            f'could not {doing} "{path}": {error.strerror}',
+            sqlstate=DISK_FULL if is_full else "",
+            hint="Free some space; the timeline comes back by itself." if is_full else "",
+        ) from error
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a folder durable."""
+    with storage_errors(path, "fsync directory"):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def sync_file(path: Path) -> None:
+    """Make what was read from a file durable: it may have been in the page cache only."""
+    with storage_errors(path, "fsync"):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def sync_data(fd: int, path: Path) -> None:
+    """The hot path's flush: data, and what metadata is needed to read it back."""
+    try:
+        os.fdatasync(fd)
+    except OSError:
+        with storage_errors(path, "fdatasync"):
+            raise
+
+
+def write_all(fd: int, data: bytes | memoryview, offset: int, path: Path) -> None:
+    """pwrite until everything is written."""
+    try:
+        written = os.pwrite(fd, data, offset)
+        while written < len(data):
+            written += os.pwrite(fd, memoryview(data)[written:], offset + written)
+    except OSError:
+        with storage_errors(path, "write"):
+            raise
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Atomically and durably give `path` the content `data`."""
+    temporary = path.with_name(path.name + ".tmp")
+    with storage_errors(temporary, "write"):
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            write_all(fd, data, 0, temporary)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    publish_file(temporary, path)
+
+
+def publish_file(temporary: Path, path: Path) -> None:
+    """Give a synced file its name, durably."""
+    with storage_errors(path, "rename to"):
+        os.rename(temporary, path)
+    sync_directory(path.parent)
+
+
+def create_zeroed(path: Path, size_bytes: int) -> None:
+    """A synced file of zeros. Written, not only allocated: a later fdatasync then has no
+    metadata to write (136 against 174 us here)."""
+    with storage_errors(path, "create"):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            zero_range(fd, 0, size_bytes, path)
+            os.fsync(fd)
+        except (OSError, StorageError):
+            os.unlink(path)  # give the space back: the next attempt needs it
+            raise
+        finally:
+            os.close(fd)
+
+
+def zero_range(fd: int, begin: int, end: int, path: Path) -> None:
+    """Overwrite [begin, end) of an open file with zeros; not synced."""
+    while begin < end:
+        block = memoryview(ZERO_BLOCK)[: end - begin]
+        write_all(fd, block, begin, path)
+        begin += len(block)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a name; the caller syncs the folder once for many."""
+    with storage_errors(path, "remove"):
+        os.unlink(path)
+
+
+def make_directory(path: Path) -> None:
+    """Create a folder, and make its name durable; one that exists is fine."""
+    with storage_errors(path, "create directory"):
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    sync_directory(path)
+    sync_directory(path.parent)

@@ -1,0 +1,56 @@
+"""START_WAL_PUSH: a proposer's messages, from the wire to the timeline. The hot path.
+
+    drain (one recv) -> decode -> acceptor, write -> one fdatasync -> one answer
+
+One blocking thread a connection. Whatever arrived together shares one flush.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from consensus.codec import decode_proposer_message, encode
+from consensus.messages import ProposerMessage
+from pgwire.blocking import CopyStream, Session
+from pgwire.errors import CopyEnded
+from safekeeper.timeline import Timeline
+
+
+@dataclass(slots=True)
+class WalReceiver:
+    """One proposer's connection; the timeline may close it from another thread."""
+
+    number: int
+    session: Session
+    client_address: str
+    closed_reason: str = ""
+    connected_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "address": self.client_address,
+            "http": self.session.parameters.get("proposer_http", ""),
+            "connected_since": self.connected_at,
+        }
+
+    def close(self, reason: str) -> None:
+        self.closed_reason = reason
+        self.session.shutdown()
+
+    def run(self, timeline: Timeline) -> None:
+        """Until the proposer leaves. Raises SafekeeperError, MessageError and ProtocolError."""
+        timeline.connect(self)
+        try:
+            stream = self.session.start_copy_both()
+            while True:
+                self._batch(stream, timeline)
+        except CopyEnded:
+            return
+        finally:
+            timeline.disconnect(self)
+
+    def _batch(self, stream: CopyStream, timeline: Timeline) -> None:
+        messages: list[ProposerMessage] = [decode_proposer_message(p) for p in stream.drain()]
+        for reply in timeline.receive(self.number, messages):
+            stream.send(encode(reply))

@@ -1,0 +1,189 @@
+"""One client's connection: authentication, then command after command, until it leaves.
+
+Every error a client can cause is answered with its SQLSTATE and harms nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from consensus.errors import ConsensusError, MessageError
+from consensus.ids import NodeId, TimelineId, parse_id
+from consensus.membership import Membership
+from consensus.messages import ServerFacts
+from pgwal.errors import WalError
+from pgwal.history import TimelineHistory
+from pgwal.lsn import Lsn
+from pgwire.blocking import Session
+from pgwire.commands import OptionCommand, StartReplication, parse_command
+from pgwire.errors import CommandSyntaxError
+from pgwire.messages import Column
+from safekeeper.errors import SafekeeperError
+from safekeeper.receive_wal import WalReceiver
+from safekeeper.send_wal import WalSender
+from safekeeper.status import timeline_status
+from safekeeper.timeline import Timeline
+
+if TYPE_CHECKING:
+    from safekeeper.service import Safekeeper
+
+log = structlog.get_logger()
+
+FEATURE_NOT_SUPPORTED = "0A000"
+INVALID_PARAMETER = "22023"
+
+
+class ClientSession:
+    """Runs in a thread of its own."""
+
+    def __init__(self, safekeeper: Safekeeper, session: Session, number: int, address: str) -> None:
+        self._safekeeper = safekeeper
+        self._session = session
+        self._number = number
+        self._address = address
+
+    def run(self) -> None:
+        """Until the client leaves. OSError means that it left in the middle of an answer."""
+        while (text := self._session.read_command()) is not None:
+            try:
+                self._execute(text)
+            except CommandSyntaxError as error:
+                self._session.send_error(
+                    error.sqlstate, str(error), hint=error.hint, position=error.position
+                )
+            except SafekeeperError as error:
+                self._log_refusal(text, error.sqlstate, str(error))
+                self._session.send_error(error.sqlstate, str(error), hint=error.hint or None)
+            except (ConsensusError, WalError) as error:
+                self._log_refusal(text, error.sqlstate, str(error))
+                self._session.send_error(error.sqlstate, str(error))
+
+    def _log_refusal(self, command: str, sqlstate: str, reason: str) -> None:
+        log.warning(
+            "refused",
+            client=self._address,
+            command=command.split(maxsplit=1)[0],
+            sqlstate=sqlstate,
+            reason=reason,
+        )
+
+    def _execute(self, text: str) -> None:
+        match parse_command(text):
+            case StartReplication() as command:
+                self._start_replication(command)
+            case OptionCommand(name, options):
+                handlers: dict[str, Callable[[Mapping[str, str]], None]] = {
+                    "START_WAL_PUSH": self._start_wal_push,
+                    "IDENTIFY_SAFEKEEPER": self._identify,
+                    "LIST_TIMELINES": self._list_timelines,
+                    "TIMELINE_STATUS": self._timeline_status,
+                    "CREATE_TIMELINE": self._create_timeline,
+                    "ACTIVATE_TIMELINE": self._activate_timeline,
+                    "DELETE_TIMELINE": self._delete_timeline,
+                }
+                handlers[name](options)
+            case command:
+                raise SafekeeperError(
+                    f"{type(command).__name__} is not supported by this safekeeper",
+                    sqlstate=FEATURE_NOT_SUPPORTED,
+                    hint="Connect to the primary for it.",
+                )
+
+    # ---- streams
+
+    def _timeline(self, options: Mapping[str, str]) -> Timeline:
+        return self._safekeeper.timelines.get(timeline_id_of(options))
+
+    def _start_wal_push(self, _: Mapping[str, str]) -> None:
+        timeline = self._timeline(self._session.parameters)
+        receiver = WalReceiver(self._number, self._session, self._address)
+        log.info("proposer connected", client=self._address)
+        try:
+            receiver.run(timeline)
+        finally:
+            log.info("proposer left", client=self._address, reason=receiver.closed_reason or None)
+
+    def _start_replication(self, command: StartReplication) -> None:
+        timeline = self._timeline(self._session.parameters)
+        node_id = command.options.get("node_id")
+        stream = self._session.start_copy_both()
+        sender = WalSender(timeline, stream, NodeId.parse(node_id) if node_id else None)
+        sender.run(command.start_lsn)
+
+    # ---- answers in rows
+
+    def _identify(self, _: Mapping[str, str]) -> None:
+        safekeeper = self._safekeeper
+        row = (str(safekeeper.config.safekeeper_id), safekeeper.version, safekeeper.http_address)
+        self._send_rows(("safekeeper_id", "version", "http"), [row])
+
+    def _list_timelines(self, _: Mapping[str, str]) -> None:
+        statuses = [timeline_status(t) for t in self._safekeeper.timelines.all()]
+        self._send_rows(("status",), [(msgspec.json.encode(s).decode(),) for s in statuses])
+
+    def _timeline_status(self, options: Mapping[str, str]) -> None:
+        status = timeline_status(self._timeline(options))
+        self._send_rows(("status",), [(msgspec.json.encode(status).decode(),)])
+
+    def _create_timeline(self, options: Mapping[str, str]) -> None:
+        self._safekeeper.timelines.create(
+            timeline_id_of(options),
+            ServerFacts(
+                _integer(options, "system_id"),
+                _integer(options, "pg_version"),
+                _integer(options, "wal_seg_size"),
+            ),
+            Membership(_integer(options, "generation"), _members(options)),
+            int(Lsn.parse(_option(options, "start_lsn"))),
+            TimelineHistory.parse(_integer(options, "tli"), options.get("tli_history", "")),
+        )
+        log.info("timeline created", timeline=str(timeline_id_of(options)))
+        self._session.send_complete("CREATE_TIMELINE")
+
+    def _activate_timeline(self, options: Mapping[str, str]) -> None:
+        self._timeline(options).activate()
+        log.info("timeline activated", timeline=str(timeline_id_of(options)))
+        self._session.send_complete("ACTIVATE_TIMELINE")
+
+    def _delete_timeline(self, options: Mapping[str, str]) -> None:
+        self._safekeeper.timelines.delete(timeline_id_of(options))
+        log.warning("timeline deleted", timeline=str(timeline_id_of(options)))
+        self._session.send_complete("DELETE_TIMELINE")
+
+    def _send_rows(self, names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+        self._session.send_rows([Column(name) for name in names], rows, "SELECT")
+
+
+def timeline_id_of(options: Mapping[str, str]) -> TimelineId:
+    """Raises SafekeeperError, MessageError."""
+    tenant = parse_id(_option(options, "tenant_id"), "tenant id")
+    return TimelineId(tenant, parse_id(_option(options, "timeline_id"), "timeline id"))
+
+
+def _option(options: Mapping[str, str], name: str) -> str:
+    try:
+        return options[name]
+    except KeyError:
+        raise SafekeeperError(
+            f'option "{name}" is missing',
+            sqlstate=INVALID_PARAMETER,
+            hint="Name the timeline: options=-c tenant_id=... -c timeline_id=...",
+        ) from None
+
+
+def _integer(options: Mapping[str, str], name: str) -> int:
+    text = _option(options, name)
+    if not text.isascii() or not text.isdecimal() or int(text) >= 1 << 64:
+        raise MessageError(f'option "{name}" is "{text}", expected a number')
+    return int(text)
+
+
+def _members(options: Mapping[str, str]) -> tuple[int, ...]:
+    parts = _option(options, "members").split(",")
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise MessageError(f'option "members" is "{options["members"]}", expected 1,2,3')
+    return tuple(sorted(int(part) for part in parts))

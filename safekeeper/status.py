@@ -1,0 +1,47 @@
+"""What a safekeeper says of itself: the JSON of its status page and of LIST_TIMELINES."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from consensus.ids import NodeId
+from pgwal.lsn import format_lsn
+from safekeeper.timeline import Timeline
+
+
+def node_id_status(node_id: NodeId) -> dict[str, Any]:
+    return {"term": node_id.term, "uuid": node_id.proposer_uuid.hex()}
+
+
+def timeline_status(timeline: Timeline) -> dict[str, Any]:
+    """One timeline; LSNs as Postgres prints them, sizes in bytes."""
+    control, positions, streaming = timeline.control, timeline.positions, timeline.streaming
+    history = control.term_history
+    return {
+        "tenant_id": control.timeline.tenant_id.hex(),
+        "timeline_id": control.timeline.timeline_id.hex(),
+        "state": timeline.state.value,
+        "stopped_reason": timeline.stopped_reason or None,
+        "system_id": str(control.server.system_id),
+        "pg_version": control.server.pg_version,
+        "wal_seg_size": control.server.wal_seg_size,
+        "tli": control.tli_history.tli,
+        "tli_history": control.tli_history.format(),
+        "membership": {
+            "generation": control.membership.generation,
+            "members": list(control.membership.members),
+            "new_members": list(control.membership.new_members),
+        },
+        "promised": node_id_status(control.promised),
+        "last_log_node_id": node_id_status(history.last_log_node_id(positions.flush_lsn)),
+        "start_lsn": format_lsn(control.timeline_start_lsn),
+        "local_start_lsn": format_lsn(control.local_start_lsn),
+        "written_lsn": format_lsn(positions.written_lsn),
+        "flush_lsn": format_lsn(positions.flush_lsn),
+        "commit_lsn": format_lsn(positions.commit_lsn),
+        "truncate_lsn": format_lsn(positions.truncate_lsn),
+        "wal_bytes": timeline.store.size_bytes(),
+        "proposer": {"node_id": node_id_status(control.promised), **streaming.describe()}
+        if streaming is not None
+        else None,
+    }

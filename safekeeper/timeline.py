@@ -1,0 +1,300 @@
+"""One timeline on this safekeeper: the shell around its acceptor.
+
+It serialises events under one lock, executes the acceptor's actions in their order, and publishes
+positions only after that; so nobody ever sees a state that is ahead of the disk. At the first
+storage failure it stops: the acceptor is thrown away, its connections are closed, and every later
+command is refused with the reason. Only a full disk heals by itself, by loading the timeline anew
+as after a start; a failed fsync stays failed until an operator restarts the process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from threading import Condition, Lock
+from typing import Protocol
+
+import structlog
+
+from consensus.messages import ProposerMessage, SafekeeperMessage
+from pgwal.lsn import format_lsn
+from safekeeper.acceptor import Acceptor
+from safekeeper.control_file import ControlFile
+from safekeeper.control_state import ControlState
+from safekeeper.durable import DISK_FULL
+from safekeeper.errors import SafekeeperError, StorageError, TimelineError
+from safekeeper.events import (
+    Action,
+    BatchEnded,
+    CloseConnection,
+    Disconnected,
+    Event,
+    FlushWal,
+    PersistControl,
+    Received,
+    Refuse,
+    Reply,
+    TruncateWal,
+    WriteWal,
+)
+from safekeeper.wal_store import WalStore
+
+log = structlog.get_logger()
+
+# Hints are saved when the log has grown by this much since, which bounds what a start must decode.
+HINTS_BYTES_MAX = 16 * 1024 * 1024
+
+
+class TimelineState(Enum):
+    """In order of a timeline's life."""
+
+    CREATING = "creating"  #: created, not yet activated: never votes
+    ACTIVE = "active"
+    STOPPED = "stopped"  #: a write failed or the disk is full; `stopped_reason` says which
+    DAMAGED = "damaged"  #: what is on disk cannot be trusted; never votes
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """What others may see: published after the actions of a step were executed."""
+
+    written_lsn: int
+    flush_lsn: int
+    commit_lsn: int
+    truncate_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineHooks:
+    """What a timeline tells the process; called on the append path, so they must be quick."""
+
+    wants_housekeeping: Callable[[], None]
+    flush_seconds: Callable[[float], None]
+
+
+class ProposerConnection(Protocol):
+    """What the timeline needs of a connection that pushes WAL."""
+
+    number: int
+
+    def describe(self) -> dict[str, object]: ...
+
+    def close(self, reason: str) -> None: ...
+
+
+class Refused(SafekeeperError):
+    """The acceptor refused a message; the connection ends with this error."""
+
+
+class Timeline:
+    """Thread-safe; `positions` and `control` may be read without the lock."""
+
+    def __init__(
+        self, safekeeper_id: int, directory: Path, control: ControlFile, hooks: TimelineHooks
+    ) -> None:
+        self.safekeeper_id = safekeeper_id
+        self.directory = directory
+        self._control_file = control
+        self._hooks = hooks
+        self._lock = Lock()
+        self.positions_changed = Condition()
+        self.positions = Positions(0, 0, 0, 0)
+        self.state = TimelineState.CREATING
+        self.stopped_reason = ""
+        self._heals = False
+        self._connections: dict[int, ProposerConnection] = {}
+        self._hinted_lsn = 0
+        self._load()
+
+    # ---- start and stop
+
+    @property
+    def control(self) -> ControlState:
+        """What is on disk."""
+        return self._control_file.state
+
+    @property
+    def streaming(self) -> ProposerConnection | None:
+        """The connection whose Append would be accepted."""
+        number = self._acceptor.streaming if self._acceptor is not None else None
+        return self._connections.get(number) if number is not None else None
+
+    def _load(self) -> None:
+        """Rule 7: find the end of the log by decoding, sync what was read, zero what lies beyond.
+
+        Decoding begins with the segment of the last known commit_lsn, so that the newest part is
+        verified although everything up to there must be good.
+        """
+        control = self.control
+        self.store = WalStore(self.directory / "wal", control.server, control.tli_history)
+        self._acceptor: Acceptor | None = None
+        seg_size = control.server.wal_seg_size
+        known_lsn = max(control.commit_lsn, control.local_start_lsn)
+        begun = time.monotonic()
+        try:
+            missing = self.store.missing_segment(control.local_start_lsn, known_lsn)
+            end = self.store.recover(known_lsn - known_lsn % seg_size, known_lsn)
+        except StorageError as error:
+            self._stop(error)
+            return
+        if missing is not None or end.end_lsn < known_lsn:
+            self.state = TimelineState.DAMAGED
+            self.stopped_reason = (
+                f'segment "{missing}" is missing or short'
+                if missing is not None
+                else f"WAL was committed up to {format_lsn(known_lsn)}, but is valid only up to "
+                f"{format_lsn(end.end_lsn)}: {end.reason}"
+            )
+            log.error(
+                "timeline is damaged", timeline=str(control.timeline), reason=self.stopped_reason
+            )
+            return
+        self._acceptor = Acceptor(self.safekeeper_id, control, end.end_lsn)
+        self._hinted_lsn = control.commit_lsn
+        self.state = TimelineState.ACTIVE if control.active else TimelineState.CREATING
+        self.stopped_reason = ""
+        self._publish()
+        log.info(
+            "timeline loaded",
+            timeline=str(control.timeline),
+            flush_lsn=format_lsn(end.end_lsn),
+            end_of_wal=end.reason,
+            seconds=round(time.monotonic() - begun, 3),
+        )
+
+    def _stop(self, error: SafekeeperError) -> None:
+        """From here on nothing is written, and nothing is believed that is not on disk."""
+        self._acceptor = None
+        self.state = TimelineState.STOPPED
+        self.stopped_reason = str(error)
+        self._heals = error.sqlstate == DISK_FULL
+        log.error("timeline stopped", timeline=str(self.control.timeline), reason=str(error))
+        for connection in self._connections.values():
+            connection.close(str(error))
+        self._notify()
+
+    def maybe_heal(self, free_bytes: int) -> None:
+        """After a full disk: load again once there is room for the next segments."""
+        if not self._heals or free_bytes < 3 * self.control.server.wal_seg_size:
+            return
+        with self._lock:
+            self._heals = False
+            self._load()
+
+    def activate(self) -> None:
+        """The second step of a creation: every member has the timeline, so it may vote."""
+        with self._lock:
+            self._check_usable()
+            if not self.control.active:
+                self._control_file.persist(replace(self.control, active=True))
+                self._load()
+
+    def close(self) -> None:
+        """An orderly end of the process: flush, and save the hints."""
+        with self._lock:
+            if self._acceptor is not None:
+                self._run([Disconnected(0)])
+                self._control_file.persist_hints(**self._acceptor.control_hints())
+                self.store.close()
+                self._acceptor = None
+
+    # ---- events
+
+    def connect(self, connection: ProposerConnection) -> None:
+        """Raises TimelineError when the timeline cannot take part."""
+        with self._lock:
+            self._check_usable()
+            self._connections[connection.number] = connection
+
+    def disconnect(self, connection: ProposerConnection) -> None:
+        """Flush what the connection wrote, and forget it."""
+        with self._lock:
+            if self._connections.pop(connection.number, None) is not None and self._acceptor:
+                self._run([Disconnected(connection.number)])
+
+    def receive(
+        self, connection: int, messages: Iterable[ProposerMessage]
+    ) -> list[SafekeeperMessage]:
+        """One batch: all that has arrived, one flush. Returns the answers, to be sent in order.
+
+        Raises Refused, StorageError or TimelineError; the connection ends then.
+        """
+        with self._lock:
+            self._check_usable()
+            events: list[Event] = [Received(connection, message) for message in messages]
+            events.append(BatchEnded(connection))
+            return self._run(events)
+
+    def _check_usable(self) -> None:
+        if self.state in (TimelineState.STOPPED, TimelineState.DAMAGED):
+            raise TimelineError(
+                f"timeline {self.control.timeline} is {self.state.value}: {self.stopped_reason}",
+                sqlstate="57P03",
+            )
+
+    def _run(self, events: Iterable[Event]) -> list[SafekeeperMessage]:
+        """Step and execute; the lock is held. On a StorageError the timeline is stopped."""
+        assert self._acceptor is not None
+        replies: list[SafekeeperMessage] = []
+        try:
+            for event in events:
+                for action in self._acceptor.step(event):
+                    self._execute(action, replies)
+        except StorageError as error:
+            self._stop(error)
+            raise
+        self._publish()
+        return replies
+
+    def _execute(self, action: Action, replies: list[SafekeeperMessage]) -> None:
+        match action:
+            case WriteWal(begin_lsn, wal):
+                self.store.write(begin_lsn, wal)
+            case FlushWal():
+                begun = time.perf_counter()
+                self.store.flush()
+                self._hooks.flush_seconds(time.perf_counter() - begun)
+            case Reply(_, message):
+                replies.append(message)
+            case PersistControl(state):
+                self._control_file.persist(state)
+                self.store.history = state.tli_history
+            case TruncateWal(end_lsn):
+                self.store.truncate(end_lsn)
+            case CloseConnection(connection, reason):
+                if connection in self._connections:
+                    self._connections[connection].close(reason)
+            case Refuse(_, sqlstate, message, hint):
+                raise Refused(message, sqlstate=sqlstate, hint=hint)
+
+    def _publish(self) -> None:
+        acceptor = self._acceptor
+        assert acceptor is not None
+        before = self.positions
+        self.positions = Positions(
+            acceptor.written_lsn, acceptor.flush_lsn, acceptor.commit_lsn, acceptor.truncate_lsn
+        )
+        if self.positions.commit_lsn - self._hinted_lsn >= HINTS_BYTES_MAX:
+            self._hooks.wants_housekeeping()
+        if before != self.positions:
+            self._notify()
+
+    def _notify(self) -> None:
+        with self.positions_changed:
+            self.positions_changed.notify_all()
+
+    # ---- off the append path
+
+    def keep_house(self) -> None:
+        """Save the hints, and have the next segment ready. Raises StorageError, which harms
+        nothing here: the append path meets the same disk and stops the timeline itself."""
+        acceptor = self._acceptor
+        if acceptor is None or self.state is not TimelineState.ACTIVE:
+            return
+        self._hinted_lsn = acceptor.commit_lsn
+        self._control_file.persist_hints(**acceptor.control_hints())
+        if self.positions.written_lsn > self.control.local_start_lsn or self._connections:
+            self.store.prepare_next_segment()

@@ -1,0 +1,241 @@
+"""The WAL of one timeline on disk: Postgres segment files under their Postgres names.
+
+    wal/000000010000000000000003     full size from the start, zeros behind the end of the log
+    wal/000000010000000000000004
+    wal/next-segment                 zeros, synced, waiting for its name
+
+Bytes are written in order and nowhere else; what is durable is what was flushed. The caller holds
+the timeline's lock for every method but `read` and `prepare_next_segment`. After a StorageError
+the object is not used again.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from threading import Lock
+
+from consensus.messages import ServerFacts
+from pgwal.end_of_wal import EndOfWal, find_end_of_wal
+from pgwal.errors import SegmentNameError
+from pgwal.history import TimelineHistory
+from pgwal.segment import SegmentName, format_segment_name, parse_segment_name, segno_of
+from safekeeper import durable
+
+SPARE_NAME = "next-segment"
+
+
+class WalStore:
+    """`end_lsn` is where the next write goes. A new store must be `recover`ed before its use."""
+
+    def __init__(self, directory: Path, server: ServerFacts, history: TimelineHistory) -> None:
+        self.directory = directory
+        self.wal_seg_size = server.wal_seg_size
+        self.pg_major = server.pg_major
+        self.system_id = server.system_id
+        self.history = history
+        self.end_lsn = 0
+        self._fd = -1
+        self._path = directory
+        self._segment_end_lsn = 0
+        self._spare_lock = Lock()
+
+    # ---- after a start
+
+    def recover(self, start_lsn: int, known_lsn: int) -> EndOfWal:
+        """Find the end of the log from `start_lsn` on (a boundary or a segment's start), sync what
+        was read, and zero what lies beyond, so that no stale tail can ever be taken for WAL.
+
+        An end below `known_lsn` is damage: then nothing is touched. Raises StorageError.
+        """
+        durable.make_directory(self.directory)
+        self._remove_spares()
+        end = find_end_of_wal(
+            self.read,
+            start_lsn,
+            wal_seg_size=self.wal_seg_size,
+            version_major=self.pg_major,
+            system_id=self.system_id,
+        )
+        if end.end_lsn < known_lsn:
+            return end
+        first, last = (segno_of(lsn, self.wal_seg_size) for lsn in (start_lsn, end.end_lsn))
+        for name in self._names():
+            if first <= name.segno <= last:
+                durable.sync_file(self._file(name.tli, name.segno))
+        self.truncate(end.end_lsn)
+        return end
+
+    def _remove_spares(self) -> None:
+        """One that was being filled at the crash is not full of zeros."""
+        for spare in self.directory.glob(SPARE_NAME + "*"):
+            durable.remove_file(spare)
+
+    def missing_segment(self, begin_lsn: int, end_lsn: int) -> Path | None:
+        """The first segment file of [begin_lsn, end_lsn) that is not there in full size."""
+        for segno in range(
+            segno_of(begin_lsn, self.wal_seg_size), -(-end_lsn // self.wal_seg_size)
+        ):
+            path = self._newest_file(segno * self.wal_seg_size)
+            if not path.exists() or path.stat().st_size != self.wal_seg_size:
+                return path
+        return None
+
+    # ---- writing
+
+    def write(self, begin_lsn: int, wal: bytes | memoryview) -> None:
+        """Hand bytes to the OS. A segment that becomes full is flushed before the next begins."""
+        assert begin_lsn == self.end_lsn
+        view = memoryview(wal)
+        while view:
+            if self._fd < 0 or self.end_lsn == self._segment_end_lsn:
+                self._open_segment()
+            room = self._segment_end_lsn - self.end_lsn
+            part = view[:room]
+            durable.write_all(self._fd, part, self.end_lsn % self.wal_seg_size, self._path)
+            self.end_lsn += len(part)
+            view = view[room:]
+
+    def flush(self) -> None:
+        """Make everything written durable."""
+        if self._fd >= 0:
+            durable.sync_data(self._fd, self._path)
+
+    def truncate(self, end_lsn: int) -> None:
+        """Durably forget everything at and above `end_lsn`.
+
+        Later segments go first, from the last one down, so that an interruption leaves a shorter
+        log and never one with a hole; then the tail of the segment is zeroed.
+        """
+        self.close()
+        tli, segno = self.history.tli_at(max(end_lsn - 1, 0)), segno_of(end_lsn, self.wal_seg_size)
+        offset = end_lsn % self.wal_seg_size
+        beyond = [
+            name
+            for name in self._names()
+            if (name.segno, name.tli) > (segno, tli) or (name.segno == segno and offset == 0)
+        ]
+        for name in sorted(beyond, key=lambda n: (n.segno, n.tli), reverse=True):
+            durable.remove_file(self._file(name.tli, name.segno))
+        if beyond:
+            durable.sync_directory(self.directory)
+        if offset and self._file(tli, segno).exists():
+            self._zero_tail(self._file(tli, segno), offset)
+        self.end_lsn = end_lsn
+
+    def _zero_tail(self, path: Path, offset: int) -> None:
+        with durable.storage_errors(path, "open"):
+            fd = os.open(path, os.O_RDWR)
+        try:
+            with durable.storage_errors(path, "read"):
+                is_clean = not os.pread(fd, self.wal_seg_size, offset).strip(b"\0")
+            if not is_clean or os.fstat(fd).st_size != self.wal_seg_size:
+                durable.zero_range(fd, offset, self.wal_seg_size, path)
+                durable.sync_data(fd, path)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Flush and let go of the open segment."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            try:
+                durable.sync_data(fd, self._path)
+            finally:
+                os.close(fd)
+
+    def _open_segment(self) -> None:
+        """The segment that `end_lsn` is in, created when it is not there."""
+        self.close()
+        tli, segno = self.history.tli_at(self.end_lsn), segno_of(self.end_lsn, self.wal_seg_size)
+        path = self._file(tli, segno)
+        if not path.exists():
+            self._create_segment(path, segno)
+        with durable.storage_errors(path, "open"):
+            self._fd = os.open(path, os.O_RDWR)
+        self._path = path
+        self._segment_end_lsn = (segno + 1) * self.wal_seg_size
+
+    def _create_segment(self, path: Path, segno: int) -> None:
+        spare = self.directory / SPARE_NAME
+        with self._spare_lock:
+            if not spare.exists():
+                durable.create_zeroed(spare, self.wal_seg_size)
+            prefix = self._prefix(segno)
+            if prefix:
+                self._write_prefix(spare, prefix)
+            durable.publish_file(spare, path)
+
+    def _prefix(self, segno: int) -> bytes:
+        """A switch inside a segment: its file on the new timeline has the old one's bytes, too."""
+        begin_lsn = segno * self.wal_seg_size
+        return self.read(begin_lsn, self.end_lsn - begin_lsn) if self.end_lsn > begin_lsn else b""
+
+    def _write_prefix(self, path: Path, prefix: bytes) -> None:
+        with durable.storage_errors(path, "open"):
+            fd = os.open(path, os.O_WRONLY)
+        try:
+            durable.write_all(fd, prefix, 0, path)
+            durable.sync_data(fd, path)
+        finally:
+            os.close(fd)
+
+    def prepare_next_segment(self) -> None:
+        """Off the append path: have the next segment's file ready. Raises StorageError."""
+        spare = self.directory / SPARE_NAME
+        temporary = self.directory / (SPARE_NAME + ".tmp")
+        if spare.exists():
+            return
+        with self._spare_lock:
+            if not spare.exists():
+                durable.create_zeroed(temporary, self.wal_seg_size)
+                durable.publish_file(temporary, spare)
+
+    # ---- reading
+
+    def read(self, lsn: int, length: int) -> bytes:
+        """Up to `length` bytes at `lsn`, of one segment; fewer only where no more exist."""
+        offset = lsn % self.wal_seg_size
+        length = min(length, self.wal_seg_size - offset)
+        path = self._newest_file(lsn)
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return b""
+        try:
+            with durable.storage_errors(path, "read"):
+                return os.pread(fd, length, offset)
+        finally:
+            os.close(fd)
+
+    def size_bytes(self) -> int:
+        """What the segments occupy."""
+        return sum(1 for _ in self._names()) * self.wal_seg_size
+
+    # ---- names
+
+    def _file(self, tli: int, segno: int) -> Path:
+        return self.directory / format_segment_name(tli, segno, self.wal_seg_size)
+
+    def _newest_file(self, lsn: int) -> Path:
+        """The file to read `lsn` from: of the names its segment has, the newest timeline's, which
+        repeats the older ones' bytes from the segment's start."""
+        segno = segno_of(lsn, self.wal_seg_size)
+        oldest, newest = (
+            self.history.tli_at(lsn),
+            self.history.tli_at((segno + 1) * self.wal_seg_size - 1),
+        )
+        tlis = [newest, *(e.tli for e in reversed(self.history.entries)), oldest]
+        for tli in tlis:
+            if oldest <= tli <= newest and self._file(tli, segno).exists():
+                return self._file(tli, segno)
+        return self._file(oldest, segno)
+
+    def _names(self) -> list[SegmentName]:
+        names = []
+        for entry in self.directory.iterdir():
+            try:
+                names.append(parse_segment_name(entry.name, self.wal_seg_size))
+            except SegmentNameError:
+                continue  # the spare, or a stranger's file
+        return names

@@ -1,0 +1,36 @@
+"""Logs: one line an event on stderr, for people or as JSON; never a secret in them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from enum import Enum
+
+import structlog
+
+
+class LogFormat(Enum):
+    TEXT = "text"
+    JSON = "json"
+
+
+def configure_logs(log_format: LogFormat, level: str) -> None:
+    """Set up structlog for the process. `level` is a name of the logging module, any case."""
+    renderer: structlog.typing.Processor
+    if log_format is LogFormat.JSON:
+        renderer = structlog.processors.JSONRenderer()
+    else:
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[level.upper()]
+        ),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )

@@ -1,0 +1,97 @@
+"""`CheckedLog`: a log that a server left, taken apart by us and by pg_waldump."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+
+from wal_folder import WalFolder
+from waldump import Dump, dump
+
+from pgwal.errors import WalFormatError
+from pgwal.lsn import Lsn
+from pgwal.page import WAL_PAGE_SIZE, page_header_size
+from pgwal.record import RECORD_HEADER_SIZE, XLOG_OVERWRITE_CONTRECORD, Record
+from pgwal.rmgr import RM_XLOG_ID
+from pgwal.walker import NEED_DATA, RecordWalker
+
+CHUNK = 128 * 1024
+BLOCKS_EVERY = 20
+
+
+@dataclass(frozen=True)
+class CheckedLog:
+    """Both views are computed at the first use; the log itself does not change any more."""
+
+    folder: WalFolder
+    compression_methods: tuple[str, ...] = ()
+
+    @cached_property
+    def dump(self) -> Dump:
+        return dump(self.folder, blocks_every=BLOCKS_EVERY)
+
+    @cached_property
+    def walk(self) -> tuple[list[Record], str]:
+        """All records, and why there are no more."""
+        walker = RecordWalker(
+            self.folder.start_lsn,
+            wal_seg_size=self.folder.wal_seg_size,
+            version_major=self.folder.major,
+            skip_continuation=True,
+        )
+        records = []
+        try:
+            for at in range(0, len(self.folder.wal), CHUNK):
+                walker.feed(self.folder.wal[at : at + CHUNK])
+                while (record := walker.next()) is not NEED_DATA:
+                    records.append(record)
+        except WalFormatError as error:
+            return records, str(error)
+        return records, ""
+
+    @property
+    def records(self) -> list[Record]:
+        return self.walk[0]
+
+    @property
+    def end_lsn(self) -> Lsn:
+        return self.records[-1].end_lsn
+
+    @cached_property
+    def boundaries(self) -> list[int]:
+        """All of them in order; the log's start counts as one, even inside a record."""
+        start_lsn, first_lsn = self.folder.start_lsn, self.records[0].start_lsn
+        page_lsn = first_lsn - first_lsn % WAL_PAGE_SIZE
+        if first_lsn == page_lsn + page_header_size(page_lsn, self.folder.wal_seg_size):
+            first_lsn = Lsn(page_lsn)
+        rest = [first_lsn] if first_lsn > start_lsn else []
+        return [start_lsn, *rest, *(record.end_lsn for record in self.records)]
+
+    def last_boundary(self, lsn: int) -> int:
+        """The greatest record boundary at or below `lsn`."""
+        return self.boundaries[bisect_right(self.boundaries, lsn) - 1]
+
+    def is_switch_padding(self, lsn: int) -> bool:
+        """Whether the record that `lsn` is inside of is a switch."""
+        following = self.records[bisect_right(self.boundaries, lsn) - len(self.boundaries)]
+        return following.total_length == RECORD_HEADER_SIZE
+
+    def assert_agrees(self) -> None:
+        """Both views name the same records, and each record begins where the one before ended."""
+        major, wal_seg_size = self.folder.major, self.folder.wal_seg_size
+        ours = [
+            (r.start_lsn, r.total_length, r.prev_lsn, r.xid, r.rmgr_name(major))
+            for r in self.records
+        ]
+        differing = next(
+            (index for index, pair in enumerate(zip(ours, self.dump.records)) if pair[0] != pair[1]),
+            min(len(ours), len(self.dump.records)),
+        )
+        assert ours[differing:] == self.dump.records[differing:], f"record {differing} differs"
+        for before, record in zip(self.records, self.records[1:]):
+            start_lsn = int(before.end_lsn)
+            if start_lsn % WAL_PAGE_SIZE == 0:
+                start_lsn += page_header_size(start_lsn, wal_seg_size)
+            is_overwrite = (record.rmgr_id, record.info) == (RM_XLOG_ID, XLOG_OVERWRITE_CONTRECORD)
+            assert record.start_lsn == start_lsn or is_overwrite, f"gap before {record.start_lsn}"

@@ -1,0 +1,159 @@
+"""find_end_of_wal() stops where the server that wrote the log stopped, whatever lies behind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import wal_workloads
+from checked_log import CheckedLog
+from conftest import FULL_LOGS, MAJORS, MIB, LogMaker, binaries_of, new_dir
+from test_boundary_against_walker import assert_finds_every_boundary
+from wal_folder import WalFolder, segment_files
+
+from pg_fixtures.postgres import Postgres
+from pgwal.end_of_wal import EndOfWal, find_end_of_wal
+from pgwal.lsn import Lsn
+from pgwal.page import WAL_PAGE_SIZE, parse_page_header
+from pgwal.record import XLOG_OVERWRITE_CONTRECORD
+from pgwal.rmgr import RM_XLOG_ID
+
+DAMAGES = 150
+
+
+def end_of(
+    folder: WalFolder,
+    read: Callable[[int, int], bytes] | None = None,
+    start_lsn: int | None = None,
+) -> EndOfWal:
+    return find_end_of_wal(
+        read or folder.read,
+        folder.start_lsn if start_lsn is None else start_lsn,
+        wal_seg_size=folder.wal_seg_size,
+        version_major=folder.major,
+    )
+
+
+def assert_ends_as_dumped(log: CheckedLog) -> EndOfWal:
+    """We and pg_waldump see the same records and the same last one."""
+    log.assert_agrees()
+    end = end_of(log.folder)
+    assert end.last_record_lsn == log.dump.records[-1][0]
+    assert end.end_lsn == log.end_lsn
+    return end
+
+
+@pytest.mark.parametrize(("major", "seg_mib"), FULL_LOGS)
+def test_after_a_crash(full_log: LogMaker, major: int, seg_mib: int) -> None:
+    """The last record ends on a page boundary, as full_log() makes it."""
+    end = assert_ends_as_dumped(full_log(major, seg_mib))
+    assert end.end_lsn % WAL_PAGE_SIZE == 0
+
+
+@pytest.mark.parametrize(("major", "seg_mib"), FULL_LOGS)
+def test_torn_at_any_place(
+    full_log: LogMaker, rng: random.Random, major: int, seg_mib: int
+) -> None:
+    """Behind the tear is nothing, or other bytes at once, with another part of the log after them."""
+    log = full_log(major, seg_mib)
+    folder = log.folder
+    span = min(log.end_lsn - folder.start_lsn, 3 * MIB)
+    for _ in range(DAMAGES):
+        torn_lsn = log.end_lsn - rng.randrange(8, span, 8)
+        expected_lsn = log.last_boundary(torn_lsn)
+        start_lsn = log.last_boundary(max(folder.start_lsn, torn_lsn - rng.randrange(200_000)))
+        torn = folder.slice(start_lsn, torn_lsn)
+        if rng.random() < 0.7 and not log.is_switch_padding(torn_lsn):
+            stale_lsn = folder.start_lsn + torn_lsn % WAL_PAGE_SIZE + 8
+            torn += bytes(byte ^ 0xFF for byte in folder.slice(torn_lsn, torn_lsn + 8))
+            torn += folder.slice(stale_lsn, stale_lsn + MIB)
+        end = end_of(
+            folder,
+            lambda lsn, length, at=start_lsn, wal=torn: wal[lsn - at : lsn - at + length],
+            start_lsn,
+        )
+        assert end.end_lsn == expected_lsn, (
+            f"torn at {Lsn(torn_lsn)}, decoded from {Lsn(start_lsn)}: {end}"
+        )
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_last_record_ends_with_its_segment(scratch_dir: Path, major: int) -> None:
+    """With the next segment missing, and with the next segment there but never written."""
+    binaries = binaries_of(major)
+    data_dir = new_dir(scratch_dir)
+    with Postgres(
+        binaries, data_dir, settings=wal_workloads.KEEP_ALL_WAL, wal_seg_size=MIB
+    ) as postgres:
+        last_lsn = wal_workloads.last_record_ends_with(postgres, MIB)
+    files = segment_files(data_dir / "pg_wal", MIB)
+    for segno, file in files.items():
+        if segno * MIB >= last_lsn:
+            file.unlink()
+    log = CheckedLog(WalFolder.load(data_dir / "pg_wal", binaries, MIB))
+    assert assert_ends_as_dumped(log).end_lsn == last_lsn
+    (data_dir / "pg_wal" / f"00000001{0:08X}{last_lsn // MIB:08X}").write_bytes(bytes(MIB))
+    log = CheckedLog(WalFolder.load(data_dir / "pg_wal", binaries, MIB))
+    assert assert_ends_as_dumped(log).end_lsn == last_lsn
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_stale_pages_of_a_recycled_segment(scratch_dir: Path, major: int) -> None:
+    """Behind the end are whole, valid pages: of the segment that the file once was."""
+    binaries = binaries_of(major)
+    data_dir = new_dir(scratch_dir)
+    settings = wal_workloads.KEEP_ALL_WAL | {"wal_keep_size": 0, "min_wal_size": "32MB"}
+    with Postgres(binaries, data_dir, settings=settings, wal_seg_size=MIB) as postgres:
+        with postgres.connect() as connection:
+            wal_workloads.fill(connection, 8 * MIB)
+            # Two checkpoints: what is older than the one before the last is renamed to the future.
+            connection.execute("CHECKPOINT")
+            connection.execute("CHECKPOINT")
+            wal_workloads.fill(connection, 3 * MIB)
+        wal_workloads.last_record_ends_with(postgres, WAL_PAGE_SIZE)
+    log = CheckedLog(WalFolder.load(data_dir / "pg_wal", binaries, MIB))
+    end = assert_ends_as_dumped(log)
+    stale = parse_page_header(log.folder.slice(end.end_lsn, end.end_lsn + WAL_PAGE_SIZE))
+    assert stale is not None
+    assert 0 < stale.page_lsn < end.end_lsn
+    assert "unexpected pageaddr" in end.reason
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_overwritten_contrecord(scratch_dir: Path, major: int) -> None:
+    """Two crashes lose the rest of a record, once from a segment on, once from a page on.
+
+    The server goes on behind what is left of it; so do we, and so does BoundaryFinder.
+    """
+    binaries = binaries_of(major)
+    data_dir = new_dir(scratch_dir)
+    void_lsns = []
+    with Postgres(
+        binaries, data_dir, settings=wal_workloads.KEEP_ALL_WAL, wal_seg_size=MIB
+    ) as postgres:
+        void_lsns.append(wal_workloads.crash_with_last_message(postgres, 3 * MIB))
+        files = segment_files(postgres.pg_wal, MIB)
+        for segno, file in files.items():
+            if segno > void_lsns[0] // MIB:
+                file.unlink()
+        postgres.start()
+        postgres.pgbench("-i", "-q")
+        void_lsns.append(wal_workloads.crash_with_last_message(postgres, 100_000))
+        lost_lsn = void_lsns[1] - void_lsns[1] % WAL_PAGE_SIZE + 4 * WAL_PAGE_SIZE
+        files = segment_files(postgres.pg_wal, MIB)
+        with files[lost_lsn // MIB].open("r+b") as file:
+            file.seek(lost_lsn % MIB)
+            file.write(bytes(MIB - lost_lsn % MIB))
+        postgres.start()
+        postgres.pgbench("-c", "2", "-t", "200")
+    log = CheckedLog(WalFolder.load(data_dir / "pg_wal", binaries, MIB))
+    assert_ends_as_dumped(log)
+    overwritten = [
+        int.from_bytes(record.data[26:34], "little")
+        for record in log.records
+        if (record.rmgr_id, record.info) == (RM_XLOG_ID, XLOG_OVERWRITE_CONTRECORD)
+    ]
+    assert overwritten == void_lsns
+    assert_finds_every_boundary(log)

@@ -1,0 +1,58 @@
+"""`WalFolder`: the WAL that a stopped server left in its pg_wal, as one run of bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pg_fixtures.binaries import PostgresBinaries
+from pgwal.errors import SegmentNameError
+from pgwal.segment import parse_segment_name, segment_start_lsn
+
+
+def segment_files(path: Path, wal_seg_size: int) -> dict[int, Path]:
+    """The segments in a pg_wal, by their numbers, in order."""
+    files = {}
+    for file in sorted(path.iterdir()):
+        try:
+            files[parse_segment_name(file.name, wal_seg_size).segno] = file
+        except SegmentNameError:
+            assert file.is_dir(), f"unexpected file {file.name}"
+    return files
+
+
+@dataclass(frozen=True, slots=True)
+class WalFolder:
+    """Segments without a gap; `read` is what find_end_of_wal() asks for."""
+
+    path: Path
+    binaries: PostgresBinaries
+    wal_seg_size: int
+    start_lsn: int
+    #: the first and the last
+    segment_names: tuple[str, str]
+    wal: bytes
+
+    @classmethod
+    def load(cls, path: Path, binaries: PostgresBinaries, wal_seg_size: int) -> WalFolder:
+        segments = segment_files(path, wal_seg_size)
+        first = min(segments)
+        assert list(segments) == list(range(first, first + len(segments))), "a segment is missing"
+        return cls(
+            path,
+            binaries,
+            wal_seg_size,
+            int(segment_start_lsn(first, wal_seg_size)),
+            (segments[first].name, segments[max(segments)].name),
+            b"".join(file.read_bytes() for file in segments.values()),
+        )
+
+    @property
+    def major(self) -> int:
+        return self.binaries.major
+
+    def read(self, lsn: int, length: int) -> bytes:
+        return self.slice(lsn, lsn + length)
+
+    def slice(self, begin_lsn: int, end_lsn: int) -> bytes:
+        return self.wal[begin_lsn - self.start_lsn : end_lsn - self.start_lsn]

@@ -1,0 +1,78 @@
+"""pg_waldump as the oracle: what it says of every record, read line by line.
+
+    rmgr: Heap        len (rec/tot):     54/  8214, tx:        730, lsn: 0/01547E98, prev 0/01547E60,
+    desc: HOT_UPDATE off 4 ..., blkref #0: rel 1663/5/1259 blk 0 FPW
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+
+from wal_folder import WalFolder
+
+_LINE = re.compile(
+    rb"rmgr: (\S+) +len \(rec/tot\): +\d+/ *(\d+), tx: +(\d+), "
+    rb"lsn: ([0-9A-F]+)/([0-9A-F]+), prev ([0-9A-F]+)/([0-9A-F]+), "
+)
+_BLOCK = re.compile(rb"blkref #(\d+): rel (\S+)(?: fork (\w+))? blk (\d+)( FPW)?")
+_FORKS = {b"": 0, b"main": 0, b"fsm": 1, b"vm": 2, b"init": 3}
+
+#: start, total length, prev, xid, name of the resource manager
+DumpedRecord = tuple[int, int, int, int, str]
+
+#: block id, relation, fork, block number, whether it has a page image
+DumpedBlock = tuple[int, str, int, int, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """All records, the blocks of every n-th of them (by index), and why it ended."""
+
+    records: list[DumpedRecord]
+    blocks: dict[int, list[DumpedBlock]]
+    error: str
+
+
+def dump(folder: WalFolder, *, blocks_every: int = 0) -> Dump:
+    """pg_waldump from the folder's first segment to the end of its WAL."""
+    program = folder.binaries.program("pg_waldump")
+    records: list[DumpedRecord] = []
+    blocks: dict[int, list[DumpedBlock]] = {}
+    with subprocess.Popen(
+        [program, f"--path={folder.path}", *folder.segment_names],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=1 << 20,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        names: dict[bytes, str] = {}
+        for line in process.stdout:
+            match = _LINE.match(line)
+            if match is None:
+                assert line.startswith(b"first record is after"), line
+                continue
+            name, length, xid, *lsns = match.groups()
+            high, low, prev_high, prev_low = (int(part, 16) for part in lsns)
+            if blocks_every and len(records) % blocks_every == 0:
+                blocks[len(records)] = _blocks(line)
+            records.append(
+                (
+                    high << 32 | low,
+                    int(length),
+                    prev_high << 32 | prev_low,
+                    int(xid),
+                    names.setdefault(name, name.decode()),
+                )
+            )
+        error = process.stderr.read().decode()
+    return Dump(records, blocks, error)
+
+
+def _blocks(line: bytes) -> list[DumpedBlock]:
+    return [
+        (int(number), relation.decode(), _FORKS[fork], int(block), bool(image))
+        for number, relation, fork, block, image in _BLOCK.findall(line)
+    ]

@@ -1,0 +1,24 @@
+"""What a proposer is told to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consensus.ids import TimelineId
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.upstream import PrimaryAddress
+
+
+@dataclass(frozen=True, slots=True)
+class ProposerConfig:
+    """`timeline` None: the one the safekeepers have for this primary, else a new one.
+
+    `configure` sets synchronous_standby_names once streaming; `http` is how others reach the
+    status page, "" when there is none.
+    """
+
+    primary: PrimaryAddress
+    safekeepers: tuple[SafekeeperAddress, ...]
+    timeline: TimelineId | None = None
+    configure: bool = False
+    http: str = ""

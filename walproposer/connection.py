@@ -1,0 +1,82 @@
+"""Opening libpq connections, to the primary and to safekeepers, off the hot loop.
+
+libpq resolves names inside one C call that keeps the interpreter to itself; a slow name server
+would stall every commit. So names are resolved here first, where other threads go on.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from walproposer.errors import Unreachable, WalProposerError
+
+CONNECT_TIMEOUT_SECONDS = 5
+
+# An unanswered byte is given up after this, so that a vanished host is noticed while streaming.
+TCP_USER_TIMEOUT_MS = 15_000
+
+
+def open_connection(conninfo: str, what: str, **overrides: Any) -> psycopg.Connection:
+    """A connection in autocommit mode. `what` names the other side in messages, never with a
+    password. Raises Unreachable."""
+    settings: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+        "tcp_user_timeout": TCP_USER_TIMEOUT_MS,
+        **conninfo_to_dict(conninfo),
+        **overrides,
+    }
+    try:
+        settings.update(_resolved(settings))
+        return psycopg.Connection.connect(make_conninfo("", **settings), autocommit=True)
+    except (psycopg.Error, OSError) as error:
+        text = " ".join(str(error).split())
+        raise Unreachable(f"could not connect to {what}: {text}") from error
+
+
+def _resolved(settings: Mapping[str, Any]) -> dict[str, str]:
+    """hostaddr for a single host name; sockets, addresses and lists are left to libpq."""
+    host = str(settings.get("host") or "")
+    if not host or host.startswith(("/", "@")) or "," in host or settings.get("hostaddr"):
+        return {}
+    port = str(settings.get("port") or 5432)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return {"hostaddr": str(found[0][4][0])}
+
+
+def command_result(pgconn: pq.abc.PGconn, command: str) -> pq.abc.PGresult:
+    """Run one replication command, blocking. Raises WalProposerError with the server's words."""
+    result = pgconn.exec_(command.encode())
+    if result.status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE):
+        raise server_error(result, pgconn)
+    return result
+
+
+def server_error(result: pq.abc.PGresult, pgconn: pq.abc.PGconn) -> WalProposerError:
+    """What a server said, as an error of ours."""
+
+    def field(code: pq.DiagnosticField) -> str:
+        return (result.error_field(code) or b"").decode(errors="replace")
+
+    message = field(pq.DiagnosticField.MESSAGE_PRIMARY)
+    return WalProposerError(
+        message or pgconn.get_error_message().strip(),
+        hint=field(pq.DiagnosticField.MESSAGE_HINT),
+        sqlstate=field(pq.DiagnosticField.SQLSTATE),
+    )
+
+
+def rows_of(result: pq.abc.PGresult) -> list[list[str | None]]:
+    """The rows of a result as text."""
+    return [
+        [
+            value.decode() if (value := result.get_value(row, column)) is not None else None
+            for column in range(result.nfields)
+        ]
+        for row in range(result.ntuples)
+    ]

@@ -1,0 +1,80 @@
+"""A libpq connection in CopyBoth mode on the hot loop: send payloads, take payloads. Never blocks.
+
+Opening one may block, so that is done in a thread, by `peer.py`, `upstream.py` and `donor.py`.
+"""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import pq
+
+from walproposer.connection import server_error
+from walproposer.errors import PrimaryLost, Unreachable, WalProposerError
+
+
+class CopyConnection:
+    """`end` is set, once, when the other side has ended the copy or is gone."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self._connection = connection
+        self.pgconn = connection.pgconn
+        self.pgconn.nonblocking = 1
+        #: libpq holds bytes that the socket did not take: wait for it to be writable.
+        self.wants_write = False
+        self.end: WalProposerError | None = None
+
+    def fileno(self) -> int:
+        return self.pgconn.socket
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def send(self, payload: bytes) -> None:
+        """Queue one CopyData and write what the socket takes."""
+        try:
+            self.pgconn.put_copy_data(payload)
+            self.wants_write = self.pgconn.flush() != 0
+        except psycopg.Error as error:
+            self.end = self.end or _lost(error)
+
+    def flush(self) -> None:
+        """The socket is writable again."""
+        try:
+            self.wants_write = self.pgconn.flush() != 0
+        except psycopg.Error as error:
+            self.end = self.end or _lost(error)
+
+    def receive(self) -> list[memoryview]:
+        """All payloads that have arrived; the socket is readable."""
+        payloads: list[memoryview] = []
+        pgconn = self.pgconn
+        try:
+            while True:
+                before = len(payloads)
+                pgconn.consume_input()
+                size, data = pgconn.get_copy_data(1)
+                while size > 0:
+                    payloads.append(data)
+                    size, data = pgconn.get_copy_data(1)
+                if size < 0:
+                    self.end = self._ended()
+                    return payloads
+                # TLS may hold decrypted bytes that the socket no longer announces.
+                if not pgconn.ssl_in_use or len(payloads) == before:
+                    return payloads
+        except psycopg.Error as error:
+            self.end = self.end or _lost(error)
+            return payloads
+
+    def _ended(self) -> WalProposerError:
+        """The server ended the copy: with an error, or with a result that says why."""
+        result = self.pgconn.get_result()
+        if result is None:
+            return Unreachable("the connection was closed by the other side")
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            return server_error(result, self.pgconn)
+        return PrimaryLost("the server ended the stream", orderly=True)
+
+
+def _lost(error: psycopg.Error) -> Unreachable:
+    return Unreachable(" ".join(str(error).split()))

@@ -1,0 +1,146 @@
+"""The loop of the hot path: epoll, a few timers, and an inbox for the results of threads.
+
+One thread runs it. An event costs one dictionary look-up and one call; asyncio and uvloop were
+measured, and cost a commit more than the law of the project allows (`docs/decisions/`).
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Protocol, TypeVar
+
+from walproposer.errors import WalProposerError
+
+T = TypeVar("T")
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+@dataclass(slots=True)
+class _Watch:
+    on_readable: Callable[[], None]
+    on_writable: Callable[[], None]
+    interest: int
+
+
+class EventLoop:
+    """`wake` and the inbox are for any thread; everything else for the one that runs the loop."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._watches: dict[int, _Watch] = {}
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+        self.watch(self._wake_receiver, self._take_inbox, lambda: None)
+
+    def close(self) -> None:
+        self._epoll.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()
+
+    def wake(self) -> None:
+        """End the wait of `run_once`."""
+        try:
+            self._wake_sender.send(b"\0")
+        except BlockingIOError:
+            return  # it will wake up anyway
+        except OSError:
+            return  # the loop is over
+
+    def run_once(self, timeout_seconds: float) -> None:
+        """Wait for events, at most so long or until the next timer, and handle them."""
+        if self._timers:
+            next_timer = min(due for due, _ in self._timers) - time.monotonic()
+            timeout_seconds = max(0.0, min(timeout_seconds, next_timer))
+        for fd, mask in self._epoll.poll(timeout_seconds):
+            watch = self._watches.get(fd)
+            if watch is None:
+                continue  # unwatched by the event before
+            if mask & select.EPOLLOUT:
+                watch.on_writable()
+            if mask & ~select.EPOLLOUT:
+                watch.on_readable()
+        if self._timers:
+            self._run_timers()
+
+    def _run_timers(self) -> None:
+        now = time.monotonic()
+        due = [timer for timer in self._timers if timer[0] <= now]
+        self._timers = [timer for timer in self._timers if timer[0] > now]
+        for _, callback in due:
+            callback()
+
+    def watch(
+        self, file: HasFileno, on_readable: Callable[[], None], on_writable: Callable[[], None]
+    ) -> None:
+        """Call `on_readable` when there is input, an end or an error."""
+        fd = file.fileno()
+        self._watches[fd] = _Watch(on_readable, on_writable, select.EPOLLIN)
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def unwatch(self, file: HasFileno) -> None:
+        """Before the file is closed."""
+        fd = file.fileno()
+        if self._watches.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def set_interest(self, file: HasFileno, *, reads: bool, writes: bool) -> None:
+        """Cheap when nothing changes."""
+        wanted = (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if writes else 0)
+        watch = self._watches.get(file.fileno())
+        if watch is not None and watch.interest != wanted:
+            watch.interest = wanted
+            self._epoll.modify(file.fileno(), wanted)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._timers.append((time.monotonic() + seconds, callback))
+
+    def in_thread(
+        self, work: Callable[[], T], done: Callable[[T | WalProposerError], None]
+    ) -> None:
+        """Run `work` in a thread of its own, and `done` on the loop with what it returned, or with
+        the WalProposerError it raised. Another exception is a bug: it is raised on the loop."""
+
+        def run() -> None:
+            try:
+                result: T | WalProposerError = work()
+            except WalProposerError as error:
+                result = error
+            except BaseException as bug:
+                self._inbox.put(_raiser(bug))
+                self.wake()
+                return
+            self._inbox.put(lambda: done(result))
+            self.wake()
+
+        Thread(target=run, daemon=True).start()
+
+    def _take_inbox(self) -> None:
+        try:
+            self._wake_receiver.recv(4096)
+        except BlockingIOError:
+            return
+        while True:
+            try:
+                callback = self._inbox.get_nowait()
+            except Empty:
+                return
+            callback()
+
+
+def _raiser(bug: BaseException) -> Callable[[], None]:
+    def reraise() -> None:
+        raise bug
+
+    return reraise

@@ -1,0 +1,344 @@
+"""One incarnation of the proposer: the shell that runs a `Proposer` core on an epoll loop.
+
+    primary --'w'--> Upstream --WalReceived--> core --Send--> CopyConnection --> safekeepers
+    primary <--'r'-- Upstream <--ReportFlushed-- core <--PeerMessage-- CopyConnection <-- answers
+
+The loop never blocks: what may (connecting, name resolution, the probe of a stopping primary) is
+done by a few threads, which put their results into an inbox and wake the loop up.
+"""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+import structlog
+
+from consensus.codec import decode_safekeeper_message, encode
+from consensus.errors import MessageError
+from consensus.messages import Append, ProposerMessage
+from pgwal.lsn import format_lsn
+from walproposer.config import ProposerConfig
+from walproposer.copy_connection import CopyConnection
+from walproposer.errors import PrimaryLost, Refusal, WalProposerError
+from walproposer.event_loop import EventLoop
+from walproposer.events import (
+    Action,
+    CatchUpLost,
+    CatchUpWal,
+    ClosePeer,
+    Event,
+    PeerConnected,
+    PeerLost,
+    PeerMessage,
+    ReadTail,
+    ReportFlushed,
+    Send,
+    StartCatchUp,
+    StartUpstream,
+    Stop,
+    StopCatchUp,
+    TailRead,
+    Tick,
+    WalReceived,
+)
+from walproposer.peer import XLOG_DATA, open_donor, open_push, read_tail
+from walproposer.proposer import Candidacy, Proposer, State
+from walproposer.quorum_watch import QuorumWatch
+from walproposer.shutdown_probe import is_shutting_down
+from walproposer.upstream import Upstream
+
+log = structlog.get_logger()
+
+TICK_SECONDS = 0.1
+# The primary drops a standby that is silent for wal_sender_timeout (60 s by default, often less).
+REPORT_SECONDS = 1.0
+RECONNECT_SECONDS = 0.5
+PROBE_SECONDS = 1.0
+
+
+class Incarnation:
+    """`run` returns the core's Stop, or raises PrimaryLost. `stop` may be called by any thread."""
+
+    def __init__(
+        self, config: ProposerConfig, candidacy: Candidacy, upstream: Upstream | None
+    ) -> None:
+        self.config = config
+        self.upstream = upstream
+        self.core = Proposer(candidacy, upstream.primary if upstream is not None else None)
+        #: Why a safekeeper could not be connected to; "" once it was.
+        self.connect_errors = dict.fromkeys(range(candidacy.peers_count), "")
+        self._peers: dict[int, CopyConnection] = {}
+        self._donors: dict[int, CopyConnection] = {}
+        #: The number of the donor read that each peer waits for; older ones are closed on arrival.
+        self._donor_reads: dict[int, int] = {}
+        self._reads_count = 0
+        self.quorum_watch = QuorumWatch()
+        self._loop = EventLoop()
+        self._stop: Stop | None = None
+        self._lost: PrimaryLost | None = None
+        self._is_asked_to_stop = False
+        self._last_append: Append | None = None
+        self._last_payload = b""
+        self.now_ms = 0
+        self._next_tick = 0.0
+        self._next_report = 0.0
+        self._next_probe = 0.0
+
+    def ask_to_stop(self) -> None:
+        """The process is ending."""
+        self._is_asked_to_stop = True
+        self._loop.wake()
+
+    def run(self) -> Stop | None:
+        """None when it was asked to stop. Raises PrimaryLost, WalProposerError."""
+        for peer in range(self.core.candidacy.peers_count):
+            self._connect(peer)
+        try:
+            while self._stop is None and not self._is_asked_to_stop:
+                self._loop.run_once(max(0.0, self._next_tick - time.monotonic()))
+                now = time.monotonic()
+                if now >= self._next_tick:
+                    self._next_tick = now + TICK_SECONDS
+                    self._tick(now)
+                self._settle()
+            return self._stop
+        finally:
+            for copy in (*self._peers.values(), *self._donors.values()):
+                copy.close()
+            self._loop.close()
+
+    def _settle(self) -> None:
+        """After a round of events: who is gone, and which sockets are worth waiting for.
+
+        A socket nobody wants to read from is not polled; that is the back-pressure.
+        """
+        for peer, copy in list(self._peers.items()):
+            if copy.end is not None:
+                self._drop_peer(peer, str(copy.end))
+                self._step(PeerLost(peer, str(copy.end)))
+            else:
+                self._loop.set_interest(copy, reads=True, writes=copy.wants_write)
+        for peer, copy in self._donors.items():
+            self._loop.set_interest(copy, reads=self.core.wants_catch_up(peer), writes=False)
+        upstream = self.upstream
+        if upstream is not None and upstream.copy is not None:
+            copy = upstream.copy
+            if copy.end is not None:
+                orderly = isinstance(copy.end, PrimaryLost) and copy.end.orderly
+                raise PrimaryLost(str(copy.end), orderly=orderly)
+            self._loop.set_interest(copy, reads=self.core.wants_wal(), writes=copy.wants_write)
+        if self._lost is not None:
+            raise self._lost
+
+    # ---- the core
+
+    def _step(self, event: Event) -> None:
+        for action in self.core.step(event):
+            self._execute(action)
+
+    def _execute(self, action: Action) -> None:
+        match action:
+            case Send(peer, message):
+                self._send(peer, message)
+            case ReportFlushed(commit_lsn):
+                if self.upstream is not None:
+                    self.upstream.report(commit_lsn)
+            case ClosePeer(peer, reason):
+                self._drop_peer(peer, reason)
+            case StartUpstream(begin_lsn):
+                assert self.upstream is not None
+                upstream = self.upstream
+                self._loop.in_thread(lambda: upstream.start(begin_lsn), self._upstream_started)
+            case ReadTail(donor, begin_lsn, end_lsn):
+                self._read_tail(donor, begin_lsn, end_lsn)
+            case StartCatchUp(peer, donor, begin_lsn):
+                self._start_catch_up(peer, donor, begin_lsn)
+            case StopCatchUp(peer):
+                self._stop_catch_up(peer)
+            case Stop():
+                self._stop = action
+
+    def _send(self, peer: int, message: ProposerMessage) -> None:
+        copy = self._peers.get(peer)
+        if copy is None:
+            return  # lost a moment ago; PeerLost is on its way to the core
+        if isinstance(message, Append):
+            if message is not self._last_append:
+                self._last_append, self._last_payload = message, encode(message)
+            copy.send(self._last_payload)
+        else:
+            copy.send(encode(message))
+
+    def _tick(self, now: float) -> None:
+        self.now_ms = int(now * 1000)
+        self._step(Tick(self.now_ms))
+        self._watch_quorum()
+        upstream = self.upstream
+        if upstream is None or upstream.copy is None:
+            return
+        if now >= self._next_report:
+            self._next_report = now + REPORT_SECONDS
+            upstream.report(self.core.commit_lsn)
+        if now >= self._next_probe and not self._quorum_is_connected:
+            self._next_probe = now + PROBE_SECONDS
+            pgconn = upstream.copy.pgconn
+            self._loop.in_thread(lambda: is_shutting_down(pgconn), self._probed)
+
+    def _watch_quorum(self) -> None:
+        leader = self.core.leader
+        if leader is not None and self.is_leading:
+            self.quorum_watch.update(
+                ok=leader.quorum_is_connected,
+                unconfirmed_bytes=leader.window.end_lsn - self.core.commit_lsn,
+                commit_lsn=self.core.commit_lsn,
+            )
+
+    @property
+    def _quorum_is_connected(self) -> bool:
+        leader = self.core.leader
+        return leader is not None and leader.quorum_is_connected
+
+    def _probed(self, is_stopping: bool | WalProposerError) -> None:
+        """A primary that stops waits for us, and without a quorum we have nothing to tell it."""
+        if is_stopping is True and not self._quorum_is_connected:
+            self._lost = PrimaryLost("the primary is shutting down while the quorum is lost")
+
+    # ---- safekeepers
+
+    def _connect(self, peer: int) -> None:
+        config, timeline = self.config, self.core.candidacy.timeline
+        address = config.safekeepers[peer]
+        self._loop.in_thread(
+            lambda: open_push(address, timeline, config.http),
+            lambda result: self._connected(peer, result),
+        )
+
+    def _connect_later(self, peer: int) -> None:
+        self._loop.call_later(RECONNECT_SECONDS, lambda: self._connect(peer))
+
+    def _connected(self, peer: int, result: psycopg.Connection | WalProposerError) -> None:
+        address = str(self.config.safekeepers[peer])
+        if isinstance(result, WalProposerError):
+            if self.connect_errors[peer] != str(result):
+                log.warning("safekeeper not connected", safekeeper=address, reason=str(result))
+            self.connect_errors[peer] = str(result)
+            self._connect_later(peer)
+            return
+        self.connect_errors[peer] = ""
+        copy = self._peers[peer] = CopyConnection(result)
+        self._loop.watch(copy, lambda: self._peer_ready(peer, copy), copy.flush)
+        log.info("safekeeper connected", safekeeper=address)
+        self._step(PeerConnected(peer))
+
+    def _peer_ready(self, peer: int, copy: CopyConnection) -> None:
+        for payload in copy.receive():
+            try:
+                message = decode_safekeeper_message(payload)
+            except MessageError as error:
+                copy.end = WalProposerError(str(error))
+                return
+            if self._peers.get(peer) is copy:  # the message before may have closed it
+                self._step(PeerMessage(peer, message))
+
+    def _drop_peer(self, peer: int, reason: str) -> None:
+        copy = self._peers.pop(peer, None)
+        if copy is None:
+            return
+        self._loop.unwatch(copy)
+        copy.close()
+        self.connect_errors[peer] = reason
+        address = self.config.safekeepers[peer]
+        log.warning("safekeeper lost", safekeeper=str(address), reason=reason)
+        self._connect_later(peer)
+
+    # ---- donors
+
+    def _read_tail(self, donor: int, begin_lsn: int, end_lsn: int) -> None:
+        assert self.core.node_id is not None
+        address, timeline = self.config.safekeepers[donor], self.core.candidacy.timeline
+        node_id = self.core.node_id
+
+        def done(result: bytes | WalProposerError) -> None:
+            if isinstance(result, WalProposerError):
+                self._drop_peer(donor, str(result))
+                self._step(PeerLost(donor, str(result)))
+            else:
+                self._step(TailRead(result))
+
+        self._loop.in_thread(
+            lambda: read_tail(address, timeline, node_id, begin_lsn, end_lsn), done
+        )
+
+    def _start_catch_up(self, peer: int, donor: int, begin_lsn: int) -> None:
+        assert self.core.node_id is not None
+        address, timeline = self.config.safekeepers[donor], self.core.candidacy.timeline
+        node_id = self.core.node_id
+        self._reads_count += 1
+        number = self._donor_reads[peer] = self._reads_count
+        log.info(
+            "catching up",
+            safekeeper=str(self.config.safekeepers[peer]),
+            donor=str(address),
+            begin_lsn=format_lsn(begin_lsn),
+        )
+        self._loop.in_thread(
+            lambda: open_donor(address, timeline, node_id, begin_lsn),
+            lambda result: self._catch_up_started(peer, number, result),
+        )
+
+    def _catch_up_started(
+        self, peer: int, number: int, result: psycopg.Connection | WalProposerError
+    ) -> None:
+        if self._donor_reads.get(peer) != number:
+            if not isinstance(result, WalProposerError):
+                result.close()
+            return
+        if isinstance(result, WalProposerError):
+            self._step(CatchUpLost(peer, str(result)))
+            return
+        copy = CopyConnection(result)
+        self._donors[peer] = copy
+        self._loop.watch(copy, lambda: self._donor_ready(peer, copy), copy.flush)
+
+    def _donor_ready(self, peer: int, copy: CopyConnection) -> None:
+        for payload in copy.receive():
+            if payload[0] == 0x77 and self._donors.get(peer) is copy:
+                begin_lsn = XLOG_DATA.unpack_from(payload)[1]
+                self._step(CatchUpWal(peer, begin_lsn, bytes(payload[XLOG_DATA.size :])))
+        if copy.end is not None and self._donors.get(peer) is copy:
+            self._stop_catch_up(peer)
+            self._step(CatchUpLost(peer, str(copy.end)))
+
+    def _stop_catch_up(self, peer: int) -> None:
+        self._donor_reads.pop(peer, None)
+        copy = self._donors.pop(peer, None)
+        if copy is not None:
+            self._loop.unwatch(copy)
+            copy.close()
+
+    # ---- the primary
+
+    def _upstream_started(self, result: WalProposerError | None) -> None:
+        if isinstance(result, Refusal):
+            raise result
+        if result is not None:
+            raise PrimaryLost(str(result))
+        upstream = self.upstream
+        assert upstream is not None
+        assert upstream.copy is not None
+        self._loop.watch(upstream.copy, self._upstream_ready, upstream.copy.flush)
+        log.info("streaming from the primary", primary=str(self.config.primary))
+
+    def _upstream_ready(self) -> None:
+        upstream = self.upstream
+        assert upstream is not None
+        chunks, reply_requested = upstream.receive()
+        for begin_lsn, wal in chunks:
+            self._step(WalReceived(begin_lsn, wal))
+        if reply_requested:
+            upstream.report(self.core.commit_lsn)
+
+    @property
+    def is_leading(self) -> bool:
+        return self.core.state is State.LEADING

@@ -1,0 +1,93 @@
+"""Commands to a safekeeper, one short connection each: who are you, what have you, create, delete.
+
+The data path has its own connection (`peer.py`); this one may block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import psycopg
+
+from consensus.ids import TimelineId
+from pgwire.commands import format_option_command
+from pgwire.startup import format_options
+from walproposer.connection import command_result, open_connection, rows_of
+from walproposer.errors import Unreachable, WalProposerError
+
+DEFAULT_PORT = 5454
+
+
+@dataclass(frozen=True, slots=True)
+class SafekeeperAddress:
+    """host:port, and what libpq needs besides (sslmode, user, passfile ...) as a conninfo."""
+
+    host: str
+    port: int
+    conninfo: str = ""
+
+    @classmethod
+    def parse(cls, text: str, conninfo: str = "") -> SafekeeperAddress:
+        """`host`, `host:port`, `[v6]:port`. Raises WalProposerError."""
+        host, _, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+        if not host:
+            host, port = port, ""
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or (port and not port.isdecimal()) or int(port or DEFAULT_PORT) > 65535:
+            raise WalProposerError(
+                f'invalid safekeeper address "{text}"', hint="Expected host:port."
+            )
+        return cls(host, int(port or DEFAULT_PORT), conninfo)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def connect(self, timeline: TimelineId | None = None, **options: str) -> psycopg.Connection:
+        """A replication connection, the timeline named in its `options`. Raises Unreachable."""
+        if timeline is not None:
+            options["tenant_id"] = timeline.tenant_id.hex()
+            options["timeline_id"] = timeline.timeline_id.hex()
+        return open_connection(
+            self.conninfo,
+            f"safekeeper {self}",
+            host=self.host,
+            port=self.port,
+            dbname="replication",
+            replication="true",
+            options=format_options(options),
+            **({} if "user=" in self.conninfo else {"user": "walproposer"}),
+        )
+
+
+class SafekeeperClient:
+    """Each method is one connection and one command. Raises Unreachable when nobody answers,
+    WalProposerError with the safekeeper's words when it refuses."""
+
+    def __init__(self, address: SafekeeperAddress) -> None:
+        self.address = address
+
+    def command(self, name: str, options: Mapping[str, str] | None = None) -> list[dict[str, str]]:
+        """The rows of one command of ours, by column name."""
+        with closing(self.address.connect()) as connection:
+            try:
+                result = command_result(connection.pgconn, format_option_command(name, options))
+            except psycopg.Error as error:
+                raise Unreachable(f"lost safekeeper {self.address}: {error}") from error
+            names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
+            return [
+                {name: value or "" for name, value in zip(names, row, strict=True)}
+                for row in rows_of(result)
+            ]
+
+    def identify(self) -> dict[str, str]:
+        """safekeeper_id, version, http (its status page's host:port)."""
+        return self.command("IDENTIFY_SAFEKEEPER")[0]
+
+    def timelines(self) -> list[dict[str, Any]]:
+        """The status of every timeline, as in the status page."""
+        rows = self.command("LIST_TIMELINES")
+        return [msgspec.json.decode(row["status"]) for row in rows]

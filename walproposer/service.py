@@ -1,0 +1,245 @@
+"""The proposer process: incarnation after incarnation, until it is fenced, refused or stopped.
+
+    wait for the primary -> incarnation -> primary lost -> wait for the primary -> ...
+
+The one file that knows everybody. A new incarnation of the same process gives way to whoever was
+promised more than its predecessor; a new process (an operator's decision) takes the term over.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from threading import Event
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from consensus.ids import NodeId
+from consensus.messages import VoteResponse
+from consensus.term_history import TermHistory, TermStart
+from pgwal.history import TimelineHistory
+from pgwal.lsn import Lsn, format_lsn
+from telemetry.status_server import Pages
+from walproposer.config import ProposerConfig
+from walproposer.election import primary_problem
+from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
+from walproposer.events import Outcome, Primary, Stop
+from walproposer.incarnation import Incarnation
+from walproposer.proposer import Candidacy
+from walproposer.status import ProposerCollector, incarnation_status
+from walproposer.synchronous_standby import configure_when_streaming
+from walproposer.timeline_creation import (
+    FoundTimeline,
+    Member,
+    check_members,
+    create_timeline,
+    find_timeline,
+    survey,
+)
+from walproposer.upstream import Upstream
+
+log = structlog.get_logger()
+
+PRIMARY_RETRY_SECONDS = 0.5
+RESTART_SECONDS = 0.5
+# A thread that wakes up with WAL in hand waits at most this long for one that computes.
+SWITCH_INTERVAL_SECONDS = 0.0005
+
+
+class WalProposer:
+    """`run` returns when stopped, and raises a WalProposerError when it cannot go on."""
+
+    def __init__(self, config: ProposerConfig) -> None:
+        self.config = config
+        self.registry = CollectorRegistry()
+        self._collector = ProposerCollector()
+        self.registry.register(self._collector)
+        self._stopping = Event()
+        self._incarnation: Incarnation | None = None
+        self._found: FoundTimeline | None = None
+        self._waiting_for = "starting"
+
+    def stop(self) -> None:
+        """From any thread, and from a signal handler."""
+        self._stopping.set()
+        if self._incarnation is not None:
+            self._incarnation.ask_to_stop()
+
+    # ---- status
+
+    def pages(self) -> Pages:
+        return Pages(self.status, self.health, self.registry)
+
+    def status(self) -> dict[str, Any]:
+        """The JSON of /status."""
+        if self._incarnation is not None:
+            return incarnation_status(self._incarnation)
+        return {
+            "state": self._waiting_for,
+            "primary": {"dsn": str(self.config.primary), "connected": False},
+            "quorum": {"ok": False},
+            "safekeepers": [{"address": str(a)} for a in self.config.safekeepers],
+        }
+
+    def health(self) -> str:
+        incarnation = self._incarnation
+        if incarnation is None:
+            return self._waiting_for
+        if not incarnation.is_leading:
+            return "no term won yet"
+        return "" if incarnation.quorum_watch.ok else "the quorum is lost, commits wait"
+
+    # ---- run
+
+    def prepare(self) -> FoundTimeline:
+        """Everything that can be wrong is found out before anything is changed.
+
+        Raises WalProposerError.
+        """
+        members = survey(self.config.safekeepers)
+        check_members(members)
+        upstream = Upstream(self.config.primary)
+        try:
+            primary = upstream.primary
+            found = find_timeline(members, primary.server.system_id, self.config.timeline)
+            if found is None:
+                found = create_timeline(members, primary, self.config.timeline)
+                log.info("timeline created", timeline=str(found.timeline))
+            else:
+                _check_fit(found, members, primary)
+        finally:
+            upstream.close()
+        self._found = found
+        return found
+
+    def run(self) -> None:
+        """Raises WalProposerError; returns when `stop` was called."""
+        sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+        found = self._found or self.prepare()
+        if self.config.configure:
+            configure_when_streaming(self.config.primary, self._stopping)
+        predecessor: NodeId | None = None
+        while not self._stopping.is_set():
+            upstream = self._wait_for_primary()
+            if upstream is None:
+                return
+            candidacy = Candidacy(
+                timeline=found.timeline,
+                server=found.server,
+                membership=found.membership,
+                proposer_uuid=secrets.token_bytes(16),
+                peers_count=len(self.config.safekeepers),
+                predecessor=predecessor,
+            )
+            incarnation = Incarnation(self.config, candidacy, upstream)
+            stop = self._run_incarnation(incarnation, upstream)
+            predecessor = incarnation.core.node_id or predecessor
+            self._judge(stop)
+
+    def _run_incarnation(self, incarnation: Incarnation, upstream: Upstream) -> Stop | None:
+        self._incarnation = self._collector.incarnation = incarnation
+        try:
+            return incarnation.run()
+        except PrimaryLost as error:
+            core = incarnation.core
+            end_lsn = core.leader.window.end_lsn if core.leader is not None else 0
+            log.warning(
+                "primary lost",
+                reason=str(error),
+                commit_lsn=format_lsn(core.commit_lsn),
+                unconfirmed_bytes=max(0, end_lsn - core.commit_lsn) if core.commit_lsn else 0,
+            )
+            return None
+        finally:
+            self._incarnation = None
+            self._waiting_for = "waiting_for_primary"
+            upstream.close()
+
+    def _judge(self, stop: Stop | None) -> None:
+        if stop is None:
+            return
+        if stop.outcome is Outcome.FENCED:
+            raise Fenced(stop.message, hint=stop.hint)
+        if stop.outcome is Outcome.REFUSED:
+            raise Refusal(stop.message, hint=stop.hint)
+        log.warning("new incarnation", reason=stop.message)
+        self._stopping.wait(RESTART_SECONDS)
+
+    def _wait_for_primary(self) -> Upstream | None:
+        """Until the primary answers as one; None when stopped meanwhile."""
+        self._waiting_for = "waiting_for_primary"
+        last_reason = ""
+        while not self._stopping.is_set():
+            try:
+                return Upstream(self.config.primary)
+            except Unreachable as error:
+                if str(error) != last_reason:
+                    log.info("waiting for the primary", reason=str(error))
+                last_reason = str(error)
+                self._stopping.wait(PRIMARY_RETRY_SECONDS)
+        return None
+
+
+def elect(config: ProposerConfig, found: FoundTimeline) -> int:
+    """An election with no primary: completes the tail on a quorum, returns the end of the log.
+
+    Raises WalProposerError.
+    """
+    candidacy = Candidacy(
+        timeline=found.timeline,
+        server=found.server,
+        membership=found.membership,
+        proposer_uuid=secrets.token_bytes(16),
+        peers_count=len(config.safekeepers),
+    )
+    incarnation = Incarnation(config, candidacy, None)
+    stop = incarnation.run()
+    assert stop is not None
+    if stop.outcome is Outcome.COMPLETED:
+        return incarnation.core.commit_lsn
+    raise Refusal(stop.message, hint=stop.hint)
+
+
+def _check_fit(found: FoundTimeline, members: list[Member], primary: Primary) -> None:
+    """What the safekeepers say now is no proof, but a misfit seen here need not cost a term.
+
+    Raises Refusal.
+    """
+    ours, theirs = found.server, primary.server
+    if ours.system_id != theirs.system_id:
+        raise Refusal(
+            f"the primary has system identifier {theirs.system_id}, "
+            f"the timeline belongs to {ours.system_id}",
+            hint="Attach the primary this timeline was created for, or name another --timeline.",
+        )
+    if ours.pg_major != theirs.pg_major or ours.wal_seg_size != theirs.wal_seg_size:
+        raise Refusal(
+            f"the primary is Postgres {theirs.pg_major} with {theirs.wal_seg_size} byte segments, "
+            f"the timeline was created for {ours.pg_major} with {ours.wal_seg_size}",
+            hint="A major upgrade needs a new timeline.",
+        )
+    statuses = [m.timelines[found.timeline] for m in members if found.timeline in m.timelines]
+    votes = [_as_vote(status) for status in statuses]
+    best = max(votes, key=lambda vote: (vote.last_log_node_id, vote.flush_lsn))
+    problem = primary_problem(primary, best)
+    if problem is not None:
+        raise Refusal(problem.message, hint=problem.hint)
+
+
+def _as_vote(status: dict[str, Any]) -> VoteResponse:
+    node_id = status["last_log_node_id"]
+    last = NodeId(node_id["term"], bytes.fromhex(node_id["uuid"]))
+    start_lsn = int(Lsn.parse(status["start_lsn"]))
+    return VoteResponse(
+        generation=status["membership"]["generation"],
+        granted=False,
+        promised=last,
+        flush_lsn=int(Lsn.parse(status["flush_lsn"])),
+        commit_lsn=int(Lsn.parse(status["commit_lsn"])),
+        truncate_lsn=int(Lsn.parse(status["truncate_lsn"])),
+        timeline_start_lsn=start_lsn,
+        term_history=TermHistory((TermStart(last, start_lsn),)),
+        tli_history=TimelineHistory.parse(status["tli"], status["tli_history"]),
+    )

@@ -1,0 +1,56 @@
+"""Is the primary shutting down? The walsender does not say so, but the postmaster does.
+
+While a primary stops it waits for its walsenders, and its walsender waits for us; with the quorum
+lost that would be forever. A new connection learns the truth at once: SQLSTATE 57P03, before any
+authentication, in plain text, even where TLS is demanded (postmaster.c, canAcceptConnections).
+"""
+
+from __future__ import annotations
+
+import socket
+
+import psycopg
+from psycopg import pq
+
+from pgwire.connection import NEED_DATA, ClientConnection
+from pgwire.errors import WireError
+from pgwire.messages import ErrorResponse
+from pgwire.startup import StartupMessage
+
+CANNOT_CONNECT_NOW = "57P03"
+TIMEOUT_SECONDS = 2.0
+
+
+def is_shutting_down(pgconn: pq.abc.PGconn) -> bool:
+    """Ask the server that `pgconn` is connected to. False when nothing is known. Blocks."""
+    try:
+        with _dial(pgconn) as sock:
+            return _first_error(sock) == CANNOT_CONNECT_NOW
+    except (OSError, WireError, psycopg.Error):
+        return False
+
+
+def _dial(pgconn: pq.abc.PGconn) -> socket.socket:
+    host = (pgconn.hostaddr or pgconn.host).decode()
+    port = int(pgconn.port or b"5432")
+    if host.startswith("/"):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(TIMEOUT_SECONDS)
+        sock.connect(f"{host}/.s.PGSQL.{port}")
+        return sock
+    return socket.create_connection((host, port), TIMEOUT_SECONDS)
+
+
+def _first_error(sock: socket.socket) -> str:
+    """The SQLSTATE of the first answer, "" when it is not an error."""
+    connection = ClientConnection()
+    sock.settimeout(TIMEOUT_SECONDS)
+    sock.sendall(connection.send(StartupMessage({"user": "probe", "database": "probe"})))
+    while True:
+        data = sock.recv(4096)
+        connection.feed(data)
+        message = connection.next()
+        if message is not NEED_DATA:
+            return message.sqlstate if isinstance(message, ErrorResponse) else ""
+        if not data:
+            return ""

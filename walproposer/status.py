@@ -1,0 +1,129 @@
+"""What the proposer says of itself: the JSON of its status page, and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from consensus.ids import NodeId
+from consensus.quorum import quorum_size
+from pgwal.lsn import format_lsn
+from walproposer.incarnation import Incarnation
+from walproposer.progress import Progress
+from walproposer.proposer import State
+
+STATE_NAMES = {
+    State.COLLECTING: "connecting",
+    State.CAMPAIGNING: "campaigning",
+    State.CHECKING: "recovering",
+    State.LEADING: "streaming",
+    State.STOPPED: "stopped",
+}
+
+
+def incarnation_status(incarnation: Incarnation) -> dict[str, Any]:
+    """Everything that belongs to one incarnation; LSNs as Postgres prints them."""
+    core, upstream, watch = incarnation.core, incarnation.upstream, incarnation.quorum_watch
+    leader, membership = core.leader, core.membership
+    received_lsn = leader.window.end_lsn if leader is not None else 0
+    return {
+        "state": STATE_NAMES[core.state],
+        "node_id": _node_id(core.node_id),
+        "tenant_id": core.candidacy.timeline.tenant_id.hex(),
+        "timeline_id": core.candidacy.timeline.timeline_id.hex(),
+        "primary": {
+            "dsn": str(incarnation.config.primary),
+            "system_id": str(core.candidacy.server.system_id),
+            "pg_version": core.candidacy.server.pg_version,
+            "tli": upstream.primary.tli_history.tli if upstream is not None else None,
+            "flush_lsn": format_lsn(upstream.primary_end_lsn if upstream is not None else 0),
+            "connected": upstream is not None and upstream.copy is not None,
+        },
+        "term_start_lsn": format_lsn(leader.term.term_start_lsn if leader is not None else 0),
+        "received_lsn": format_lsn(received_lsn),
+        "commit_lsn": format_lsn(core.commit_lsn),
+        "unconfirmed_bytes": max(0, received_lsn - core.commit_lsn) if core.commit_lsn else 0,
+        "commit_bytes_per_second": round(watch.commit_bytes_per_second),
+        "window_bytes": leader.window.size_bytes if leader is not None else 0,
+        "quorum": {
+            "needed": quorum_size(len(membership.members)),
+            "members": len(membership.members),
+            "connected": sum(p.is_following and p.answered for p in core.peers),
+            "ok": watch.ok,
+            "since": watch.since.isoformat(),
+        },
+        "safekeepers": [_peer_status(incarnation, progress) for progress in core.peers],
+    }
+
+
+def _peer_status(incarnation: Incarnation, progress: Progress) -> dict[str, Any]:
+    leader = incarnation.core.leader
+    received_lsn = leader.window.record_end_lsn if leader is not None else 0
+    lag_bytes = max(0, received_lsn - progress.flush_lsn)
+    behind_ms = incarnation.now_ms - progress.caught_up_ms
+    return {
+        "id": progress.safekeeper_id,
+        "address": str(incarnation.config.safekeepers[progress.peer]),
+        "state": progress.state.value,
+        "connected": progress.is_following and progress.answered,
+        "flush_lsn": format_lsn(progress.flush_lsn),
+        "commit_lsn": format_lsn(progress.commit_lsn),
+        "lag_bytes": lag_bytes,
+        "lag_seconds": round(behind_ms / 1000, 1) if lag_bytes and progress.caught_up_ms else 0.0,
+        "error": incarnation.connect_errors[progress.peer] or progress.error or None,
+    }
+
+
+def _node_id(node_id: NodeId | None) -> dict[str, Any] | None:
+    if node_id is None:
+        return None
+    return {"term": node_id.term, "uuid": node_id.proposer_uuid.hex()}
+
+
+class ProposerCollector(Collector):
+    """Metrics, read from the running incarnation at each scrape."""
+
+    def __init__(self) -> None:
+        self.incarnation: Incarnation | None = None
+
+    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+        incarnation = self.incarnation
+        if incarnation is None:
+            return []
+        core, watch = incarnation.core, incarnation.quorum_watch
+        leader = core.leader
+        received_lsn = leader.window.end_lsn if leader is not None else 0
+        single = {
+            "commit_lsn": ("Position confirmed by a quorum, in bytes", core.commit_lsn),
+            "received_lsn": ("End of the WAL received from the primary, in bytes", received_lsn),
+            "term": ("Term of this incarnation", core.node_id.term if core.node_id else 0),
+            "quorum_ok": ("1 while a quorum follows, 0 while commits wait", int(watch.ok)),
+            "window_bytes": (
+                "WAL held in memory for slow safekeepers",
+                leader.window.size_bytes if leader is not None else 0,
+            ),
+        }
+        families: list[GaugeMetricFamily | CounterMetricFamily] = [
+            GaugeMetricFamily(f"sk_proposer_{name}", text, value=value)
+            for name, (text, value) in single.items()
+        ]
+        losses = CounterMetricFamily(
+            "sk_proposer_quorum_losses", "Times the quorum was lost", value=watch.losses_count
+        )
+        return [*families, losses, *self._peer_families(incarnation)]
+
+    def _peer_families(self, incarnation: Incarnation) -> list[GaugeMetricFamily]:
+        connected = GaugeMetricFamily(
+            "sk_proposer_safekeeper_connected", "1 while it follows", labels=["safekeeper"]
+        )
+        lag = GaugeMetricFamily(
+            "sk_proposer_safekeeper_lag_bytes", "WAL it has not flushed", labels=["safekeeper"]
+        )
+        for progress in incarnation.core.peers:
+            status = _peer_status(incarnation, progress)
+            connected.add_metric([status["address"]], int(status["connected"]))
+            lag.add_metric([status["address"]], status["lag_bytes"])
+        return [connected, lag]

@@ -1,0 +1,217 @@
+"""Which timeline, which members: found on the safekeepers, or created on all of them.
+
+A creation has two steps, and only a timeline whose creation is finished ever votes:
+
+    1. CREATE_TIMELINE on every member       (all must be reachable)
+    2. ACTIVATE_TIMELINE on every member     (only when all of them have it)
+
+So as soon as one member is active, a member without the timeline is one that lost its data: it has
+forgotten its promises, and must never be given the timeline again (the law, "Amnesia").
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from consensus.ids import TimelineId, parse_id
+from consensus.membership import Membership
+from consensus.messages import ServerFacts
+from consensus.quorum import has_quorum
+from pgwal.lsn import format_lsn
+from walproposer.errors import Refusal, Unreachable, WalProposerError
+from walproposer.events import Primary
+from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+
+
+@dataclass(slots=True)
+class Member:
+    """What a safekeeper answered; `error` when it did not."""
+
+    client: SafekeeperClient
+    safekeeper_id: int = 0
+    http: str = ""
+    timelines: dict[TimelineId, dict[str, Any]] = field(default_factory=dict)
+    error: WalProposerError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTimeline:
+    timeline: TimelineId
+    server: ServerFacts
+    membership: Membership
+
+
+def survey(addresses: Sequence[SafekeeperAddress]) -> list[Member]:
+    """Ask all at once; an unreachable one is reported in its `error`."""
+    with ThreadPoolExecutor(max(1, len(addresses))) as pool:
+        return list(pool.map(_ask, addresses))
+
+
+def _ask(address: SafekeeperAddress) -> Member:
+    member = Member(SafekeeperClient(address))
+    try:
+        identity = member.client.identify()
+        member.safekeeper_id = int(identity["safekeeper_id"])
+        member.http = identity["http"]
+        for status in member.client.timelines():
+            member.timelines[_timeline_of(status)] = status
+    except WalProposerError as error:
+        member.error = error
+    return member
+
+
+def check_members(members: Sequence[Member]) -> None:
+    """Raises Refusal when two addresses lead to one safekeeper id."""
+    seen: dict[int, SafekeeperAddress] = {}
+    for member in members:
+        if member.error is None and member.safekeeper_id in seen:
+            raise Refusal(
+                f"safekeepers {seen[member.safekeeper_id]} and {member.client.address} have the "
+                f"same id {member.safekeeper_id}",
+                hint="Give every safekeeper its own --id and data directory.",
+            )
+        seen[member.safekeeper_id] = member.client.address
+
+
+def find_timeline(
+    members: Sequence[Member], system_id: int | None, wanted: TimelineId | None
+) -> FoundTimeline | None:
+    """The finished timeline of this system on these safekeepers; None when there is none.
+
+    Raises Refusal when there are several, or when fewer than a quorum of its members answer.
+    """
+    statuses: dict[TimelineId, list[dict[str, Any]]] = {}
+    for member in members:
+        for timeline, status in member.timelines.items():
+            if wanted is None and system_id is not None and int(status["system_id"]) != system_id:
+                continue
+            if wanted in (None, timeline) and status["state"] != "creating":
+                statuses.setdefault(timeline, []).append(status)
+    if len(statuses) > 1:
+        names = ", ".join(sorted(map(str, statuses)))
+        raise Refusal(
+            f"the safekeepers have {len(statuses)} timelines of this primary: {names}",
+            hint="Name one with --timeline TENANT/TIMELINE.",
+        )
+    if not statuses:
+        return None
+    timeline, found = statuses.popitem()
+    result = _found(timeline, found[0])
+    _finish_activation(members, timeline)
+    _check_quorum(members, result)
+    return result
+
+
+def _found(timeline: TimelineId, status: dict[str, Any]) -> FoundTimeline:
+    membership = status["membership"]
+    return FoundTimeline(
+        timeline,
+        ServerFacts(int(status["system_id"]), status["pg_version"], status["wal_seg_size"]),
+        Membership(
+            membership["generation"],
+            tuple(membership["members"]),
+            tuple(membership["new_members"]),
+        ),
+    )
+
+
+def _finish_activation(members: Sequence[Member], timeline: TimelineId) -> None:
+    """A creation that was interrupted between the activations."""
+    for member in members:
+        if member.timelines.get(timeline, {}).get("state") == "creating":
+            member.client.command("ACTIVATE_TIMELINE", _timeline_options(timeline))
+
+
+def _check_quorum(members: Sequence[Member], found: FoundTimeline) -> None:
+    wanted = set(found.membership.all_members)
+    strangers = [m for m in members if m.error is None and m.safekeeper_id not in wanted]
+    if strangers:
+        raise Refusal(
+            f"safekeeper {strangers[0].safekeeper_id} ({strangers[0].client.address}) is not a "
+            f"member of the timeline, whose members are {found.membership.all_members}",
+            hint="Give exactly the safekeepers the timeline was created on.",
+        )
+    if len(members) != len(wanted):
+        raise Refusal(
+            f"{len(members)} safekeepers given, but the timeline's members are "
+            f"{found.membership.all_members}",
+            hint="Give exactly the safekeepers the timeline was created on.",
+        )
+    alive = {m.safekeeper_id for m in members if found.timeline in m.timelines}
+    if not has_quorum(found.membership, alive):
+        raise Unreachable(
+            f"only {len(alive)} of {len(wanted)} safekeepers can take part: "
+            + "; ".join(missing_reason(m) for m in members if found.timeline not in m.timelines),
+            hint="A quorum is needed to win an election.",
+        )
+
+
+def missing_reason(member: Member) -> str:
+    """Why a member does not have the timeline."""
+    if member.error is not None:
+        return str(member.error)
+    return f"safekeeper {member.safekeeper_id} ({member.client.address}) lost its data"
+
+
+def create_timeline(
+    members: Sequence[Member], primary: Primary, wanted: TimelineId | None
+) -> FoundTimeline:
+    """Both steps. Raises Unreachable when a member does not answer; nothing is active then."""
+    unreachable = [member.error for member in members if member.error is not None]
+    if unreachable:
+        raise Unreachable(
+            f"a new timeline needs all safekeepers: {unreachable[0]}",
+            hint="Once created, it lives with a quorum of them.",
+        )
+    timeline = wanted or _new_timeline_id()
+    _sweep_unfinished(members, primary, wanted)
+    membership = Membership(1, tuple(sorted(member.safekeeper_id for member in members)))
+    server = primary.server
+    start_lsn = primary.flush_lsn - primary.flush_lsn % server.wal_seg_size
+    existing = [m.timelines[timeline] for m in members if timeline in m.timelines]
+    options = {
+        **_timeline_options(timeline),
+        "system_id": str(server.system_id),
+        "pg_version": str(existing[0]["pg_version"] if existing else server.pg_version),
+        "wal_seg_size": str(server.wal_seg_size),
+        "start_lsn": existing[0]["start_lsn"] if existing else format_lsn(start_lsn),
+        "tli": str(primary.tli_history.tli),
+        "tli_history": primary.tli_history.format(),
+        "generation": str(membership.generation),
+        "members": ",".join(map(str, membership.members)),
+    }
+    for member in members:
+        member.client.command("CREATE_TIMELINE", options)
+    for member in members:
+        member.client.command("ACTIVATE_TIMELINE", _timeline_options(timeline))
+    return FoundTimeline(timeline, server, membership)
+
+
+def _sweep_unfinished(
+    members: Sequence[Member], primary: Primary, wanted: TimelineId | None
+) -> None:
+    """A creation for this primary that was interrupted before anything was active. Its start may
+    have left the primary's pg_wal, so it is not continued."""
+    for member in members:
+        for timeline, status in member.timelines.items():
+            is_ours = int(status["system_id"]) == primary.server.system_id
+            if status["state"] == "creating" and is_ours and timeline != wanted:
+                member.client.command("DELETE_TIMELINE", _timeline_options(timeline))
+
+
+def _new_timeline_id() -> TimelineId:
+    return TimelineId(bytes(16), secrets.token_bytes(16))
+
+
+def _timeline_of(status: dict[str, Any]) -> TimelineId:
+    return TimelineId(
+        parse_id(status["tenant_id"], "tenant id"), parse_id(status["timeline_id"], "timeline id")
+    )
+
+
+def _timeline_options(timeline: TimelineId) -> dict[str, str]:
+    return {"tenant_id": timeline.tenant_id.hex(), "timeline_id": timeline.timeline_id.hex()}

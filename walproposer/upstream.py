@@ -1,0 +1,246 @@
+"""The primary as the proposer sees it: what it is, its slot, and its WAL stream.
+
+A physical replication client in the seat of the only synchronous standby. It reports
+write = flush = apply = commit_lsn and nothing else: a commit returns when a quorum has flushed it.
+Source: Postgres `replication/walsender.c`, the protocol's "Streaming Replication Protocol".
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from contextlib import closing
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from consensus.messages import ServerFacts
+from pgwal.history import TimelineHistory
+from pgwal.lsn import Lsn, format_lsn
+from pgwire.commands import StartReplication, format_start_replication
+from walproposer.connection import command_result, open_connection, rows_of
+from walproposer.copy_connection import CopyConnection
+from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
+from walproposer.events import Primary
+from walproposer.peer import XLOG_DATA
+
+SUPPORTED_MAJORS = range(13, 19)
+
+_KEEPALIVE = struct.Struct("!cQqB")
+_STATUS = struct.Struct("!cQQQqB")
+_POSTGRES_EPOCH_US = 946_684_800_000_000
+
+OBJECT_IN_USE = "55006"
+# A fenced predecessor lets go of the slot within moments; a stranger does not.
+SLOT_WAIT_SECONDS = 15
+SLOT_RETRY_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryAddress:
+    """A DSN, and under which names we appear on the primary."""
+
+    dsn: str
+    slot: str = "walproposer"
+    application_name: str = "walproposer"
+
+    def __str__(self) -> str:
+        """Without the password."""
+        parts = conninfo_to_dict(self.dsn)
+        parts.pop("password", None)
+        return make_conninfo("", **parts)
+
+    def connect(self, **overrides: object) -> psycopg.Connection:
+        """An ordinary connection, for questions; it never waits for a synchronous commit."""
+        return open_connection(
+            self.dsn,
+            f"the primary ({self})",
+            **{"application_name": "sk", "options": "-c synchronous_commit=local", **overrides},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """Our slot on the primary; `holder` is the application that uses it now."""
+
+    restart_lsn: int
+    holder_pid: int | None
+    holder: str
+
+
+def read_slot(connection: psycopg.Connection, slot: str) -> SlotState | None:
+    """Our slot, or None. Raises Refusal when the name belongs to a logical slot."""
+    row = connection.execute(
+        "SELECT s.slot_type, s.restart_lsn::text, s.active_pid, coalesce(r.application_name, '')"
+        " FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid"
+        " WHERE s.slot_name = %s",
+        (slot,),
+    ).fetchone()
+    if row is None:
+        return None
+    kind, restart_lsn, pid, holder = row
+    if kind != "physical":
+        raise Refusal(f'replication slot "{slot}" is {kind}', hint="Choose another with --slot.")
+    return SlotState(int(Lsn.parse(restart_lsn)) if restart_lsn else 0, pid, holder)
+
+
+def ensure_slot(connection: psycopg.Connection, address: PrimaryAddress) -> SlotState:
+    """Our slot, created with its WAL reserved when it is not there. Raises WalProposerError."""
+    try:
+        state = read_slot(connection, address.slot)
+        if state is None:
+            connection.execute(
+                "SELECT pg_create_physical_replication_slot(%s, true)", (address.slot,)
+            )
+            state = read_slot(connection, address.slot)
+    except psycopg.Error as error:
+        raise _refusal(error, "could not create the replication slot") from error
+    if state is None:
+        raise Unreachable(f'replication slot "{address.slot}" vanished')
+    if state.holder_pid is not None and state.holder not in (address.application_name, ""):
+        raise Refusal(
+            f'replication slot "{address.slot}" is used by "{state.holder}" '
+            f"(pid {state.holder_pid})",
+            hint="Choose another slot with --slot, or stop that client.",
+        )
+    return state
+
+
+def read_server_facts(connection: psycopg.Connection) -> ServerFacts:
+    """Raises Refusal for a server that cannot be a primary of ours."""
+    row = connection.execute(
+        "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),"
+        " (SELECT system_identifier::text FROM pg_control_system()),"
+        " (SELECT bytes_per_wal_segment FROM pg_control_init()),"
+        " current_setting('wal_level')"
+    ).fetchone()
+    assert row is not None
+    version, in_recovery, system_id, seg_size, wal_level = row
+    if version // 10000 not in SUPPORTED_MAJORS:
+        raise Refusal(
+            f"the primary is Postgres {version // 10000}, "
+            f"supported are {SUPPORTED_MAJORS[0]} to {SUPPORTED_MAJORS[-1]}"
+        )
+    if in_recovery:
+        raise Refusal(
+            "the server is a standby, not a primary",
+            hint="Give the DSN of the primary, or promote this one first.",
+        )
+    if wal_level == "minimal":
+        raise Refusal(
+            'the primary has wal_level "minimal", expected "replica" or "logical"',
+            hint="ALTER SYSTEM SET wal_level = 'replica'; then restart the primary.",
+        )
+    return ServerFacts(int(system_id), version, seg_size)
+
+
+class Upstream:
+    """A replication connection. `identify` and `start` block; then `copy` is for the hot loop."""
+
+    def __init__(self, address: PrimaryAddress) -> None:
+        self.address = address
+        with closing(address.connect()) as questions:
+            try:
+                self.server = read_server_facts(questions)
+                slot = ensure_slot(questions, address)
+            except psycopg.Error as error:
+                raise _refusal(error, "could not inspect the primary") from error
+        self._oldest_lsn = slot.restart_lsn - slot.restart_lsn % self.server.wal_seg_size
+        self._connection = open_connection(
+            address.dsn,
+            f"the primary ({address})",
+            replication="true",
+            application_name=address.application_name,
+        )
+        self.copy: CopyConnection | None = None
+        self.primary = self._identify()
+        self._next_lsn = 0
+        self._reported_lsn = 0
+        self.primary_end_lsn = self.primary.flush_lsn
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _identify(self) -> Primary:
+        pgconn = self._connection.pgconn
+        system_id, tli, flush_lsn, _ = rows_of(command_result(pgconn, "IDENTIFY_SYSTEM"))[0]
+        if int(system_id or 0) != self.server.system_id:
+            raise Refusal(f"the DSN leads to two systems: {self.server.system_id} and {system_id}")
+        history = TimelineHistory(int(tli or 0))
+        if history.tli > 1:
+            rows = rows_of(command_result(pgconn, f"TIMELINE_HISTORY {tli}"))
+            history = TimelineHistory.parse(history.tli, rows[0][1] or "")
+        return Primary(
+            server=self.server,
+            tli_history=history,
+            flush_lsn=int(Lsn.parse(flush_lsn or "")),
+            oldest_lsn=self._oldest_lsn,
+        )
+
+    def start(self, begin_lsn: int) -> None:
+        """Ask for the WAL from `begin_lsn` on. Blocks while a predecessor still has the slot.
+
+        Raises WalProposerError.
+        """
+        tli = self.primary.tli_history.tli_at(begin_lsn)
+        command = format_start_replication(
+            StartReplication(Lsn(begin_lsn), slot=self.address.slot, timeline=tli)
+        )
+        deadline = time.monotonic() + SLOT_WAIT_SECONDS
+        while True:
+            try:
+                result = command_result(self._connection.pgconn, command)
+                break
+            except WalProposerError as error:
+                if error.sqlstate != OBJECT_IN_USE or time.monotonic() > deadline:
+                    raise Refusal(
+                        f"the primary refused to stream: {error}", hint=error.hint
+                    ) from error
+                time.sleep(SLOT_RETRY_SECONDS)  # nothing announces a slot's release
+            except psycopg.Error as error:
+                raise Unreachable(f"lost the primary: {error}") from error
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise Unreachable("the primary did not start to stream")
+        self._next_lsn = begin_lsn
+        self.copy = CopyConnection(self._connection)
+
+    # ---- on the hot loop
+
+    def receive(self) -> tuple[list[tuple[int, bytes]], bool]:
+        """The WAL that has arrived as (begin_lsn, bytes), and whether an answer is wanted now."""
+        assert self.copy is not None
+        chunks: list[tuple[int, bytes]] = []
+        reply_requested = False
+        for payload in self.copy.receive():
+            kind = payload[0]
+            if kind == 0x77:  # 'w'
+                _, begin_lsn, end_lsn, _ = XLOG_DATA.unpack_from(payload)
+                if begin_lsn != self._next_lsn:
+                    raise PrimaryLost(
+                        f"the primary sent WAL at {format_lsn(begin_lsn)}, "
+                        f"expected {format_lsn(self._next_lsn)}"
+                    )
+                wal = bytes(payload[XLOG_DATA.size :])
+                self._next_lsn += len(wal)
+                self.primary_end_lsn = max(self.primary_end_lsn, end_lsn, self._next_lsn)
+                chunks.append((begin_lsn, wal))
+            elif kind == 0x6B:  # 'k'
+                _, end_lsn, _, wants_reply = _KEEPALIVE.unpack(payload)
+                self.primary_end_lsn = max(self.primary_end_lsn, end_lsn)
+                reply_requested = reply_requested or wants_reply != 0
+        return chunks, reply_requested
+
+    def report(self, commit_lsn: int) -> None:
+        """Commits up to here return. Also the answer to a keepalive, with the last position."""
+        assert self.copy is not None
+        assert commit_lsn >= self._reported_lsn
+        self._reported_lsn = commit_lsn
+        now_us = time.time_ns() // 1000 - _POSTGRES_EPOCH_US
+        self.copy.send(_STATUS.pack(b"r", commit_lsn, commit_lsn, commit_lsn, now_us, 0))
+
+
+def _refusal(error: psycopg.Error, doing: str) -> Refusal:
+    message = error.diag.message_primary or " ".join(str(error).split())
+    return Refusal(f"{doing}: {message}", hint=error.diag.message_hint or "")
