@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-
 import click
 
 from cli.output import EXIT_FAILED, EXIT_FENCED, EXIT_UNREACHABLE, CommandError
 from cli.parameters import HostPort, TimelineName, safekeepers_option, with_conninfo
 from consensus.ids import TimelineId
 from telemetry.status_server import HttpListener, ListenError, StatusServer
+from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
 from walproposer.errors import Fenced, Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
@@ -68,9 +67,7 @@ def attach(
         configure=configure,
         http=f"{http[0]}:{http[1]}",
     )
-    proposer = WalProposer(config)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: proposer.stop())
+    proposer = WalProposer(config, StopSignal().install())
     try:
         found = proposer.prepare()
         click.echo(f"timeline {found.timeline}")

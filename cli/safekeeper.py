@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from threading import Event
 
 import click
 
@@ -16,6 +14,7 @@ from safekeeper.config import SafekeeperConfig
 from safekeeper.errors import SafekeeperError
 from safekeeper.service import Safekeeper
 from telemetry.status_server import ListenError
+from telemetry.stop_signal import StopSignal
 
 
 @click.group()
@@ -74,9 +73,7 @@ def run(
         tls_key=tls_key,
         verifiers=_read_verifiers(auth_file) if auth_file is not None else None,
     )
-    stopping = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    stopping = StopSignal().install()
     try:
         with Safekeeper(config):
             stopping.wait()

@@ -28,7 +28,7 @@ def crash_postmaster(pid: int, data: DataDirectory) -> None:
     """End the postmaster `pid` and every process below it; returns when all are gone."""
     postmaster_file = data.postmaster_file()
     members = _freeze(pid)
-    for entry in members[:1]:
+    for entry in members:
         signal_entry(entry, signal.SIGKILL)
     wait_until(
         lambda: not any(e.now() for e in members), FREEZE_TIMEOUT, "a killed Postgres to end"

@@ -18,7 +18,7 @@ from typing import Literal, Self, TypeVar
 
 from pg_fixtures.account import Account
 from pg_fixtures.errors import DeadlineExceeded, FixtureError, ProcessEnded, ProgramFailed
-from pg_fixtures.process_table import read_entry, rss_bytes, session_members, signal_entry
+from pg_fixtures.process_table import rss_bytes, session_members, signal_entry
 from pg_fixtures.waiting import wait_until
 
 T = TypeVar("T")
@@ -158,7 +158,11 @@ class ServiceProcess:
     def pause(self) -> None:
         """SIGSTOP: it runs no instruction more, its sockets stay open. Returns when it has."""
         self.send_signal(signal.SIGSTOP)
-        wait_until(self._stopped_or_dead, KILL_TIMEOUT, f"{self.name} to stop")
+        wait_until(
+            lambda: all(entry.state == "T" for entry in session_members(self.pid)),
+            KILL_TIMEOUT,
+            f"{self.name} to stop",
+        )
 
     def resume(self) -> None:
         """SIGCONT, the end of pause()."""
@@ -219,10 +223,6 @@ class ServiceProcess:
     def _obituary(self, when: str = "") -> str:
         end = "was not started" if self._popen is None else f"ended with exit code {self.exit_code}"
         return "\n".join(filter(None, (f"{self.name} {end} {when}".rstrip(), self.log_tail())))
-
-    def _stopped_or_dead(self) -> bool:
-        entry = read_entry(self.pid)
-        return entry is None or entry.dead or entry.state == "T"
 
     def _end_session(self) -> None:
         """Kill what the leader left behind; called once, at its end: later the id may be reused."""

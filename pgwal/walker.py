@@ -166,51 +166,33 @@ class RecordWalker:
 
         It stops at anything else, which _read_record() then reads, waits for, or refuses.
         """
-        buffer, buffer_lsn = self._buffer, self._buffer_lsn
-        offset = self._lsn - buffer_lsn
-        limit = min(_page_end(self._lsn) - buffer_lsn, len(buffer))
         prev_lsn = self.last_record_lsn
         if prev_lsn is None or self._overwritten_lsn is not None:
             return
-        unpack, check_crc, builds_records = (
-            HEADER.unpack_from,
-            self._check_crc,
-            self._builds_records,
-        )
+        buffer, buffer_lsn = self._buffer, self._buffer_lsn
+        offset = self._lsn - buffer_lsn
+        limit = min(_page_end(self._lsn) - buffer_lsn, len(buffer))
+        builds_records, check_crc = self._builds_records, self._check_crc
+        unpack = HEADER.unpack_from
         while offset + RECORD_HEADER_SIZE < limit:
             total_length, xid, link, info, rmgr_id, crc = unpack(buffer, offset)
             end = offset + total_length
-            if (
-                end > limit
-                or total_length <= RECORD_HEADER_SIZE
-                or rmgr_id > RM_MAX_BUILTIN_ID
-                or link != prev_lsn
-                or (
-                    check_crc
-                    and crc
-                    != crc32c(
-                        buffer[offset : offset + CRC_OFFSET],
-                        crc32c(buffer[offset + RECORD_HEADER_SIZE : end]),
-                    )
-                )
+            if end > limit or total_length <= RECORD_HEADER_SIZE:
+                break
+            if link != prev_lsn or rmgr_id > RM_MAX_BUILTIN_ID:
+                break
+            if check_crc and crc != crc32c(
+                buffer[offset : offset + CRC_OFFSET],
+                crc32c(buffer[offset + RECORD_HEADER_SIZE : end]),
             ):
                 break
-            start = offset
-            prev_lsn = buffer_lsn + start
-            offset += aligned(total_length)
+            prev_lsn = buffer_lsn + offset
             if builds_records:
-                self._pass(prev_lsn, buffer_lsn + offset)
-                yield Record(
-                    start_lsn=Lsn(prev_lsn),
-                    end_lsn=Lsn(buffer_lsn + offset),
-                    total_length=total_length,
-                    prev_lsn=Lsn(link),
-                    xid=xid,
-                    rmgr_id=rmgr_id,
-                    info=info,
-                    data=buffer[start:end],
-                )
+                self._pass(prev_lsn, aligned(buffer_lsn + end))
+                header = RecordHeader(total_length, xid, link, info, rmgr_id, crc)
+                yield _record(prev_lsn, self._lsn, header, buffer[offset:end])
                 builds_records = self._builds_records
+            offset += total_length + 7 & ~7  # aligned(), without the call
         if prev_lsn != self.last_record_lsn:
             self._pass(prev_lsn, buffer_lsn + offset)
 
@@ -223,25 +205,36 @@ class RecordWalker:
     def _read_record(self) -> _Walk:
         """One record of any shape, on pages and segments as many as it takes."""
         start_lsn = self._lsn
-        data = yield from self._take(min(RECORD_HEADER_SIZE, _page_end(start_lsn) - start_lsn))
-        (total_length,) = _LENGTH.unpack_from(data)
+        data = bytearray((yield from self._take(_LENGTH.size)))
+        (total_length,) = _LENGTH.unpack(data)
         check_record_length(total_length, start_lsn)
-        header: RecordHeader | None = None
-        record = bytearray(data)
-        while header is None or len(record) < total_length:
-            if header is None and len(record) >= RECORD_HEADER_SIZE:
-                header = RecordHeader(*HEADER.unpack_from(record))
-                check_record_header(header, start_lsn, self.last_record_lsn, self._version)
-                continue
+        is_whole = yield from self._gather(data, RECORD_HEADER_SIZE, total_length)
+        if is_whole:
+            header = RecordHeader(*HEADER.unpack(data))
+            check_record_header(header, start_lsn, self.last_record_lsn, self._version)
+            is_whole = yield from self._gather(data, total_length, total_length)
+        if is_whole:
+            yield from self._finish_record(start_lsn, header, bytes(data))
+        else:
+            self._overwritten_lsn = start_lsn
+
+    def _gather(
+        self, data: bytearray, length: int, total_length: int
+    ) -> Generator[Literal[NeedData.NEED_DATA], None, bool]:
+        """Appends to the start of a record until `length` of its `total_length` bytes are there.
+
+        False, and back at the page's start, if a page says that the rest was lost.
+        """
+        while len(data) < length:
             if self._lsn % WAL_PAGE_SIZE == 0:
                 page = yield from self._read_page_header()
                 if page.is_overwrite_contrecord:
-                    self._overwritten_lsn = start_lsn
-                    return
-                self._check_continuation(page, total_length - len(record))
-            missing = total_length - len(record)
-            record += yield from self._take(min(missing, _page_end(self._lsn) - self._lsn))
-        yield from self._finish_record(start_lsn, header, bytes(record))
+                    self._lsn = page.page_lsn
+                    return False
+                self._check_continuation(page, total_length - len(data))
+            room = _page_end(self._lsn) - self._lsn
+            data += yield from self._take(min(length - len(data), room))
+        return True
 
     def _finish_record(self, start_lsn: int, header: RecordHeader, data: bytes) -> _Walk:
         if self._check_crc:
@@ -255,16 +248,7 @@ class RecordWalker:
                 yield NEED_DATA
         self._pass(start_lsn, end_lsn)
         if self._builds_records:
-            yield Record(
-                start_lsn=Lsn(start_lsn),
-                end_lsn=Lsn(end_lsn),
-                total_length=header.total_length,
-                prev_lsn=Lsn(header.prev_lsn),
-                xid=header.xid,
-                rmgr_id=header.rmgr_id,
-                info=header.info,
-                data=data,
-            )
+            yield _record(start_lsn, end_lsn, header, data)
 
     def _check_continuation(self, page: PageHeader, missing: int) -> None:
         at = format_lsn(page.page_lsn)
@@ -332,6 +316,19 @@ class RecordWalker:
         offset = self._lsn - self._buffer_lsn
         self._lsn += length
         return self._buffer[offset : offset + length]
+
+
+def _record(start_lsn: int, end_lsn: int, header: RecordHeader, data: bytes) -> Record:
+    return Record(
+        start_lsn=Lsn(start_lsn),
+        end_lsn=Lsn(end_lsn),
+        total_length=header.total_length,
+        prev_lsn=Lsn(header.prev_lsn),
+        xid=header.xid,
+        rmgr_id=header.rmgr_id,
+        info=header.info,
+        data=data,
+    )
 
 
 def _page_end(lsn: int) -> int:

@@ -192,14 +192,19 @@ class Timeline:
                 self._control_file.persist(replace(self.control, active=True))
                 self._load()
 
-    def close(self) -> None:
-        """An orderly end of the process: flush, and save the hints."""
+    def close(self, reason: str) -> None:
+        """An orderly end: flush, and save the hints. Raises StorageError."""
         with self._lock:
-            if self._acceptor is not None:
-                self._run([Disconnected(0)])
-                self._control_file.persist_hints(**self._acceptor.control_hints())
-                self.store.close()
-                self._acceptor = None
+            if self._acceptor is None:
+                return
+            self._run([Disconnected(0)])
+            self._control_file.persist_hints(**self._acceptor.control_hints())
+            self.store.close()
+            self._acceptor = None
+            self.state = TimelineState.STOPPED
+            self.stopped_reason = reason
+            for connection in self._connections.values():
+                connection.close(reason)
 
     # ---- events
 

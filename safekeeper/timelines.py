@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from threading import Lock
 
+import structlog
+
 from consensus.ids import NodeId, TimelineId
 from consensus.membership import Membership
 from consensus.messages import ServerFacts
@@ -16,8 +18,10 @@ from safekeeper import durable
 from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
 from safekeeper.control_state import ControlState, encode_control_state
 from safekeeper.data_directory import DataDirectory, no_such_timeline
-from safekeeper.errors import ControlFileError, TimelineError
+from safekeeper.errors import ControlFileError, StorageError, TimelineError
 from safekeeper.timeline import Timeline, TimelineHooks
+
+log = structlog.get_logger()
 
 
 class Timelines:
@@ -125,11 +129,14 @@ class Timelines:
         with self._lock:
             folder = self.data_directory.folder(timeline)
             if self.damaged.pop(folder.name, None) is None:
-                self.get(timeline).close()
+                self.get(timeline).close("it was deleted")
                 del self._timelines[timeline]
             self.data_directory.delete(timeline)
 
     def close(self) -> None:
         """Flush everything and save the hints."""
         for timeline in self.all():
-            timeline.close()
+            try:
+                timeline.close("the safekeeper is shutting down")
+            except StorageError as error:
+                log.error("timeline not saved", reason=str(error))

@@ -10,6 +10,7 @@ done by a few threads, which put their results into an inbox and wake the loop u
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import psycopg
 import structlog
@@ -47,6 +48,7 @@ from walproposer.proposer import Candidacy, Proposer, State
 from walproposer.quorum_watch import QuorumWatch
 from walproposer.shutdown_probe import is_shutting_down
 from walproposer.upstream import Upstream
+from walproposer.wal_window import APPEND_BYTES_MAX
 
 log = structlog.get_logger()
 
@@ -334,7 +336,7 @@ class Incarnation:
         upstream = self.upstream
         assert upstream is not None
         chunks, reply_requested = upstream.receive()
-        for begin_lsn, wal in chunks:
+        for begin_lsn, wal in _joined(chunks):
             self._step(WalReceived(begin_lsn, wal))
         if reply_requested:
             upstream.report(self.core.commit_lsn)
@@ -342,3 +344,18 @@ class Incarnation:
     @property
     def is_leading(self) -> bool:
         return self.core.state is State.LEADING
+
+
+def _joined(chunks: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """What arrived together travels together: neighbours are joined while they fit one Append."""
+    index = 0
+    while index < len(chunks):
+        begin_lsn, wal = chunks[index]
+        end, size = index + 1, len(wal)
+        while end < len(chunks) and size + len(chunks[end][1]) <= APPEND_BYTES_MAX:
+            size += len(chunks[end][1])
+            end += 1
+        if end > index + 1:
+            wal = b"".join(wal for _, wal in chunks[index:end])
+        yield begin_lsn, wal
+        index = end

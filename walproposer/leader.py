@@ -19,6 +19,7 @@ from consensus.messages import Append, AppendResponse, Elected, ServerFacts
 from consensus.quorum import committed_lsn, has_quorum, quorum_lsn
 from consensus.term_history import TermHistory, highest_common_point
 from pgwal.boundary import BoundaryFinder
+from pgwal.errors import WalFormatError
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
 from walproposer.events import Action, Outcome, ReportFlushed, Send, StartCatchUp, Stop, StopCatchUp
@@ -195,7 +196,10 @@ class Leader:
             return progress.close(
                 f"donor sent {format_lsn(begin_lsn)}, not {format_lsn(progress.next_lsn)}"
             )
-        progress.catch_up.feed(begin_lsn, wal)
+        try:
+            progress.catch_up.feed(begin_lsn, wal)
+        except WalFormatError as error:
+            return progress.close(f"its donor sent what cannot be WAL: {error}")
         append = self._append(begin_lsn, wal, progress.catch_up.record_end_lsn)
         return [self._send(progress, append), *self._feed(progress)]
 

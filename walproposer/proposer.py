@@ -24,6 +24,7 @@ from consensus.messages import (
     VoteResponse,
 )
 from consensus.quorum import has_quorum, quorum_lsn
+from pgwal.errors import WalFormatError
 from pgwal.lsn import format_lsn
 from walproposer.election import choose_donor, primary_problem, tail_begin_lsn, tail_problem
 from walproposer.events import (
@@ -113,7 +114,10 @@ class Proposer:
     def step(self, event: Event) -> list[Action]:
         if self.state is State.STOPPED:
             return []
-        actions = self._dispatch(event)
+        try:
+            actions = self._dispatch(event)
+        except WalFormatError as error:
+            actions = [Stop(Outcome.REFUSED, f"the primary sent what cannot be WAL: {error}")]
         if any(isinstance(action, Stop) for action in actions):
             self.state = State.STOPPED
         return actions

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import secrets
 import sys
-from threading import Event
 from typing import Any
 
 import structlog
@@ -22,6 +21,7 @@ from consensus.term_history import TermHistory, TermStart
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
 from telemetry.status_server import Pages
+from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
 from walproposer.election import primary_problem
 from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
@@ -51,19 +51,18 @@ SWITCH_INTERVAL_SECONDS = 0.0005
 class WalProposer:
     """`run` returns when stopped, and raises a WalProposerError when it cannot go on."""
 
-    def __init__(self, config: ProposerConfig) -> None:
+    def __init__(self, config: ProposerConfig, stopping: StopSignal) -> None:
         self.config = config
+        self._stopping = stopping
+        stopping.on_set.append(self._stop_incarnation)
         self.registry = CollectorRegistry()
         self._collector = ProposerCollector()
         self.registry.register(self._collector)
-        self._stopping = Event()
         self._incarnation: Incarnation | None = None
         self._found: FoundTimeline | None = None
         self._waiting_for = "starting"
 
-    def stop(self) -> None:
-        """From any thread, and from a signal handler."""
-        self._stopping.set()
+    def _stop_incarnation(self) -> None:
         if self._incarnation is not None:
             self._incarnation.ask_to_stop()
 
@@ -115,13 +114,13 @@ class WalProposer:
         return found
 
     def run(self) -> None:
-        """Raises WalProposerError; returns when `stop` was called."""
+        """Raises WalProposerError; returns when told to stop."""
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         found = self._found or self.prepare()
         if self.config.configure:
             configure_when_streaming(self.config.primary, self._stopping)
         predecessor: NodeId | None = None
-        while not self._stopping.is_set():
+        while not self._stopping.is_set:
             upstream = self._wait_for_primary()
             if upstream is None:
                 return
@@ -171,7 +170,7 @@ class WalProposer:
         """Until the primary answers as one; None when stopped meanwhile."""
         self._waiting_for = "waiting_for_primary"
         last_reason = ""
-        while not self._stopping.is_set():
+        while not self._stopping.is_set:
             try:
                 return Upstream(self.config.primary)
             except Unreachable as error:

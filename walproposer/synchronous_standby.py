@@ -6,12 +6,13 @@ It is set only once the primary calls us `streaming`: before, every commit would
 from __future__ import annotations
 
 from contextlib import closing
-from threading import Event, Thread
+from threading import Thread
 
 import psycopg
 import structlog
 from psycopg import sql
 
+from telemetry.stop_signal import StopSignal
 from walproposer.errors import Refusal, WalProposerError
 from walproposer.upstream import PrimaryAddress
 
@@ -32,11 +33,11 @@ def setting_statement(application_name: str) -> str:
     )
 
 
-def configure_when_streaming(address: PrimaryAddress, stopping: Event) -> None:
+def configure_when_streaming(address: PrimaryAddress, stopping: StopSignal) -> None:
     """In a thread: wait until the primary sees us streaming, then set it, once."""
 
     def run() -> None:
-        while not stopping.is_set():
+        while not stopping.is_set:
             try:
                 if _configure(address):
                     return

@@ -249,6 +249,14 @@ def test_a_service_is_paused_resumed_and_killed_with_its_children(ticker: Servic
     assert ticker.terminate() in (7, -signal.SIGTERM)  # it may not have got as far as its handler
 
 
+def test_what_a_service_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    script = "import os, time; print(os.fork() or time.sleep(60), flush=True)"
+    process = ServiceProcess([sys.executable, "-c", script], log_path=tmp_path / "log")
+    with process:
+        assert process.wait(TIMEOUT) == 0
+        assert read_entry(int(process.log_text())) is None or family(int(process.log_text())) == []
+
+
 def test_a_service_that_ends_early_says_so_at_once(tmp_path: Path) -> None:
     script = "import sys; sys.exit('the reason')"
     process = ServiceProcess([sys.executable, "-c", script], log_path=tmp_path / "log")

@@ -148,6 +148,7 @@ def test_drop_loses_one_way_only_and_restore_resets_the_victim(proxy: TcpProxy) 
         assert dropped[Direction.TO_SERVICE] == 0
         assert is_silent(victim)
         with dial(proxy) as bystander:
+            wait_until(lambda: proxy.open_connections == 2, TIMEOUT, "the bystander")
             proxy.restore()
             assert exchange(bystander, b"whole") == b"whole"
         with pytest.raises(ConnectionResetError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise, zip_longest
 
 from wal_folder import WalFolder
 from waldump import Dump, dump
@@ -80,16 +81,16 @@ class CheckedLog:
     def assert_agrees(self) -> None:
         """Both views name the same records, and each record begins where the one before ended."""
         major, wal_seg_size = self.folder.major, self.folder.wal_seg_size
-        ours = [
-            (r.start_lsn, r.total_length, r.prev_lsn, r.xid, r.rmgr_name(major))
-            for r in self.records
-        ]
-        differing = next(
-            (index for index, pair in enumerate(zip(ours, self.dump.records)) if pair[0] != pair[1]),
-            min(len(ours), len(self.dump.records)),
-        )
-        assert ours[differing:] == self.dump.records[differing:], f"record {differing} differs"
-        for before, record in zip(self.records, self.records[1:]):
+        for record, dumped in zip_longest(self.records, self.dump.records):
+            ours = record and (
+                record.start_lsn,
+                record.total_length,
+                record.prev_lsn,
+                record.xid,
+                record.rmgr_name(major),
+            )
+            assert ours == dumped
+        for before, record in pairwise(self.records):
             start_lsn = int(before.end_lsn)
             if start_lsn % WAL_PAGE_SIZE == 0:
                 start_lsn += page_header_size(start_lsn, wal_seg_size)

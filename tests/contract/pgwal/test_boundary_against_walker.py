@@ -1,4 +1,4 @@
-"""BoundaryFinder names the boundary that decoding every record would find, wherever a chunk ends."""
+"""BoundaryFinder names the boundary that decoding every record finds, wherever a chunk ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import wal_workloads
 from checked_log import CheckedLog
-from conftest import FULL_LOGS, MAJORS, MIB, LogMaker, binaries_of, new_dir
+from full_logs import FULL_LOGS, MAJORS, MIB, LogMaker, binaries_of, new_dir
 from wal_folder import WalFolder, segment_files
 from walsender import receive_messages
 

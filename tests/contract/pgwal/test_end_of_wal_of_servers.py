@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import wal_workloads
 from checked_log import CheckedLog
-from conftest import FULL_LOGS, MAJORS, MIB, LogMaker, binaries_of, new_dir
+from full_logs import FULL_LOGS, MAJORS, MIB, LogMaker, binaries_of, new_dir
 from test_boundary_against_walker import assert_finds_every_boundary
 from wal_folder import WalFolder, segment_files
 
@@ -56,7 +56,7 @@ def test_after_a_crash(full_log: LogMaker, major: int, seg_mib: int) -> None:
 def test_torn_at_any_place(
     full_log: LogMaker, rng: random.Random, major: int, seg_mib: int
 ) -> None:
-    """Behind the tear is nothing, or other bytes at once, with another part of the log after them."""
+    """Behind the tear is nothing, or other bytes at once and then another part of the log."""
     log = full_log(major, seg_mib)
     folder = log.folder
     span = min(log.end_lsn - folder.start_lsn, 3 * MIB)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import FULL_LOGS, MAJORS, MIB, LogMaker
+from full_logs import FULL_LOGS, MAJORS, MIB, LogMaker
 
 from pgwal.block_ref import decode_body
 from pgwal.page import WAL_PAGE_SIZE
@@ -30,9 +30,7 @@ def test_log_has_every_shape_that_is_claimed(full_log: LogMaker, major: int) -> 
     assert crossing(WAL_PAGE_SIZE) > 1000
     assert crossing(wal_seg_size) > 3
     switch_starts = [
-        r.start_lsn
-        for r in log.records
-        if (r.rmgr_id, r.info & 0xF0) == (RM_XLOG_ID, XLOG_SWITCH)
+        r.start_lsn for r in log.records if (r.rmgr_id, r.info & 0xF0) == (RM_XLOG_ID, XLOG_SWITCH)
     ]
     assert {-lsn % WAL_PAGE_SIZE for lsn in switch_starts} >= {32, 24, 16, 8}
     assert {-lsn % wal_seg_size for lsn in switch_starts} >= {24, 16, 8}
@@ -72,7 +70,5 @@ def test_page_images_are_compressed_in_every_way_the_server_offers(
 
 
 def test_volume(full_log: LogMaker) -> None:
-    volume = sum(
-        sum(record.total_length for record in full_log(*key).records) for key in FULL_LOGS
-    )
+    volume = sum(sum(record.total_length for record in full_log(*key).records) for key in FULL_LOGS)
     assert volume >= RECORD_BYTES_MIN, f"{volume / MIB:.0f} MiB of records"

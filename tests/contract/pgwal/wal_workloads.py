@@ -20,7 +20,8 @@ KEEP_ALL_WAL = {
     "wal_level": "logical",
     "max_prepared_transactions": 10,
     "fsync": False,
-    "wal_writer_delay": "5ms",  # who flushes our messages; asleep, it looks only every 25 times this
+    # The walwriter flushes our messages; when it sleeps, it looks only every 25 times as long.
+    "wal_writer_delay": "5ms",
 }
 
 _MESSAGE_PREFIX = "p"
@@ -33,15 +34,15 @@ def many_kinds(postgres: Postgres) -> None:
     with postgres.connect() as connection:
         for statement in (
             "CREATE TABLE kinds (id serial PRIMARY KEY, n int, t text, p point, a int[])",
-            "INSERT INTO kinds (n, t, p, a) SELECT g % 97, md5(g::text), point(g, -g), ARRAY[g, g % 7]"
-            " FROM generate_series(1, 3000) g",
+            "INSERT INTO kinds (n, t, p, a) SELECT g % 97, md5(g::text), point(g, -g),"
+            " ARRAY[g, g % 7] FROM generate_series(1, 3000) g",
             "CREATE INDEX ON kinds USING hash (n)",
             "CREATE INDEX ON kinds USING gin (a)",
             "CREATE INDEX ON kinds USING gist (p)",
             "CREATE INDEX ON kinds USING spgist (t)",
             "CREATE INDEX ON kinds USING brin (n)",
-            "INSERT INTO kinds (n, t, p, a) SELECT g % 97, md5(g::text), point(g, g), ARRAY[g, g % 5]"
-            " FROM generate_series(1, 1500) g",
+            "INSERT INTO kinds (n, t, p, a) SELECT g % 97, md5(g::text), point(g, g),"
+            " ARRAY[g, g % 5] FROM generate_series(1, 1500) g",
             "UPDATE kinds SET n = n + 1 WHERE id % 3 = 0",
             "DELETE FROM kinds WHERE id % 5 = 0",
             "VACUUM kinds",
@@ -92,7 +93,7 @@ def crash_with_last_message(postgres: Postgres, length: int) -> Lsn:
 
 
 def fill(connection: psycopg.Connection[tuple[str]], length: int) -> None:
-    """About `length` bytes of WAL in few records, each of a quarter of a page; of heap pages too."""
+    """About `length` bytes of WAL, and of table, in records of a quarter of a page."""
     connection.execute("CREATE TABLE IF NOT EXISTS filler (t text)")
     connection.execute(
         "INSERT INTO filler SELECT repeat('x', 1900) FROM generate_series(1, %s)", (length // 1990,)
@@ -118,7 +119,7 @@ def switches(postgres: Postgres) -> None:
 
 
 def switches_at_segment_end(postgres: Postgres, wal_seg_size: int) -> None:
-    """XLOG_SWITCH whose header just fits, or is cut, at a segment's end: then one more is skipped."""
+    """XLOG_SWITCH at a segment's very end; one that does not fit takes the next segment, too."""
     with postgres.connect() as connection:
         for room in (24, 16, 8):
             advance(connection, wal_seg_size)
@@ -178,10 +179,12 @@ def end_record_at(connection: psycopg.Connection[tuple[str]], target_lsn: int) -
 def wait_flushed(connection: psycopg.Connection[tuple[str]], lsn: Lsn) -> None:
     """Until the walwriter has flushed it: nobody waits for a message that is not transactional."""
     wait_until(
-        lambda: connection.execute(
-            "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn", (str(lsn),)
-        ).fetchone()
-        == (True,),
+        lambda: (
+            connection.execute(
+                "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn", (str(lsn),)
+            ).fetchone()
+            == (True,)
+        ),
         10.0,
         f"the WAL to be flushed to {lsn}",
     )
@@ -190,4 +193,3 @@ def wait_flushed(connection: psycopg.Connection[tuple[str]], lsn: Lsn) -> None:
 def _next(lsn: int, unit: int) -> int:
     """The next multiple of `unit` that leaves room for a message before it."""
     return -(-(lsn + 5000) // unit) * unit
-

@@ -1,7 +1,7 @@
 """pg_waldump as the oracle: what it says of every record, read line by line.
 
-    rmgr: Heap        len (rec/tot):     54/  8214, tx:        730, lsn: 0/01547E98, prev 0/01547E60,
-    desc: HOT_UPDATE off 4 ..., blkref #0: rel 1663/5/1259 blk 0 FPW
+rmgr: Heap        len (rec/tot):     54/  8214, tx:        730, lsn: 0/01547E98, prev 0/01547E60,
+desc: HOT_UPDATE off 4 ..., blkref #0: rel 1663/5/1259 blk 0 FPW
 """
 
 from __future__ import annotations

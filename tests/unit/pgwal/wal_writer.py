@@ -1,7 +1,7 @@
 """`WalWriter`: writes WAL as Postgres would, for tests of the readers.
 
-It shares no code with `pgwal`, so that an error there is not made twice: it lays down one byte run after
-another and opens a page whenever one begins. What it wrote is listed in `records`.
+It shares no code with `pgwal`, so that an error there is not made twice: it lays down one run of
+bytes after another and opens a page whenever one begins. What it wrote is listed in `records`.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ class WalWriter:
         return head + struct.pack("<I", crc32c(head, crc32c(body))) + body
 
     def _written(self, start_lsn: int, data: bytes, rmgr_id: int, info: int, xid: int) -> None:
-        self.records.append(
-            Written(start_lsn, self.lsn, self.prev_lsn, xid, rmgr_id, info, data)
-        )
+        self.records.append(Written(start_lsn, self.lsn, self.prev_lsn, xid, rmgr_id, info, data))
         self.prev_lsn = start_lsn
 
     def _lay(self, data: bytes) -> None:

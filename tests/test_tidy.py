@@ -1,0 +1,93 @@
+"""House style that a machine can judge: sizes, docstrings, names, leftovers, and honest docs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+LINE_COLUMNS_MAX = 100
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 500
+
+# Names that say nothing about what a thing is.
+BANNED_NAMES = {"utils", "util", "common", "manager", "helper", "helpers", "misc"}
+BANNED_WORDS = ("FIX" + "ME", "TO" + "DO", "XX" + "X")
+
+
+def tracked(*suffixes: str) -> list[Path]:
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    files = [ROOT / name for name in listing.stdout.splitlines()]
+    return [f for f in files if f.suffix in suffixes and f.exists()]
+
+
+PYTHON = tracked(".py")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=name_of)
+def test_sizes_docstring_and_leftovers(path: Path) -> None:
+    text = path.read_text()
+    lines = text.splitlines()
+    tree = ast.parse(text)
+    problems = [
+        f"{path}:{number}: {len(line)} columns"
+        for number, line in enumerate(lines, 1)
+        if len(line) > LINE_COLUMNS_MAX
+    ]
+    problems += [
+        f"{path}:{number}: {word}"
+        for number, line in enumerate(lines, 1)
+        for word in BANNED_WORDS
+        if re.search(rf"\b{word}\b", line)
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            size = (node.end_lineno or 0) - node.lineno + 1
+            if size > FUNCTION_LINES_MAX:
+                problems.append(f"{path}:{node.lineno}: {node.name} has {size} lines")
+    if len(lines) > FILE_LINES_MAX:
+        problems.append(f"{path}: {len(lines)} lines")
+    if lines and not ast.get_docstring(tree):
+        problems.append(f"{path}: no module docstring")
+    if path.stem in BANNED_NAMES:
+        problems.append(f"{path}: a name that says nothing")
+    assert not problems, "\n".join(problems)
+
+
+def test_no_swallowed_exceptions() -> None:
+    """An empty handler needs a reason beside it."""
+    problems = []
+    for path in PYTHON:
+        text = path.read_text()
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            is_empty = len(node.body) == 1 and isinstance(node.body[0], ast.Pass)
+            if is_empty and "#" not in lines[node.body[0].lineno - 1]:
+                problems.append(f"{path}:{node.lineno}")
+    assert not problems, "\n".join(problems)
+
+
+def test_links_in_docs_lead_somewhere() -> None:
+    problems = []
+    for page in tracked(".md"):
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+            if "://" not in target and not (page.parent / target).exists():
+                problems.append(f"{name_of(page)}: {target}")
+    assert not problems, "\n".join(problems)
