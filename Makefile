@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST_ARGS ?= -q
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: demo test check bench clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[embedded,test]'
+	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded,test]'
 	touch $@
 
 demo: $(VENV)/installed  ## Postgres, three safekeepers, faults, and the verdict

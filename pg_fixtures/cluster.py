@@ -94,7 +94,7 @@ class QuorumCluster:
         self.close()
 
     def start(self, timeout: float = STREAMING_TIMEOUT) -> None:
-        """Start whatever does not run, in order, and return when the proposer streams.
+        """Start whatever does not run, in order, and return when commits wait for the quorum.
 
         Raises ProcessEnded, DeadlineExceeded.
         """
@@ -108,6 +108,13 @@ class QuorumCluster:
         if not self.proposer.alive:
             self.proposer.start()
         self.proposer.wait_streaming(timeout)
+        self.proposer.wait_until(self.is_synchronous, timeout, "the primary to rely on it")
+
+    def is_synchronous(self) -> bool:
+        """The primary holds its commits until the proposer has confirmed them."""
+        return bool(
+            self.postgres.execute("SELECT FROM pg_stat_replication WHERE sync_state = 'sync'")
+        )
 
     def kill_all(self) -> None:
         """Kill -9 everything but the proxies; start() brings it back."""

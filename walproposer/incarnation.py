@@ -94,6 +94,7 @@ class Incarnation:
 
     def run(self) -> Stop | None:
         """None when it was asked to stop. Raises PrimaryLost, WalProposerError."""
+        self._tick(time.monotonic())  # the core's clock starts before anybody is awaited
         for peer in range(self.core.candidacy.peers_count):
             self._connect(peer)
         try:

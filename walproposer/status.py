@@ -1,12 +1,8 @@
-"""What the proposer says of itself: the JSON of its status page, and its metrics."""
+"""What the proposer says of itself: the JSON of its status page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from consensus.ids import NodeId
 from consensus.quorum import quorum_size
@@ -55,11 +51,12 @@ def incarnation_status(incarnation: Incarnation) -> dict[str, Any]:
             "ok": watch.ok,
             "since": watch.since.isoformat(),
         },
-        "safekeepers": [_peer_status(incarnation, progress) for progress in core.peers],
+        "safekeepers": [peer_status(incarnation, progress) for progress in core.peers],
     }
 
 
-def _peer_status(incarnation: Incarnation, progress: Progress) -> dict[str, Any]:
+def peer_status(incarnation: Incarnation, progress: Progress) -> dict[str, Any]:
+    """One safekeeper as the proposer sees it."""
     leader = incarnation.core.leader
     received_lsn = leader.window.record_end_lsn if leader is not None else 0
     lag_bytes = max(0, received_lsn - progress.flush_lsn)
@@ -81,49 +78,3 @@ def _node_id(node_id: NodeId | None) -> dict[str, Any] | None:
     if node_id is None:
         return None
     return {"term": node_id.term, "uuid": node_id.proposer_uuid.hex()}
-
-
-class ProposerCollector(Collector):
-    """Metrics, read from the running incarnation at each scrape."""
-
-    def __init__(self) -> None:
-        self.incarnation: Incarnation | None = None
-
-    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
-        incarnation = self.incarnation
-        if incarnation is None:
-            return []
-        core, watch = incarnation.core, incarnation.quorum_watch
-        leader = core.leader
-        received_lsn = leader.window.end_lsn if leader is not None else 0
-        single = {
-            "commit_lsn": ("Position confirmed by a quorum, in bytes", core.commit_lsn),
-            "received_lsn": ("End of the WAL received from the primary, in bytes", received_lsn),
-            "term": ("Term of this incarnation", core.node_id.term if core.node_id else 0),
-            "quorum_ok": ("1 while a quorum follows, 0 while commits wait", int(watch.ok)),
-            "window_bytes": (
-                "WAL held in memory for slow safekeepers",
-                leader.window.size_bytes if leader is not None else 0,
-            ),
-        }
-        families: list[GaugeMetricFamily | CounterMetricFamily] = [
-            GaugeMetricFamily(f"sk_proposer_{name}", text, value=value)
-            for name, (text, value) in single.items()
-        ]
-        losses = CounterMetricFamily(
-            "sk_proposer_quorum_losses", "Times the quorum was lost", value=watch.losses_count
-        )
-        return [*families, losses, *self._peer_families(incarnation)]
-
-    def _peer_families(self, incarnation: Incarnation) -> list[GaugeMetricFamily]:
-        connected = GaugeMetricFamily(
-            "sk_proposer_safekeeper_connected", "1 while it follows", labels=["safekeeper"]
-        )
-        lag = GaugeMetricFamily(
-            "sk_proposer_safekeeper_lag_bytes", "WAL it has not flushed", labels=["safekeeper"]
-        )
-        for progress in incarnation.core.peers:
-            status = _peer_status(incarnation, progress)
-            connected.add_metric([status["address"]], int(status["connected"]))
-            lag.add_metric([status["address"]], status["lag_bytes"])
-        return [connected, lag]

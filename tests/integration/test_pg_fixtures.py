@@ -20,7 +20,7 @@ from pg_fixtures.errors import (
     ProgramFailed,
     Unavailable,
 )
-from pg_fixtures.ports import PORT_END, free_port
+from pg_fixtures.ports import free_port
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.process_table import family, read_entry
 from pg_fixtures.processes import ServiceProcess, run_program
@@ -195,21 +195,28 @@ def test_no_postgres_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_ports_are_handed_out_once_over_all_processes() -> None:
-    script = (
-        "from pg_fixtures.ports import free_port; print(*(free_port() for _ in range(150)));input()"
-    )
-    others = [
-        subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, text=True)
-        for _ in range(2)
-    ]
-    ports = [free_port() for _ in range(150)]
-    for other in others:
-        assert other.stdout is not None
-        ports += map(int, other.stdout.readline().split())
-    for other in others:
-        other.communicate("\n")
-    assert len(set(ports)) == 450
-    assert max(ports) < PORT_END
+    """Three processes take 450 of 500 ports: without reservations they would meet."""
+    script = """if True:
+        import pg_fixtures.ports as ports
+        ports.PORT_FIRST, ports.PORT_END, ports.BLOCK_PORTS = 9000, 9500, 50
+        print(*(ports.free_port() for _ in range(150)), flush=True)
+        input()
+    """
+    command = [sys.executable, "-c", script]
+    takers = [subprocess.Popen(command, stdin=-1, stdout=-1, text=True) for _ in range(3)]
+    ports: list[str] = []
+    for taker in takers:
+        assert taker.stdout is not None
+        ports += taker.stdout.readline().split()
+    for taker in takers:
+        taker.communicate("\n")
+    assert len(set(ports)) == len(ports) == 450
+
+
+def test_a_port_in_use_is_not_handed_out() -> None:
+    first = free_port()
+    with socket.create_server(("127.0.0.1", first + 1)):
+        assert free_port() > first + 1
 
 
 @pytest.fixture

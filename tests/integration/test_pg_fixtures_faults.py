@@ -131,11 +131,14 @@ def test_a_stall_holds_everything_and_loses_nothing(proxy: TcpProxy) -> None:
 
 
 def test_a_stalled_proxy_pushes_back(proxy: TcpProxy) -> None:
-    proxy.stall(Direction.TO_SERVICE)
+    """What it and the kernel's socket buffers hold is bounded."""
     with dial(proxy) as connection:
-        connection.settimeout(0.2)
+        assert exchange(connection, b"before") == b"before"
+        proxy.stall(Direction.TO_SERVICE)
+        connection.settimeout(1.0)  # for all of it
         with pytest.raises(TimeoutError):
-            connection.sendall(bytes(256 << 20))
+            connection.sendall(bytes(64 << 20))
+        proxy.restore()
 
 
 def test_drop_loses_one_way_only_and_restore_resets_the_victim(proxy: TcpProxy) -> None:

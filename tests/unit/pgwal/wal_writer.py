@@ -6,6 +6,7 @@ bytes after another and opens a page whenever one begins. What it wrote is liste
 
 from __future__ import annotations
 
+import random
 import struct
 from dataclasses import dataclass
 
@@ -79,9 +80,12 @@ class WalWriter:
         self._written(start_lsn, data, rmgr_id, info, xid)
         return start_lsn
 
-    def fill_page(self, leave: int = 0) -> int:
-        """A record that ends `leave` bytes before its page does."""
-        return self.record(self.room() - leave)
+    def fill_page_to(self, room: int) -> int:
+        """A record that ends `room` bytes before its page does, or before the next one does."""
+        length = self.room() - room
+        if length < 26:
+            length += PAGE - self._header_size(self.lsn - self.lsn % PAGE + PAGE)
+        return self.record(length)
 
     def switch(self, padding: bytes = b"\0") -> int:
         """XLOG_SWITCH, and the rest of the segment filled with `padding`, repeated."""
@@ -132,3 +136,23 @@ class WalWriter:
 
     def _header_size(self, lsn: int) -> int:
         return 24 if lsn % self.wal_seg_size else 40
+
+
+def random_log(rng: random.Random, length: int) -> WalWriter:
+    """A log of at least `length` bytes with every shape of record, the odd ones far too often."""
+    writer = WalWriter(2 * MIB - 3 * PAGE)
+    while writer.lsn - writer.start_lsn < length:
+        shape = rng.random()
+        if shape < 0.01:
+            writer.fill_page_to(rng.choice([8, 16, 24, 32, 2000]))
+            writer.switch(padding=rng.choice([b"\0", bytes(writer.wal[PAGE : 3 * PAGE])]))
+        elif shape < 0.03:
+            pages = rng.choice([1, 1, 2, 5])
+            writer.abandon((pages + 1) * PAGE + rng.randrange(PAGE), pages)
+        elif shape < 0.06:
+            writer.record(rng.randrange(PAGE - 100, 10 * PAGE))
+        elif shape < 0.10:
+            writer.fill_page_to(rng.choice([0, 8, 16, 24]))
+        else:
+            writer.record(rng.randrange(26, 1500))
+    return writer

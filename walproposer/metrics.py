@@ -1,0 +1,72 @@
+"""The metrics of the proposer, read from the running incarnation when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from walproposer.incarnation import Incarnation
+from walproposer.status import peer_status
+
+GAUGES = {
+    "sk_proposer_commit_lsn": "Position confirmed by a quorum, in bytes",
+    "sk_proposer_received_lsn": "End of the WAL received from the primary, in bytes",
+    "sk_proposer_term": "Term of this incarnation",
+    "sk_proposer_quorum_ok": "1 while a quorum follows, 0 while commits wait",
+    "sk_proposer_window_bytes": "WAL held in memory for slow safekeepers",
+}
+COUNTERS = {"sk_proposer_quorum_losses": "Times the quorum was lost"}
+SAFEKEEPER_GAUGES = {
+    "sk_proposer_safekeeper_connected": "1 while it follows",
+    "sk_proposer_safekeeper_lag_bytes": "WAL it has not flushed",
+}
+
+Family = GaugeMetricFamily | CounterMetricFamily
+
+
+class ProposerCollector(Collector):
+    """Told which incarnation runs; without one there is nothing to say."""
+
+    def __init__(self) -> None:
+        self.incarnation: Incarnation | None = None
+
+    def collect(self) -> Iterable[Family]:
+        if self.incarnation is None:
+            return []
+        return [*_own_families(self.incarnation), *_safekeeper_families(self.incarnation)]
+
+
+def _own_families(incarnation: Incarnation) -> list[Family]:
+    core, watch = incarnation.core, incarnation.quorum_watch
+    window = core.leader.window if core.leader is not None else None
+    values = {
+        "sk_proposer_commit_lsn": core.commit_lsn,
+        "sk_proposer_received_lsn": window.end_lsn if window is not None else 0,
+        "sk_proposer_term": core.node_id.term if core.node_id is not None else 0,
+        "sk_proposer_quorum_ok": int(watch.ok),
+        "sk_proposer_window_bytes": window.size_bytes if window is not None else 0,
+    }
+    families: list[Family] = [
+        GaugeMetricFamily(name, text, value=values[name]) for name, text in GAUGES.items()
+    ]
+    losses = "sk_proposer_quorum_losses"
+    families.append(CounterMetricFamily(losses, COUNTERS[losses], value=watch.losses_count))
+    return families
+
+
+def _safekeeper_families(incarnation: Incarnation) -> list[Family]:
+    families = {
+        name: GaugeMetricFamily(name, text, labels=["safekeeper"])
+        for name, text in SAFEKEEPER_GAUGES.items()
+    }
+    for progress in incarnation.core.peers:
+        status = peer_status(incarnation, progress)
+        values = {
+            "sk_proposer_safekeeper_connected": int(status["connected"]),
+            "sk_proposer_safekeeper_lag_bytes": status["lag_bytes"],
+        }
+        for name, value in values.items():
+            families[name].add_metric([status["address"]], value)
+    return list(families.values())
