@@ -111,10 +111,9 @@ class QuorumCluster:
         self.proposer.wait_until(self.is_synchronous, timeout, "the primary to rely on it")
 
     def is_synchronous(self) -> bool:
-        """The primary holds its commits until the proposer has confirmed them."""
-        return bool(
-            self.postgres.execute("SELECT FROM pg_stat_replication WHERE sync_state = 'sync'")
-        )
+        """The primary holds its commits back until the proposer has confirmed them."""
+        statement = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+        return bool(self.postgres.execute(statement))
 
     def kill_all(self) -> None:
         """Kill -9 everything but the proxies; start() brings it back."""

@@ -3,10 +3,10 @@
 What lies behind the last whole record may be anything: the torn rest of a record, zeros, pages of a
 recycled segment, no file at all. The first thing that does not continue the log ends it.
 
-Laws. The end is a record boundary, and every byte below it can be read. An XLOG_SWITCH counts only
-when its segment can be read to its end. If the start lies inside a record (a log may begin with a
-segment in the middle of one), the rest of that record is believed by its page headers alone: its
-head is elsewhere, so its CRC cannot be computed.
+Laws. The end is a record boundary, and every byte below it can be read (but for the padding to 8).
+An XLOG_SWITCH counts only when its segment can be read to its end. If the start lies inside a
+record (a log may begin with a segment in the middle of one), the rest of that record is believed by
+its page headers alone: its head is elsewhere, so its CRC cannot be computed.
 """
 
 from __future__ import annotations

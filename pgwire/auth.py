@@ -30,7 +30,7 @@ ITERATIONS_MAX = 1_000_000  # half a second: a server must not keep a client bus
 _KEY_BYTES = 32
 _SALT_BYTES = 16
 
-_NONCE = "[!-+--~]+"  # printable ASCII without the comma
+_NONCE = r"[!-+\--~]+"  # printable ASCII without the comma
 _CLIENT_FIRST = re.compile(f"([ny],,)(n=[^,]*,r=({_NONCE})(?:,[^\\0]*)?)")
 _SERVER_FIRST = re.compile(f"r=({_NONCE}),s=([^,]+),i=([0-9]{{1,9}})(?:,[^\\0]*)?")
 _CLIENT_FINAL = re.compile(f"(c=([^,]+),r=({_NONCE})(?:,[^\\0]*)?),p=([^,]+)")

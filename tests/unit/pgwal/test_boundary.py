@@ -115,7 +115,7 @@ def test_switch(room: int, last_page_of_segment: bool, padding: bytes) -> None:
         assert writer.records[-3].end_lsn == 5 * MIB
         del writer.wal[5 * MIB - writer.start_lsn :]
         assert_finds(writer, page_ends(writer))
-        assert_finds(writer, page_ends(writer)[::7] + [writer.lsn])
+        assert_finds(writer, [*page_ends(writer)[::7], writer.lsn])
         assert writer.last_boundary(5 * MIB - 1) == switch_lsn
     else:
         assert writer.records[-3].end_lsn == 4 * MIB

@@ -85,11 +85,10 @@ def test_stale_pages_of_a_recycled_segment() -> None:
 
 
 def test_stale_record_where_a_new_one_would_start() -> None:
-    """Valid in itself, but its prev-link is of another log: the accident the link guards against."""
-    writer, other = log_of(60, 60), log_of(100, 20 + 60 - 80 + 60)
-    writer.record(60)
-    stale = other.records[-1].data
-    end = end_of(writer, writer.wal + stale)
+    """Valid in itself, at its own place, but the record before it was another one."""
+    writer, other = log_of(60, 60), log_of(124, 60)
+    assert other.records[1].start_lsn == writer.lsn
+    end = end_of(writer, writer.wal + other.records[1].data)
     assert end.end_lsn == writer.lsn
     assert "record with incorrect prev-link" in end.reason
 

@@ -1,0 +1,149 @@
+"""The one Postgres that all setups are measured on, and commits of it that wait."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from psycopg import pq
+
+from pg_fixtures.binaries import PostgresBinaries
+from pg_fixtures.errors import DeadlineExceeded, FixtureError
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.waiting import wait_until
+from pgwal.lsn import Lsn
+
+# No checkpoint begins by itself during a measurement, and nothing else writes.
+SETTINGS = {
+    "shared_buffers": "512MB",
+    "max_wal_size": "32GB",
+    "min_wal_size": "80MB",
+    "checkpoint_timeout": "1d",
+    "wal_compression": False,
+    "autovacuum": False,
+    "synchronous_commit": True,
+    "wal_sender_timeout": "60s",
+}
+WAIT_TIMEOUT = 30.0  # seconds
+
+
+class Primary:
+    """A context manager. Its own questions never wait for a synchronous standby."""
+
+    def __init__(self, binaries: PostgresBinaries, root: Path) -> None:
+        self.postgres = Postgres(binaries, root / "primary", settings=SETTINGS)
+
+    def __enter__(self) -> Self:
+        self.postgres.__enter__()
+        try:
+            self._questions = self.postgres.connect(options="-c synchronous_commit=local")
+            self.execute("CREATE TABLE waiting_commit ()")
+        except BaseException:
+            self.postgres.crash()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._questions.close()
+        self.postgres.crash()
+
+    def execute(self, statement: str, parameters: Any = None) -> list[Any]:
+        """Rows of one statement that commits locally."""
+        cursor = self._questions.execute(statement, parameters)
+        return cursor.fetchall() if cursor.description else []
+
+    def wait_for_standbys(self, names: str) -> None:
+        """From here on commits wait for these standbys, for none when "" is given."""
+        self.postgres.configure(synchronous_standby_names=names)
+
+    def wait_streaming(self, count: int) -> None:
+        """Return when `count` standbys stream and have flushed everything. Nothing may write."""
+        query = (
+            "SELECT count(*) FROM pg_stat_replication"
+            " WHERE state = 'streaming' AND flush_lsn >= pg_current_wal_flush_lsn()"
+        )
+        wait_until(
+            lambda: self.execute(query) == [(count,)], WAIT_TIMEOUT, f"{count} standbys to stream"
+        )
+
+    def drop_slots(self) -> None:
+        """So that nobody who is gone holds WAL. The walsenders must be gone or going."""
+        wait_until(
+            lambda: self.execute("SELECT 1 FROM pg_stat_replication") == [],
+            WAIT_TIMEOUT,
+            "the walsenders to end",
+        )
+        self.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+
+    def walsender_pids(self) -> list[int]:
+        return [pid for (pid,) in self.execute("SELECT pid FROM pg_stat_replication")]
+
+    def insert_lsn(self) -> Lsn:
+        """Where the next record goes."""
+        ((lsn,),) = self.execute("SELECT pg_current_wal_insert_lsn()::text")
+        return Lsn.parse(lsn)
+
+    @contextmanager
+    def waiting_commit(self) -> Iterator[WaitingCommit]:
+        """A commit that waits now; wait_for_standbys() has named some that are not there yet.
+
+        Until the new setting has reached everybody a commit may still return at once; then
+        another one is tried. So who is in this block knows that commits wait.
+        """
+        deadline_commit = WaitingCommit(self.postgres)
+        try:
+            while not self._is_waiting(deadline_commit):
+                deadline_commit.close()
+                deadline_commit = WaitingCommit(self.postgres)
+            yield deadline_commit
+        finally:
+            deadline_commit.close()
+
+    def _is_waiting(self, commit: WaitingCommit) -> bool:
+        """True once it waits, False when it has returned instead."""
+        query = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
+        state = wait_until(
+            lambda: (self.execute(query, (commit.pid,)) and "waits")
+            or (commit.has_returned() and "returned"),
+            WAIT_TIMEOUT,
+            "a commit to wait for its standbys",
+        )
+        return state == "waits"
+
+
+class WaitingCommit:
+    """One INSERT, sent and not awaited."""
+
+    def __init__(self, postgres: Postgres) -> None:
+        self._connection = postgres.connect()
+        self._pgconn = self._connection.pgconn
+        self.pid = self._connection.info.backend_pid
+        self._pgconn.send_query(b"INSERT INTO waiting_commit DEFAULT VALUES")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def has_returned(self) -> bool:
+        """Raises FixtureError when the INSERT failed."""
+        self._pgconn.consume_input()
+        if self._pgconn.is_busy():
+            return False
+        result = self._pgconn.get_result()
+        if result is not None and result.status != pq.ExecStatus.COMMAND_OK:
+            raise FixtureError(f"commit failed: {self._pgconn.get_error_message()}")
+        return True
+
+    def wait_returned(self, timeout: float) -> None:
+        """Return at the very moment it does. Raises DeadlineExceeded."""
+        while not self.has_returned():
+            if not select.select([self._pgconn.socket], [], [], timeout)[0]:
+                raise DeadlineExceeded(f"a commit has waited {timeout:g} s for its standbys")

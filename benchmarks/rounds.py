@@ -1,0 +1,72 @@
+"""The order of measurements, and what may be concluded from them: ratios of pairs, and the control.
+
+    round 0    A  B  C  D      every round measures every setup once
+    round 1    A  D  C  B      rotated, and every other one backwards, so that no setup always
+    round 2    C  D  A  B      follows the same one or has the disk when it is freshest
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def interleaved(setups: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
+    """(round, setup) in the order to measure."""
+    for number in range(rounds):
+        turn = number % len(setups)
+        order = [*setups[turn:], *setups[:turn]]
+        for setup in reversed(order) if number % 2 else order:
+            yield number, setup
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median is the figure; least and greatest say how much it is worth."""
+
+    median: float
+    least: float
+    greatest: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+    def format(self, decimals: int) -> str:
+        """`1.02 [0.97 .. 1.11]`"""
+        median, least, greatest = (
+            f"{value:.{decimals}f}" for value in (self.median, self.least, self.greatest)
+        )
+        return f"{median} [{least} .. {greatest}]"
+
+
+def paired_ratios(values: Sequence[float], references: Sequence[float]) -> Spread:
+    """Value / reference of each round; the only figures of two setups that may be compared."""
+    return Spread.of([a / b for a, b in zip(values, references, strict=True)])
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A target, what was measured, and what the control (peer against peer) measured."""
+
+    claim: str
+    measured: Spread
+    limit: float
+    at_least: bool
+    control: Spread | None = None
+    unit: str = ""
+
+    @property
+    def is_met(self) -> bool:
+        median = self.measured.median
+        return median >= self.limit if self.at_least else median <= self.limit
+
+    def format(self) -> str:
+        """One line: what is claimed, met or missed, by how much, and the control beside it."""
+        text = f"{self.claim}: {'met' if self.is_met else 'MISSED'}, "
+        text += self.measured.format(2) + self.unit
+        return text if self.control is None else f"{text}; control {self.control.format(2)}"
