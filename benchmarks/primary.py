@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -99,14 +99,11 @@ class Primary:
         Until the new setting has reached everybody a commit may still return at once; then
         another one is tried. So who is in this block knows that commits wait.
         """
-        deadline_commit = WaitingCommit(self.postgres)
-        try:
-            while not self._is_waiting(deadline_commit):
-                deadline_commit.close()
-                deadline_commit = WaitingCommit(self.postgres)
-            yield deadline_commit
-        finally:
-            deadline_commit.close()
+        while True:
+            with closing(WaitingCommit(self.postgres)) as commit:
+                if self._is_waiting(commit):
+                    yield commit
+                    return
 
     def _is_waiting(self, commit: WaitingCommit) -> bool:
         """True once it waits, False when it has returned instead."""

@@ -139,27 +139,31 @@ class Leader:
             return []
         if progress.flush_lsn >= self.window.record_end_lsn:
             progress.caught_up_ms = self._now_ms
-        actions = self._advance_commit()
-        self._trim_window()
+        actions = self._advance_commit() if response.flush_lsn > self.commit_lsn else []
+        if self.window.exceeds_limits:
+            self.window.trim(self._quorum_durable_lsn())
         return actions + self._feed(progress)
 
     def _advance_commit(self) -> list[Action]:
-        """Rules 5 and 6. A member that is offline now still has what it had flushed."""
-        membership = self.term.membership
+        """Rule 5. A member that is offline now still has what it had flushed."""
         positions = {p.safekeeper_id: p.flush_lsn for p in self.peers if p.safekeeper_id}
-        lsn = committed_lsn(membership, positions, self.term.term_start_lsn)
+        lsn = committed_lsn(self.term.membership, positions, self.term.term_start_lsn)
         if lsn <= self.commit_lsn:
             return []
         self.commit_lsn = lsn
-        slowest_lsn = min(positions.get(member, 0) for member in membership.all_members)
-        self.truncate_lsn = max(self.truncate_lsn, min(slowest_lsn, lsn))
         return [ReportFlushed(lsn)]
 
-    def _trim_window(self) -> None:
+    def _quorum_durable_lsn(self) -> int:
         durable = {
             p.safekeeper_id: p.durable_lsn for p in self.peers if p.safekeeper_id and p.answered
         }
-        self.window.trim(quorum_lsn(self.term.membership, durable))
+        return quorum_lsn(self.term.membership, durable)
+
+    def _advance_truncate(self) -> None:
+        """Rule 6. Nobody waits for it, so it is computed on ticks."""
+        positions = {p.safekeeper_id: p.flush_lsn for p in self.peers if p.safekeeper_id}
+        slowest_lsn = min(positions.get(member, 0) for member in self.term.membership.all_members)
+        self.truncate_lsn = max(self.truncate_lsn, min(slowest_lsn, self.commit_lsn))
 
     # ---- catch-up
 
@@ -216,6 +220,7 @@ class Leader:
 
     def tick(self, now_ms: int) -> list[Action]:
         self._now_ms = now_ms
+        self._advance_truncate()
         actions = self._maybe_stuck()
         for progress in self.peers:
             if progress.is_following:

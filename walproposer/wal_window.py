@@ -10,7 +10,7 @@ from a donor (law 7 of the proposer), never by a longer window.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 # What a reconnecting or slow peer finds without asking a donor. One segment of WAL.
@@ -51,6 +51,11 @@ class WalWindow:
     def is_full(self) -> bool:
         return self.size_bytes >= WINDOW_BYTES_MAX
 
+    @property
+    def exceeds_limits(self) -> bool:
+        """It is time to `trim`."""
+        return self.size_bytes > KEEP_BYTES or len(self._chunks) > KEEP_CHUNKS
+
     def append(self, wal: bytes, record_end_lsn: int) -> None:
         """Add what follows end_lsn; `record_end_lsn` is the last boundary in or before it."""
         chunk = Chunk(self.end_lsn, self.end_lsn + len(wal), record_end_lsn, wal)
@@ -81,25 +86,23 @@ class WalWindow:
         return Chunk(lsn, chunk.end_lsn, chunk.record_end_lsn, b"".join(parts))
 
     def trim(self, durable_lsn: int) -> bool:
-        """Drop from the front what exceeds the limits and lies below `durable_lsn`.
+        """Once a limit is exceeded, drop from the front what lies below `durable_lsn`, to 7/8 of
+        the limits: many chunks at a time, so that the cost of one is next to nothing.
 
         True when something was dropped: peers below begin_lsn now need a donor.
         """
-        count = 0
-        begin_lsn = self.begin_lsn
-        while (
-            self.end_lsn - begin_lsn > KEEP_BYTES or len(self._chunks) - count > KEEP_CHUNKS
-        ) and self._chunks[count].end_lsn <= durable_lsn:
-            begin_lsn = self._chunks[count].end_lsn
-            count += 1
-            if count == len(self._chunks):
-                break
-        # One memmove for many chunks; a single small chunk over the limit can wait.
-        if count == 0 or (
-            count < KEEP_CHUNKS // 8 and begin_lsn - self.begin_lsn < KEEP_BYTES // 8
-        ):
+        if not self.exceeds_limits:
             return False
+        too_old = bisect_left(self._begins, self.end_lsn - KEEP_BYTES // 8 * 7)
+        too_many = len(self._chunks) - KEEP_CHUNKS // 8 * 7
+        # A chunk is durable as a whole when the next one begins at or below durable_lsn.
+        durable = bisect_right(self._begins, durable_lsn) - 1
+        if durable_lsn >= self.end_lsn:
+            durable = len(self._chunks)
+        count = min(max(too_old, too_many), durable)
+        if count <= 0:
+            return False
+        self.begin_lsn = self._chunks[count - 1].end_lsn
         del self._chunks[:count]
         del self._begins[:count]
-        self.begin_lsn = begin_lsn
         return True

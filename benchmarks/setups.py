@@ -1,0 +1,192 @@
+"""What a commit may wait for: nobody, a quorum of `pg_receivewal` (the peer), or our quorum.
+
+The peer is what a user would pick instead: three stock receivers over TCP, each with a slot, of
+which any two must have flushed. It gives durability and no more: no election, no recovery, no
+fencing, and nobody can read its WAL. So it is the cheapest thing that deserves the comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from benchmarks.primary import Primary
+from pg_fixtures.processes import ServiceProcess
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.waiting import wait_until
+
+COPIES = 3
+ATTACH_TIMEOUT = 60.0  # seconds
+
+
+class Setup(ABC):
+    """`standby_names` are for synchronous_standby_names. Started and stopped many times."""
+
+    standby_names = ""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @abstractmethod
+    def start(self, primary: Primary, directory: Path) -> None:
+        """Start everything with empty data in `directory`, and await nothing of the primary."""
+
+    @abstractmethod
+    def wait_ready(self, primary: Primary) -> None:
+        """Every copy follows, not only a quorum. Commits proceed already."""
+
+    @property
+    @abstractmethod
+    def processes(self) -> list[ServiceProcess]:
+        """All that run, to be killed at the end and counted meanwhile."""
+
+
+class LocalOnly(Setup):
+    """For reference: a commit returns after the primary's own flush."""
+
+    def start(self, primary: Primary, directory: Path) -> None:
+        """Nothing to start."""
+
+    def wait_ready(self, primary: Primary) -> None:
+        """Nobody to wait for."""
+
+    @property
+    def processes(self) -> list[ServiceProcess]:
+        return []
+
+
+class ReceiveWalQuorum(Setup):
+    """Three `pg_receivewal --synchronous` with slots."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._receivers: list[ServiceProcess] = []
+        self.standby_names = f"ANY 2 ({', '.join(_receiver_names())})"
+
+    def start(self, primary: Primary, directory: Path) -> None:
+        self._receivers = [self._receiver(primary, directory, name) for name in _receiver_names()]
+        for receiver in self._receivers:
+            receiver.start()
+
+    def _receiver(self, primary: Primary, directory: Path, name: str) -> ServiceProcess:
+        # Without reserving WAL: it begins at the current segment, as ours does.
+        primary.execute("SELECT pg_create_physical_replication_slot(%s)", (name,))
+        target = directory / name
+        target.mkdir()
+        return ServiceProcess(
+            [
+                primary.postgres.binaries.program("pg_receivewal"),
+                f"--dbname={primary.postgres.dsn(application_name=name)}",
+                f"--slot={name}",
+                f"--directory={target}",
+                "--synchronous",
+                "--no-loop",
+            ],
+            name=f"pg_receivewal {name}",
+            log_path=directory / f"{name}.log",
+        )
+
+    def wait_ready(self, primary: Primary) -> None:
+        primary.wait_streaming(COPIES)
+
+    @property
+    def processes(self) -> list[ServiceProcess]:
+        return self._receivers
+
+
+class SafekeeperQuorum(Setup):
+    """A proposer and three safekeepers, of this checkout or of the one at `checkout`."""
+
+    standby_names = "walproposer"
+
+    def __init__(self, name: str, checkout: Path | None = None) -> None:
+        super().__init__(name)
+        self.env = checkout_env(checkout)
+        self.safekeepers: list[SafekeeperProcess] = []
+        self.proposer: ProposerProcess | None = None
+
+    def start(self, primary: Primary, directory: Path) -> None:
+        self.safekeepers = [
+            SafekeeperProcess(number, directory / f"safekeeper-{number}", env=self.env)
+            for number in range(1, COPIES + 1)
+        ]
+        self.proposer = ProposerProcess(
+            primary.postgres.dsn(),
+            [safekeeper.address for safekeeper in self.safekeepers],
+            log_path=directory / "proposer.log",
+            env=self.env,
+        )
+        for safekeeper in self.safekeepers:
+            safekeeper.start()
+        for safekeeper in self.safekeepers:
+            safekeeper.wait_ready()
+        self.proposer.start()
+
+    def wait_ready(self, primary: Primary) -> None:
+        proposer = self.proposer
+        assert proposer is not None
+
+        def all_follow() -> bool:
+            return all(
+                peer["connected"] and not peer["lag_bytes"]
+                for peer in proposer.status()["safekeepers"]
+            )
+
+        wait_until(all_follow, ATTACH_TIMEOUT, "all safekeepers to follow")
+
+    @property
+    def processes(self) -> list[ServiceProcess]:
+        return [*self.safekeepers, *([self.proposer] if self.proposer is not None else [])]
+
+
+def checkout_env(checkout: Path | None) -> dict[str, str]:
+    """The environment in which `python -m cli.main` runs the code of another checkout.
+
+    Byte code is cached whatever the caller's environment says: every installation has it, and
+    without it a start compiles all modules.
+    """
+    env = {"PYTHONDONTWRITEBYTECODE": ""}
+    if checkout is not None:
+        env |= {"PYTHONPATH": str(checkout.resolve()), "PYTHONSAFEPATH": "1"}
+    return env
+
+
+@contextmanager
+def attached(primary: Primary, setup: Setup, directory: Path) -> Iterator[None]:
+    """Inside the block commits wait for `setup` and for nobody else; it starts with empty data.
+
+    On entry a commit has been seen to wait, and to return when the setup had started.
+    """
+    directory.mkdir()
+    primary.wait_for_standbys(setup.standby_names)
+    try:
+        with ExitStack() as stack:
+            for_commit = setup.standby_names and stack.enter_context(primary.waiting_commit())
+            setup.start(primary, directory)
+            if for_commit:
+                for_commit.wait_returned(ATTACH_TIMEOUT)
+        setup.wait_ready(primary)
+        yield
+        _check_alive(setup.processes)
+    finally:
+        primary.wait_for_standbys("")
+        for process in setup.processes:
+            process.kill()
+        primary.drop_slots()
+        shutil.rmtree(directory)
+        os.sync()  # or the next measurement would pay for it
+
+
+def _check_alive(processes: list[ServiceProcess]) -> None:
+    """A setup that lost a copy during the measurement was not the one that was to be measured."""
+    for process in processes:
+        process.wait_until(lambda: True, 0, "the end of the measurement")
+
+
+def _receiver_names() -> tuple[str, ...]:
+    return ("a", "b", "c")
