@@ -27,8 +27,8 @@ from walproposer.election import primary_problem
 from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
 from walproposer.events import Outcome, Primary, Stop
 from walproposer.incarnation import Incarnation
-from walproposer.proposer import Candidacy
 from walproposer.metrics import ProposerCollector
+from walproposer.proposer import Candidacy
 from walproposer.status import incarnation_status
 from walproposer.synchronous_standby import configure_when_streaming
 from walproposer.timeline_creation import (
