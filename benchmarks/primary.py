@@ -109,8 +109,10 @@ class Primary:
         """True once it waits, False when it has returned instead."""
         query = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
         state = wait_until(
-            lambda: (self.execute(query, (commit.pid,)) and "waits")
-            or (commit.has_returned() and "returned"),
+            lambda: (
+                (self.execute(query, (commit.pid,)) and "waits")
+                or (commit.has_returned() and "returned")
+            ),
             WAIT_TIMEOUT,
             "a commit to wait for its standbys",
         )

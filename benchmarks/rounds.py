@@ -1,8 +1,8 @@
 """The order of measurements, and what may be concluded from them: ratios of pairs, and the control.
 
-    round 0    A  B  C  D      every round measures every setup once
-    round 1    A  D  C  B      rotated, and every other one backwards, so that no setup always
-    round 2    C  D  A  B      follows the same one or has the disk when it is freshest
+round 0    A  B  C  D      every round measures every setup once
+round 1    A  D  C  B      rotated, and every other one backwards, so that no setup always
+round 2    C  D  A  B      follows the same one or has the disk when it is freshest
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ Setting = str | int | float | bool
 
 SETTINGS_FILE = "pg_fixtures.conf"
 SUPERUSER = "postgres"
+# Shared memory in the data folder: what a crash leaves in /dev/shm would stay there.
+FIRST_SETTINGS = {"dynamic_shared_memory_type": "mmap"}
 WAL_SEG_SIZE = 16 << 20  # Postgres's default
 
 
@@ -76,6 +78,7 @@ class DataDirectory:
             ],
             account=self.account,
         )
+        self.write_settings(FIRST_SETTINGS)
 
     def copy_from(self, template: Path) -> None:
         """Become a copy of a stopped server's data folder, its system identifier included."""

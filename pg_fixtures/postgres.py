@@ -82,8 +82,6 @@ class Postgres:
                 f"--port={self.port}",
                 "--listen_addresses=127.0.0.1",
                 "--unix_socket_directories=",
-                # In the data folder; what is left in /dev/shm by a crash would stay there.
-                "--dynamic_shared_memory_type=mmap",
             ],
             name=f"postgres {binaries.version} in {data_dir}",
             log_path=self.log_path,

@@ -37,7 +37,8 @@ class WalStore:
         self.end_lsn = 0
         self._fd = -1
         self._path = directory
-        self._segment_end_lsn = 0
+        #: The open file takes bytes up to here: its segment's end, or a timeline switch before.
+        self._file_end_lsn = 0
         self._spare_lock = Lock()
 
     # ---- after a start
@@ -88,9 +89,9 @@ class WalStore:
         assert begin_lsn == self.end_lsn
         view = memoryview(wal)
         while view:
-            if self._fd < 0 or self.end_lsn == self._segment_end_lsn:
+            if self._fd < 0 or self.end_lsn == self._file_end_lsn:
                 self._open_segment()
-            room = self._segment_end_lsn - self.end_lsn
+            room = self._file_end_lsn - self.end_lsn
             part = view[:room]
             durable.write_all(self._fd, part, self.end_lsn % self.wal_seg_size, self._path)
             self.end_lsn += len(part)
@@ -154,7 +155,9 @@ class WalStore:
         with durable.storage_errors(path, "open"):
             self._fd = os.open(path, os.O_RDWR)
         self._path = path
-        self._segment_end_lsn = (segno + 1) * self.wal_seg_size
+        ends = [entry.switch_lsn for entry in self.history.entries]
+        ends.append((segno + 1) * self.wal_seg_size)
+        self._file_end_lsn = min(lsn for lsn in ends if lsn > self.end_lsn)
 
     def _create_segment(self, path: Path, segno: int) -> None:
         spare = self.directory / SPARE_NAME

@@ -17,6 +17,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from consensus.messages import ServerFacts
+from consensus.tli_history import last_switch_lsn
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
 from pgwire.commands import StartReplication, format_start_replication
@@ -184,7 +185,7 @@ class Upstream:
 
         Raises WalProposerError.
         """
-        tli = self.primary.tli_history.tli_at(begin_lsn)
+        tli = self._timeline_to_ask(begin_lsn)
         command = format_start_replication(
             StartReplication(Lsn(begin_lsn), slot=self.address.slot, timeline=tli)
         )
@@ -205,6 +206,14 @@ class Upstream:
             raise Unreachable("the primary did not start to stream")
         self._next_lsn = begin_lsn
         self.copy = CopyConnection(self._connection)
+
+    def _timeline_to_ask(self, lsn: int) -> int:
+        """A segment with a switch in it exists whole on the newer timeline, so from its start on
+        that one is asked; older ones are followed to their end, where the stream ends too."""
+        history, seg_size = self.primary.tli_history, self.server.wal_seg_size
+        switch_lsn = last_switch_lsn(history)
+        is_newest = lsn >= switch_lsn - switch_lsn % seg_size
+        return history.tli if is_newest else history.tli_at(lsn)
 
     # ---- on the hot loop
 

@@ -163,7 +163,7 @@ def test_elsewhere_a_page_that_starts_inside_a_record_is_no_boundary() -> None:
     assert "contrecord is requested" in end.reason
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=3000), at=st.integers(0, 3 * PAGE))
 def test_never_raises_and_never_goes_past_what_is_there(data: bytes, at: int) -> None:
     writer = log_of(60, 2 * PAGE, 100, PAGE, 60)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgwal.errors import LsnSyntaxError
@@ -33,6 +33,7 @@ def test_not_an_lsn(text: str) -> None:
         Lsn.parse(text)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 0xFFFFFFFFFFFFFFFF))
 def test_there_and_back(value: int) -> None:
     text = str(Lsn(value))

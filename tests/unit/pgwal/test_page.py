@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wal_writer import MIB, PAGE, SYSTEM_ID, WalWriter
 
@@ -112,6 +112,7 @@ def test_flags_have_the_bits_of_postgres() -> None:
     assert [flag.value for flag in PageFlag] == [0x1, 0x2, 0x4, 0x8]
 
 
+@settings(deadline=None)
 @given(lsn=lsns, size=sizes)
 @example(lsn=0, size=MIB)
 @example(lsn=MIB, size=MIB)
@@ -126,6 +127,7 @@ def test_positions_there_and_back(lsn: int, size: int) -> None:
     assert end_lsn_of_position(usable_position(lsn, size), size) == lsn
 
 
+@settings(deadline=None)
 @given(lsn=lsns, size=sizes)
 def test_positions_count_the_bytes_between_headers(lsn: int, size: int) -> None:
     page_lsn = lsn - lsn % PAGE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wal_writer import MIB, PAGE, WalWriter
 
@@ -79,6 +79,7 @@ def test_crc_covers_every_byte_but_its_own() -> None:
             check_record_crc(torn, crc, START)
 
 
+@settings(deadline=None)
 @given(
     offset=st.integers(0, MIB // 8 - 1).map(lambda number: number * 8),
     length=st.integers(25, 3 * MIB),

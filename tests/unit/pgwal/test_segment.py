@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgwal.errors import SegmentNameError
@@ -54,6 +54,7 @@ def test_partial() -> None:
     assert parse_segment_name(name, 16 * MIB) == SegmentName(3, 7, partial=True)
 
 
+@settings(deadline=None)
 @given(
     tli=st.integers(1, 0xFFFFFFFF), lsn=st.integers(0, (1 << 64) - 1), size=st.sampled_from(SIZES)
 )

@@ -148,6 +148,21 @@ def test_reading_after_skipping() -> None:
     assert [as_written(record) for record in records] == writer.records[passed:]
 
 
+def test_skipping_after_reading() -> None:
+    """Also from the middle of a page."""
+    writer = WalWriter()
+    for _ in range(5):
+        writer.record(60)
+    walker = walker_of(writer)
+    walker.feed(bytes(writer.wal))
+    for record in writer.records[:2]:
+        found = walker.next()
+        assert found is not NEED_DATA
+        assert as_written(found) == record
+    walker.skip_records()
+    assert walker.record_end_lsn == writer.lsn
+
+
 @pytest.mark.parametrize("index", range(9))
 def test_start_at_any_record(index: int) -> None:
     """At the record's own address, and at the boundary before it."""
@@ -187,6 +202,27 @@ def test_a_log_that_starts_inside_a_record_ends_where_that_record_does() -> None
     assert drain(walker) == []
     assert walker.record_end_lsn == writer.lsn
     assert walker.last_record_lsn is None
+
+
+def test_start_inside_a_record_whose_rest_was_lost() -> None:
+    writer = WalWriter()
+    writer.abandon(5 * PAGE, 3)
+    writer.record(60)
+    start_lsn = writer.start_lsn + PAGE
+    walker = walker_of(writer, start_lsn=start_lsn, skip_continuation=True)
+    walker.feed(writer.wal[PAGE : 3 * PAGE + 100])
+    assert [as_written(record) for record in drain(walker)] == writer.records[:1]
+
+
+def test_start_inside_a_record_that_is_damaged() -> None:
+    writer = WalWriter()
+    writer.record(5 * PAGE)
+    writer.wal[3 * PAGE + 16] ^= 1
+    walker = walker_of(writer, start_lsn=writer.start_lsn + PAGE, skip_continuation=True)
+    walker.feed(writer.wal[PAGE:])
+    with pytest.raises(WalFormatError, match="invalid contrecord length"):
+        walker.next()
+    assert walker.record_end_lsn == writer.start_lsn + PAGE
 
 
 def test_start_inside_a_record_is_refused_without_skipping() -> None:
@@ -247,6 +283,24 @@ def test_damaged_record(offset: int, byte: int, message: str) -> None:
     assert len(records) == 1
     assert message in str(error)
     assert error.lsn == writer.records[1].start_lsn
+
+
+def test_resource_manager_that_does_not_exist() -> None:
+    """Whatever the CRC says."""
+    writer = WalWriter()
+    writer.record(60)
+    writer.record(60, rmgr_id=22)
+    records, error = failure_of(writer)
+    assert len(records) == 1
+    assert "invalid resource manager ID 22 at 0/200068" in str(error)
+
+
+def test_another_database_system() -> None:
+    writer = WalWriter()
+    writer.record(60)
+    writer.wal[24] ^= 1
+    _, error = failure_of(writer)
+    assert "different database system" in str(error)
 
 
 @pytest.mark.parametrize(

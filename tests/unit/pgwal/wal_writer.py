@@ -15,6 +15,7 @@ from crc32c import crc32c
 MIB = 1 << 20
 PAGE = 8192
 MAGIC = {13: 0xD106, 14: 0xD10D, 15: 0xD110, 16: 0xD113, 17: 0xD116, 18: 0xD118}
+PATTERN = bytes(at * 7 % 251 + 1 for at in range(251))
 SYSTEM_ID = 7_555_555_555_555_555_555
 
 
@@ -65,7 +66,7 @@ class WalWriter:
 
     def record(self, length: int, *, rmgr_id: int = 10, info: int = 0x10, xid: int = 700) -> int:
         """A record of `length` bytes, header included; returns its start."""
-        body = bytes(at * 7 % 251 + 1 for at in range(length - 24))
+        body = (PATTERN * (length // len(PATTERN) + 1))[: length - 24]
         return self.record_with(body, rmgr_id=rmgr_id, info=info, xid=xid)
 
     def record_with(

@@ -1,0 +1,184 @@
+"""`python -m benchmarks`: run some or all, print tables and verdicts, write the samples as JSON.
+
+Progress goes to stderr, a line a measurement; the tables, in Markdown, to stdout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from benchmarks import bulk, commit, restart
+from benchmarks.machine import describe_machine, format_load
+from benchmarks.primary import Primary
+from benchmarks.rounds import Verdict
+from pg_fixtures.binaries import PostgresBinaries, find_postgres
+from pg_fixtures.errors import FixtureError
+
+ROUNDS = 5
+SECONDS = 10
+BULK_MEGABYTES = 2048
+RESTART_MEGABYTES = 1024
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says; `against` is another checkout of this project."""
+
+    binaries: PostgresBinaries
+    directory: Path
+    rounds: int
+    seconds: int
+    clients: tuple[int, ...]
+    megabytes: int | None
+    against: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One benchmark's outcome; `samples` are dataclasses."""
+
+    table: list[list[str]]
+    verdicts: list[Verdict]
+    samples: Sequence[Any]
+
+
+def run_commit(options: Options) -> Report:
+    with Primary(options.binaries, options.directory) as primary:
+        measured = commit.setups(options.against)
+        samples = _told(
+            commit.measure(
+                primary,
+                options.directory,
+                measured,
+                options.clients,
+                options.rounds,
+                options.seconds,
+            )
+        )
+    return Report(commit.table(samples), commit.verdicts(samples), samples)
+
+
+def run_bulk(options: Options) -> Report:
+    with Primary(options.binaries, options.directory) as primary:
+        measured = bulk.setups(options.against)
+        megabytes = options.megabytes or BULK_MEGABYTES
+        samples = _told(
+            bulk.measure(primary, options.directory, measured, options.rounds, megabytes)
+        )
+    return Report(bulk.table(samples), bulk.verdicts(samples), samples)
+
+
+def run_restart(options: Options) -> Report:
+    with Primary(options.binaries, options.directory) as primary:
+        megabytes = options.megabytes or RESTART_MEGABYTES
+        samples = _told(
+            restart.measure(primary, options.directory, options.against, options.rounds, megabytes)
+        )
+    return Report(restart.table(samples), restart.verdicts(samples), samples)
+
+
+BENCHMARKS = {"commit": run_commit, "bulk": run_bulk, "restart": run_restart}
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(list(BENCHMARKS)))
+@click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True)
+@click.option(
+    "--seconds",
+    type=click.IntRange(1),
+    default=SECONDS,
+    show_default=True,
+    help="commit: length of one measurement.",
+)
+@click.option(
+    "--clients",
+    type=click.IntRange(1),
+    multiple=True,
+    default=commit.CLIENTS,
+    show_default=True,
+    help="commit: once for each number of clients.",
+)
+@click.option(
+    "--megabytes",
+    type=click.IntRange(1),
+    help=f"WAL to write.  [default: bulk {BULK_MEGABYTES}, restart {RESTART_MEGABYTES}]",
+)
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help='Another checkout: "other" in the tables of commit and bulk, all of restart.',
+)
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where to put the data: a real disk with 25 GB.  [default: the temporary folder]",
+)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all samples.")
+def main(
+    names: tuple[str, ...],
+    rounds: int,
+    seconds: int,
+    clients: tuple[int, ...],
+    megabytes: int | None,
+    against: Path | None,
+    directory: Path | None,
+    json_path: Path | None,
+) -> None:
+    """Run the benchmarks NAMES, or all of them."""
+    root = Path(tempfile.mkdtemp(prefix="benchmarks-", dir=directory))
+    try:
+        binaries = find_postgres()
+        machine = describe_machine(root, binaries.version)
+        click.echo(machine.format())
+        if machine.is_memory_disk:
+            raise click.UsageError(f"{root} is in memory, where fsync is free: use --directory")
+        outcome: dict[str, Any] = {"machine": dataclasses.asdict(machine)}
+        for name in names or BENCHMARKS:
+            folder = root / name
+            folder.mkdir()
+            options = Options(binaries, folder, rounds, seconds, clients, megabytes, against)
+            load = format_load()
+            report = BENCHMARKS[name](options)
+            shutil.rmtree(folder)
+            _print(f"{name} ({rounds} rounds; before: {load}, after: {format_load()})", report)
+            outcome[name] = [dataclasses.asdict(sample) for sample in report.samples]
+        if json_path is not None:
+            json_path.write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
+    except FixtureError as error:
+        raise click.ClickException(f"{error}\n{error.hint}".strip()) from error
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _told(samples: Iterable[S]) -> list[S]:
+    """All samples, each shown when it is taken."""
+    taken = []
+    for sample in samples:
+        click.echo(sample, err=True)
+        taken.append(sample)
+    return taken
+
+
+def _print(title: str, report: Report) -> None:
+    click.echo(f"\n### {title}\n")
+    header, *rows = report.table
+    for row in (header, ["---"] * len(header), *rows):
+        click.echo(f"| {' | '.join(row)} |")
+    click.echo()
+    for verdict in report.verdicts:
+        click.echo(f"- {verdict.format()}")
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m benchmarks")

@@ -1,0 +1,61 @@
+"""`first_vote`: a client of a safekeeper that asks for its vote, as a proposer would."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from consensus.codec import decode_safekeeper_message, encode
+from consensus.ids import ID_BYTES, NodeId, TimelineId, parse_id
+from consensus.membership import Membership
+from consensus.messages import (
+    PROTOCOL_VERSION,
+    ProposerGreeting,
+    ProposerMessage,
+    SafekeeperGreeting,
+    SafekeeperMessage,
+    ServerFacts,
+    VoteRequest,
+    VoteResponse,
+)
+from walproposer.errors import Unreachable
+from walproposer.peer import open_push
+from walproposer.safekeeper_client import SafekeeperAddress
+
+
+def request_vote(address: SafekeeperAddress, status: Mapping[str, Any]) -> VoteResponse:
+    """Greet, and ask for the vote in the next term. `status` is the timeline's, as published.
+
+    Raises Unreachable while nobody listens yet.
+    """
+    timeline = TimelineId(
+        parse_id(status["tenant_id"], "tenant id"), parse_id(status["timeline_id"], "timeline id")
+    )
+    proposer_uuid = secrets.token_bytes(ID_BYTES)
+    members = Membership(status["membership"]["generation"], tuple(status["membership"]["members"]))
+    server = ServerFacts(int(status["system_id"]), status["pg_version"], status["wal_seg_size"])
+    with closing(open_push(address, timeline, "")) as connection:
+        greeting = _ask(
+            connection,
+            ProposerGreeting(PROTOCOL_VERSION, timeline, server, proposer_uuid, members),
+        )
+        assert isinstance(greeting, SafekeeperGreeting), greeting
+        node_id = NodeId(greeting.promised.term + 1, proposer_uuid)
+        vote = _ask(connection, VoteRequest(members.generation, node_id))
+        assert isinstance(vote, VoteResponse), vote
+        return vote
+
+
+def _ask(connection: psycopg.Connection, message: ProposerMessage) -> SafekeeperMessage:
+    pgconn: pq.abc.PGconn = connection.pgconn
+    pgconn.put_copy_data(encode(message))
+    pgconn.flush()
+    size, data = pgconn.get_copy_data(0)
+    if size <= 0:
+        raise Unreachable(f"the safekeeper ended the stream: {pgconn.get_error_message()}")
+    return decode_safekeeper_message(data)

@@ -1,0 +1,103 @@
+"""`restart`: how long commits stay away when a process of ours is killed and started again.
+
+A safekeeper: from its start to the vote it grants, with a log of a gigabyte whose end it has to
+find. A proposer: from its start to the return of a commit that has been waiting for it, which takes
+an election, the check of the primary and the first round trip. Both are killed, not asked to end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import bulk_load
+from benchmarks.ballot import request_vote
+from benchmarks.primary import Primary
+from benchmarks.rounds import Spread, Verdict
+from benchmarks.setups import SafekeeperQuorum, attached
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.waiting import wait_until
+from walproposer.errors import Unreachable
+from walproposer.safekeeper_client import SafekeeperAddress
+
+VOTE, COMMIT = "safekeeper to its vote", "proposer to the first commit"
+SECONDS_MAX = 1.0
+TIMEOUT = 60.0  # seconds
+CONNECT_INTERVAL_SECONDS = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class RestartSample:
+    """`seconds` from the start of the process."""
+
+    what: str
+    round: int
+    wal_bytes: int
+    seconds: float
+
+
+def measure(
+    primary: Primary, directory: Path, checkout: Path | None, rounds: int, megabytes: int
+) -> Iterator[RestartSample]:
+    """Samples as they are taken, of this checkout or of that one."""
+    bulk_load.create_tables(primary)
+    setup = SafekeeperQuorum("ours", checkout)
+    with attached(primary, setup, directory / "copies"):
+        proposer = setup.proposer
+        assert proposer is not None
+        wal_bytes = bulk_load.load(primary, megabytes).wal_bytes
+        setup.wait_ready(primary)
+        for number in range(rounds):
+            proposer.kill()
+            for safekeeper in setup.safekeepers:
+                seconds = _seconds_to_vote(safekeeper)
+                yield RestartSample(VOTE, number, wal_bytes, seconds)
+            with primary.waiting_commit() as commit:
+                begun = time.perf_counter()
+                proposer.start()
+                commit.wait_returned(TIMEOUT)
+                seconds = time.perf_counter() - begun
+            yield RestartSample(COMMIT, number, wal_bytes, seconds)
+            setup.wait_ready(primary)
+
+
+def _seconds_to_vote(safekeeper: SafekeeperProcess) -> float:
+    status = safekeeper.timeline()
+    assert status is not None
+    address = SafekeeperAddress.parse(safekeeper.address)
+
+    def granted() -> bool:
+        try:
+            return request_vote(address, status).granted
+        except Unreachable:
+            return False
+
+    safekeeper.kill()
+    begun = time.perf_counter()
+    safekeeper.start()
+    wait_until(granted, TIMEOUT, "a vote", interval=CONNECT_INTERVAL_SECONDS)
+    return time.perf_counter() - begun
+
+
+def table(samples: Sequence[RestartSample]) -> list[list[str]]:
+    rows = [["restart of", "WAL MB", "seconds"]]
+    for what in dict.fromkeys(s.what for s in samples):
+        own = [s for s in samples if s.what == what]
+        seconds = Spread.of([s.seconds for s in own]).format(2)
+        rows.append([what, f"{own[0].wal_bytes / (1 << 20):.0f}", seconds])
+    return rows
+
+
+def verdicts(samples: Sequence[RestartSample]) -> list[Verdict]:
+    return [
+        Verdict(
+            f"{what} < {SECONDS_MAX:g} s",
+            Spread.of([s.seconds for s in samples if s.what == what]),
+            SECONDS_MAX,
+            False,
+            unit=" s",
+        )
+        for what in (VOTE, COMMIT)
+    ]
