@@ -266,7 +266,7 @@ class Timeline:
                 replies.append(message)
             case PersistControl(state):
                 self._control_file.persist(state)
-                self.store.history = state.tli_history
+                self.store.adopt(state.tli_history)
             case TruncateWal(end_lsn):
                 self.store.truncate(end_lsn)
             case CloseConnection(connection, reason):

@@ -97,6 +97,12 @@ class WalStore:
             self.end_lsn += len(part)
             view = view[room:]
 
+    def adopt(self, history: TimelineHistory) -> None:
+        """The log goes on under this history; the open file may not be the right one any more."""
+        if history != self.history:
+            self.close()
+            self.history = history
+
     def flush(self) -> None:
         """Make everything written durable."""
         if self._fd >= 0:
@@ -155,7 +161,7 @@ class WalStore:
         with durable.storage_errors(path, "open"):
             self._fd = os.open(path, os.O_RDWR)
         self._path = path
-        ends = [entry.switch_lsn for entry in self.history.entries]
+        ends = [int(entry.switch_lsn) for entry in self.history.entries]
         ends.append((segno + 1) * self.wal_seg_size)
         self._file_end_lsn = min(lsn for lsn in ends if lsn > self.end_lsn)
 

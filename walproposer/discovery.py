@@ -1,0 +1,130 @@
+"""What a set of safekeepers and the proposers they know of say of themselves, all asked at once.
+
+    safekeepers --wire--> identity, timelines --http--> disk, damage
+                              `--> proposers --http--> election, positions, quorum
+
+Nothing is changed by asking. Whoever does not answer is in the result, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from consensus.ids import TimelineId
+from walproposer.errors import WalProposerError
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.status_page import PageAddress, demands_tls, read_status_page
+from walproposer.timeline_creation import Member, check_members, survey
+
+
+@dataclass(frozen=True, slots=True)
+class SafekeeperReport:
+    """`error` says why it did not answer, `page_error` why its status page did not; else "".
+
+    `timelines` are the JSON objects of its status; `damaged` maps folders to reasons.
+    """
+
+    address: str
+    error: str = ""
+    safekeeper_id: int = 0
+    version: str = ""
+    http: str = ""
+    timelines: Mapping[TimelineId, Mapping[str, Any]] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)
+    disk: Mapping[str, int] | None = None
+    page_error: str = ""
+
+    @property
+    def reachable(self) -> bool:
+        return not self.error
+
+
+@dataclass(frozen=True, slots=True)
+class ProposerReport:
+    """`page` is the JSON of its status, read at `read_at`; None when it did not answer."""
+
+    http: str
+    page: Mapping[str, Any] | None
+    error: str
+    read_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """In the order of the addresses given; proposers by the address of their status page."""
+
+    safekeepers: tuple[SafekeeperReport, ...]
+    proposers: Mapping[str, ProposerReport]
+
+
+def discover(addresses: Sequence[SafekeeperAddress]) -> Discovery:
+    """Raises Refusal when two addresses lead to one safekeeper id."""
+    members = survey(addresses)
+    check_members(members)
+    with ThreadPoolExecutor(max(1, len(members))) as pool:
+        safekeepers = tuple(pool.map(_report, members))
+        pages = {
+            str(page): (page, member.client.address)
+            for member in members
+            for status in member.timelines.values()
+            for page in _proposer_pages(status)
+        }
+        reports = pool.map(lambda asked: _read_proposer(*asked), pages.values())
+        return Discovery(safekeepers, {report.http: report for report in reports})
+
+
+def _report(member: Member) -> SafekeeperReport:
+    address = member.client.address
+    if member.error is not None:
+        return SafekeeperReport(str(address), error=str(member.error))
+    page: Mapping[str, Any] = {}
+    page_error = ""
+    try:
+        located = PageAddress.parse(member.http, address.host)
+        if demands_tls(address.conninfo):  # the page of a safekeeper has the TLS of its wire
+            located = PageAddress(located.host, located.port, True)
+        page = read_status_page(located, address)
+    except WalProposerError as error:
+        page_error = str(error)
+    return SafekeeperReport(
+        str(address),
+        safekeeper_id=member.safekeeper_id,
+        version=page.get("version", ""),
+        http=member.http,
+        timelines=member.timelines,
+        damaged=page.get("damaged", {}),
+        disk=page.get("disk"),
+        page_error=page_error,
+    )
+
+
+def proposer_pages(status: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """The proposers that a timeline's status names, each with the address of its page."""
+    for key in ("proposer", "last_proposer"):
+        named = status.get(key)
+        if named and named.get("http"):
+            try:
+                yield named, str(PageAddress.parse(named["http"], _host_of(named["address"])))
+            except WalProposerError:
+                continue  # it named no page: then there is none to read
+
+
+def _proposer_pages(status: Mapping[str, Any]) -> Iterator[PageAddress]:
+    for _, page in proposer_pages(status):
+        yield PageAddress.parse(page, "")
+
+
+def _read_proposer(page: PageAddress, access: SafekeeperAddress) -> ProposerReport:
+    read_at = datetime.now(UTC)
+    try:
+        return ProposerReport(str(page), read_status_page(page, access), "", read_at)
+    except WalProposerError as error:
+        return ProposerReport(str(page), None, str(error), read_at)
+
+
+def _host_of(address: str) -> str:
+    return address.rpartition(":")[0].removeprefix("[").removesuffix("]")

@@ -1,0 +1,61 @@
+"""A slot holds WAL on the primary's disk for as long as it exists: none may be left for nobody.
+
+Attaching creates the slot before the rest of its checks, because only a slot keeps the WAL that the
+timeline will begin with. When one of those checks fails, the slot goes again; one that was there
+before is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import psycopg
+import structlog
+
+from walproposer.errors import Refusal, WalProposerError
+from walproposer.upstream import PrimaryAddress
+
+log = structlog.get_logger()
+
+_SLOT_EXISTS = "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s)"
+_DROP_SLOT = (
+    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+    " WHERE slot_name = %s AND active_pid IS NULL"
+)
+
+
+@contextmanager
+def slot_dropped_on_failure(address: PrimaryAddress) -> Iterator[None]:
+    """If the block fails, the slot is dropped, unless it was there before.
+
+    Raises WalProposerError when the primary cannot be asked, before the block.
+    """
+    with closing(address.connect()) as connection:
+        try:
+            row = connection.execute(_SLOT_EXISTS, (address.slot,)).fetchone()
+        except psycopg.Error as error:
+            raise Refusal(f"could not inspect the primary: {_first_line(error)}") from error
+        existed = row is not None and row[0]
+    try:
+        yield
+    except BaseException:
+        if not existed:
+            _drop(address)
+        raise
+
+
+def _drop(address: PrimaryAddress) -> None:
+    try:
+        with closing(address.connect()) as connection:
+            connection.execute(_DROP_SLOT, (address.slot,))
+    except (WalProposerError, psycopg.Error) as error:
+        log.warning(
+            "a replication slot may be left on the primary",
+            slot=address.slot,
+            reason=_first_line(error),
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "no reason given")

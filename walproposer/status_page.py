@@ -1,0 +1,146 @@
+"""The status page of a safekeeper or a proposer, read over HTTP.
+
+A service names its page `host:port`, or `https://host:port`; a wildcard host means the host under
+which the service itself was reached. TLS and passwords follow the libpq settings of the safekeeper
+connections (sslmode, sslrootcert, user, passfile, ...). Law: a password is sent when the page asks
+for one, and never in clear text to another machine.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import ssl
+from contextlib import closing
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
+
+from walproposer.errors import Unreachable
+from walproposer.safekeeper_client import SafekeeperAddress
+
+TIMEOUT_SECONDS = 3.0
+BODY_BYTES_MAX = 64 * 1024 * 1024
+
+WILDCARD_HOSTS = ("", "0.0.0.0", "::")
+TLS_MODES = ("require", "verify-ca", "verify-full")
+_HTTPS = "https://"
+
+
+@dataclass(frozen=True, slots=True)
+class PageAddress:
+    """`encrypted` None: not known; plain HTTP is tried first, then TLS."""
+
+    host: str
+    port: int
+    encrypted: bool | None = None
+
+    @classmethod
+    def parse(cls, text: str, reached_host: str) -> PageAddress:
+        """What a service says of its page. Raises Unreachable for what is no address."""
+        encrypted = True if text.startswith(_HTTPS) else None
+        host, _, port = text.removeprefix(_HTTPS).removeprefix("http://").rpartition(":")
+        if not port.isdecimal():
+            raise Unreachable(f'it names no status page, but "{text}"')
+        host = host.removeprefix("[").removesuffix("]")
+        return cls(reached_host if host in WILDCARD_HOSTS else host, int(port), encrypted)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{_HTTPS if self.encrypted else ''}{host}:{self.port}"
+
+
+def demands_tls(conninfo: str) -> bool:
+    """Whether these settings forbid connections without TLS."""
+    return _settings(conninfo).get("sslmode") in TLS_MODES
+
+
+def read_status_page(page: PageAddress, access: SafekeeperAddress) -> dict[str, Any]:
+    """The JSON of /status. `access` is the safekeeper whose connection settings count.
+
+    Raises Unreachable.
+    """
+    for encrypted in (False, True) if page.encrypted is None else (page.encrypted,):
+        try:
+            return _read(page, access, encrypted)
+        except (HTTPException, ConnectionResetError) as error:
+            failure: Exception = error  # not HTTP: perhaps TLS is spoken here
+        except (OSError, ValueError) as error:
+            failure = error
+            break
+    reason = getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
+    raise Unreachable(f"status page {page} does not answer: {reason}") from failure
+
+
+def _read(page: PageAddress, access: SafekeeperAddress, encrypted: bool) -> dict[str, Any]:
+    code, body = _get(page, access, encrypted, {})
+    if code == HTTPStatus.UNAUTHORIZED:
+        if not encrypted and not _is_loopback(page.host):
+            raise Unreachable(f"status page {page} wants a password, but has no TLS")
+        code, body = _get(page, access, encrypted, _credentials(access))
+    if code != HTTPStatus.OK:
+        raise Unreachable(f"status page {page} answers {code} {HTTPStatus(code).phrase}")
+    status: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+    return status
+
+
+def _get(
+    page: PageAddress, access: SafekeeperAddress, encrypted: bool, headers: dict[str, str]
+) -> tuple[int, bytes]:
+    connection = (
+        HTTPSConnection(
+            page.host, page.port, timeout=TIMEOUT_SECONDS, context=_tls_context(access.conninfo)
+        )
+        if encrypted
+        else HTTPConnection(page.host, page.port, timeout=TIMEOUT_SECONDS)
+    )
+    with closing(connection):
+        connection.request("GET", "/status", headers={"Connection": "close", **headers})
+        response = connection.getresponse()
+        return response.status, response.read(BODY_BYTES_MAX)
+
+
+def _credentials(access: SafekeeperAddress) -> dict[str, str]:
+    """libpq knows where the password is (passfile, PGPASSWORD, ...): ask a connection of its."""
+    with closing(access.connect()) as connection:
+        user, password = connection.info.user, connection.info.password
+    token = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"Authorization": f"Basic {token}"}
+
+
+def _tls_context(conninfo: str) -> ssl.SSLContext:
+    """As libpq: nothing is verified below verify-ca, unless there is a root certificate."""
+    settings = _settings(conninfo)
+    mode, root = settings.get("sslmode", "prefer"), settings.get("sslrootcert", "")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = mode == "verify-full" or root == "system"
+    if root == "system":
+        context.load_default_certs()
+    elif root or mode in ("verify-ca", "verify-full"):
+        context.load_verify_locations(root or Path("~/.postgresql/root.crt").expanduser())
+    else:
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _settings(conninfo: str) -> dict[str, str]:
+    """What libpq would use: its defaults, the environment, the connection string."""
+    defaults = {
+        option.keyword.decode(): option.val.decode()
+        for option in pq.Conninfo.get_defaults()
+        if option.val is not None
+    }
+    return {**defaults, **{k: str(v) for k, v in conninfo_to_dict(conninfo).items()}}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

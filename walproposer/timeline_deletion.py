@@ -1,0 +1,66 @@
+"""Deleting a timeline: on every safekeeper that answers, and an account of those that do not.
+
+Each leaves a tombstone, so that the name is never used again; one that was unreachable still has
+the timeline, and must be asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from consensus.ids import TimelineId
+from walproposer.errors import Refusal, WalProposerError
+from walproposer.timeline_creation import Member
+
+UNDEFINED_OBJECT = "42704"
+
+
+class DeletionOutcome(Enum):
+    DELETED = "deleted"
+    ABSENT = "had none"
+    FAILED = "not deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What became of the timeline on one safekeeper; `reason` when it failed."""
+
+    address: str
+    outcome: DeletionOutcome
+    reason: str = ""
+
+
+def check_deletable(members: Sequence[Member], timeline: TimelineId) -> None:
+    """Raises Refusal while a proposer streams to it: commits wait for this timeline."""
+    for member in members:
+        status = member.timelines.get(timeline, {})
+        if status.get("proposer") is not None:
+            raise Refusal(
+                f"a proposer ({status['proposer']['address']}) streams to timeline {timeline} on "
+                f"safekeeper {member.client.address}",
+                hint="Run sk detach on its primary and stop the proposer first.",
+            )
+
+
+def delete_timeline(members: Sequence[Member], timeline: TimelineId) -> list[Deletion]:
+    """For good, wherever it can be done now; one Deletion per member, in their order."""
+    return [_delete(member, timeline) for member in members]
+
+
+def _delete(member: Member, timeline: TimelineId) -> Deletion:
+    address = str(member.client.address)
+    if member.error is not None:
+        return Deletion(address, DeletionOutcome.FAILED, str(member.error))
+    options = {
+        "tenant_id": timeline.tenant_id.hex(),
+        "timeline_id": timeline.timeline_id.hex(),
+    }
+    try:
+        member.client.command("DELETE_TIMELINE", options)
+    except WalProposerError as error:
+        if error.sqlstate == UNDEFINED_OBJECT:
+            return Deletion(address, DeletionOutcome.ABSENT)
+        return Deletion(address, DeletionOutcome.FAILED, str(error))
+    return Deletion(address, DeletionOutcome.DELETED)
