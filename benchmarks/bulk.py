@@ -21,6 +21,16 @@ from pg_fixtures.waiting import wait_until
 
 OURS, ONE_AWAY, PEER, CONTROL = "ours", "ours, one away", "peer", "peer again"
 LOCAL, OTHER = "local only", "other"
+COLUMNS = (
+    "setup",
+    "seconds",
+    "MB/s",
+    "seconds / peer",
+    "proposer MB",
+    "safekeeper MB",
+    "catch-up s",
+    "catch-up MB/s",
+)
 SECONDS_RATIO_MAX = 1.0
 PROPOSER_RSS_MB_MAX = 200
 SAFEKEEPER_RSS_MB_MAX = 150
@@ -107,10 +117,7 @@ def _sample(primary: Primary, setup: Setup, number: int, megabytes: int) -> Bulk
 
 def table(samples: Sequence[BulkSample]) -> list[list[str]]:
     """Medians of each setup; of memory, the greatest of all rounds."""
-    rows = [
-        ["setup", "seconds", "MB/s", "seconds / peer", "proposer MB", "safekeeper MB"]
-        + ["catch-up s", "catch-up MB/s"]
-    ]
+    rows = [list(COLUMNS)]
     for setup in dict.fromkeys(s.setup for s in samples):
         own = _of(samples, setup)
         seconds = Spread.of([s.seconds for s in own]).median

@@ -25,6 +25,17 @@ WARM_UP_CLIENTS = 8
 SETTLE_SECONDS = 1
 
 OURS, PEER, CONTROL, LOCAL, OTHER = "ours", "peer", "peer again", "local only", "other"
+COLUMNS = (
+    "clients",
+    "setup",
+    "TPS",
+    "TPS / peer",
+    "p50 ms",
+    "p99 ms",
+    "p99 / peer",
+    "CPU us/commit",
+    "switches/commit",
+)
 TPS_RATIO_MIN = {1: 0.9}
 TPS_RATIO_MIN_CONCURRENT = 1.0
 P99_RATIO_MAX = 1.0
@@ -96,22 +107,20 @@ def _sample(
 
 def table(samples: Sequence[CommitSample]) -> list[list[str]]:
     """Medians of each setup, and the spread of its ratios to the peer of the same round."""
-    rows = [
-        ["clients", "setup", "TPS", "TPS / peer", "p50 ms", "p99 ms", "p99 / peer"]
-        + ["CPU us/commit", "switches/commit"]
-    ]
+    rows = [list(COLUMNS)]
     for clients in dict.fromkeys(s.clients for s in samples):
         for setup in dict.fromkeys(s.setup for s in samples):
             own = _of(samples, setup, clients)
-            tps, p50, p99, cpu, switches = (
+            medians = (
                 Spread.of([getattr(s, name) for s in own]).median
                 for name in ("tps", "p50_ms", "p99_ms", "cpu_us", "switches")
             )
-            ratios = [_ratio(samples, setup, clients, name) for name in ("tps", "p99_ms")]
-            rows.append(
-                [str(clients), setup, f"{tps:.0f}", ratios[0].format(2), f"{p50:.2f}"]
-                + [f"{p99:.2f}", ratios[1].format(2), f"{cpu:.0f}", f"{switches:.1f}"]
+            tps, p50, p99, cpu, switches = medians
+            tps_ratio, p99_ratio = (
+                _ratio(samples, setup, clients, name).format(2) for name in ("tps", "p99_ms")
             )
+            row = [str(clients), setup, f"{tps:.0f}", tps_ratio, f"{p50:.2f}", f"{p99:.2f}"]
+            rows.append([*row, p99_ratio, f"{cpu:.0f}", f"{switches:.1f}"])
     return rows
 
 

@@ -12,13 +12,14 @@ from typing import Any, Self
 from psycopg import pq
 
 from pg_fixtures.binaries import PostgresBinaries
+from pg_fixtures.data_directory import Setting
 from pg_fixtures.errors import DeadlineExceeded, FixtureError
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 
 # No checkpoint begins by itself during a measurement, and nothing else writes.
-SETTINGS = {
+SETTINGS: dict[str, Setting] = {
     "shared_buffers": "512MB",
     "max_wal_size": "32GB",
     "min_wal_size": "80MB",

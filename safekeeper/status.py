@@ -44,4 +44,7 @@ def timeline_status(timeline: Timeline) -> dict[str, Any]:
         "proposer": {"node_id": node_id_status(control.promised), **streaming.describe()}
         if streaming is not None
         else None,
+        "last_proposer": timeline.last_proposer.describe()
+        if timeline.last_proposer is not None
+        else None,
     }

@@ -106,6 +106,8 @@ class Timeline:
         self.stopped_reason = ""
         self._heals = False
         self._connections: dict[int, ProposerConnection] = {}
+        #: The newest one, open or not: whom to ask when nobody streams.
+        self.last_proposer: ProposerConnection | None = None
         self._hinted_lsn = 0
         self._load()
 
@@ -213,6 +215,7 @@ class Timeline:
         with self._lock:
             self._check_usable()
             self._connections[connection.number] = connection
+            self.last_proposer = connection
 
     def disconnect(self, connection: ProposerConnection) -> None:
         """Flush what the connection wrote, and forget it."""

@@ -35,7 +35,7 @@ def open_connection(conninfo: str, what: str, **overrides: Any) -> psycopg.Conne
         settings.update(_resolved(settings))
         return psycopg.Connection.connect(make_conninfo("", **settings), autocommit=True)
     except (psycopg.Error, OSError) as error:
-        text = " ".join(str(error).split())
+        text = first_line(error)
         raise Unreachable(f"could not connect to {what}: {text}") from error
 
 
@@ -47,6 +47,12 @@ def _resolved(settings: Mapping[str, Any]) -> dict[str, str]:
     port = str(settings.get("port") or 5432)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return {"hostaddr": str(found[0][4][0])}
+
+
+def first_line(error: Exception) -> str:
+    """What libpq says, without its advice ("Is the server running on that host ...?")."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
 
 
 def command_result(pgconn: pq.abc.PGconn, command: str) -> pq.abc.PGresult:

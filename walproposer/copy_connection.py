@@ -8,7 +8,7 @@ from __future__ import annotations
 import psycopg
 from psycopg import pq
 
-from walproposer.connection import server_error
+from walproposer.connection import first_line, server_error
 from walproposer.errors import PrimaryLost, Unreachable, WalProposerError
 
 
@@ -19,12 +19,14 @@ class CopyConnection:
         self._connection = connection
         self.pgconn = connection.pgconn
         self.pgconn.nonblocking = 1
+        # libpq closes the socket itself when the connection breaks, and then forgets its number.
+        self._fd = self.pgconn.socket
         #: libpq holds bytes that the socket did not take: wait for it to be writable.
         self.wants_write = False
         self.end: WalProposerError | None = None
 
     def fileno(self) -> int:
-        return self.pgconn.socket
+        return self._fd
 
     def close(self) -> None:
         self._connection.close()
@@ -77,4 +79,4 @@ class CopyConnection:
 
 
 def _lost(error: psycopg.Error) -> Unreachable:
-    return Unreachable(" ".join(str(error).split()))
+    return Unreachable(first_line(error))

@@ -26,6 +26,7 @@ class HasFileno(Protocol):
 
 @dataclass(slots=True)
 class _Watch:
+    file: HasFileno
     on_readable: Callable[[], None]
     on_writable: Callable[[], None]
     interest: int
@@ -86,20 +87,26 @@ class EventLoop:
     ) -> None:
         """Call `on_readable` when there is input, an end or an error."""
         fd = file.fileno()
-        self._watches[fd] = _Watch(on_readable, on_writable, select.EPOLLIN)
+        self._watches[fd] = _Watch(file, on_readable, on_writable, select.EPOLLIN)
         self._epoll.register(fd, select.EPOLLIN)
 
     def unwatch(self, file: HasFileno) -> None:
-        """Before the file is closed."""
+        """The file is being closed, or was: then its number may belong to another one already."""
         fd = file.fileno()
-        if self._watches.pop(fd, None) is not None:
+        watch = self._watches.get(fd)
+        if watch is None or watch.file is not file:
+            return
+        del self._watches[fd]
+        try:
             self._epoll.unregister(fd)
+        except OSError:
+            return  # closed before: the kernel has forgotten it, too
 
     def set_interest(self, file: HasFileno, *, reads: bool, writes: bool) -> None:
         """Cheap when nothing changes."""
         wanted = (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if writes else 0)
         watch = self._watches.get(file.fileno())
-        if watch is not None and watch.interest != wanted:
+        if watch is not None and watch.file is file and watch.interest != wanted:
             watch.interest = wanted
             self._epoll.modify(file.fileno(), wanted)
 

@@ -62,6 +62,7 @@ class WalProposer:
         self._incarnation: Incarnation | None = None
         self._found: FoundTimeline | None = None
         self._waiting_for = "starting"
+        self._primary_error = ""
 
     def _stop_incarnation(self) -> None:
         if self._incarnation is not None:
@@ -78,7 +79,12 @@ class WalProposer:
             return incarnation_status(self._incarnation)
         return {
             "state": self._waiting_for,
-            "primary": {"dsn": str(self.config.primary), "connected": False},
+            **_timeline_status(self._found),
+            "primary": {
+                "dsn": str(self.config.primary),
+                "connected": False,
+                "error": self._primary_error or None,
+            },
             "quorum": {"ok": False},
             "safekeepers": [{"address": str(a)} for a in self.config.safekeepers],
         }
@@ -177,9 +183,17 @@ class WalProposer:
             except Unreachable as error:
                 if str(error) != last_reason:
                     log.info("waiting for the primary", reason=str(error))
-                last_reason = str(error)
+                last_reason = self._primary_error = str(error)
                 self._stopping.wait(PRIMARY_RETRY_SECONDS)
         return None
+
+
+def _timeline_status(found: FoundTimeline | None) -> dict[str, Any]:
+    """Which log this process is for, once it is known."""
+    if found is None:
+        return {}
+    timeline = found.timeline
+    return {"tenant_id": timeline.tenant_id.hex(), "timeline_id": timeline.timeline_id.hex()}
 
 
 def elect(config: ProposerConfig, found: FoundTimeline) -> int:

@@ -71,6 +71,9 @@ def peer_status(incarnation: Incarnation, progress: Progress) -> dict[str, Any]:
         "lag_bytes": lag_bytes,
         "lag_seconds": round(behind_ms / 1000, 1) if lag_bytes and progress.caught_up_ms else 0.0,
         "error": incarnation.connect_errors[progress.peer] or progress.error or None,
+        "silent_seconds": round((incarnation.now_ms - progress.last_heard_ms) / 1000, 1)
+        if progress.last_heard_ms
+        else None,
     }
 
 

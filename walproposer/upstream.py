@@ -21,7 +21,7 @@ from consensus.tli_history import last_switch_lsn
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
 from pgwire.commands import StartReplication, format_start_replication
-from walproposer.connection import command_result, open_connection, rows_of
+from walproposer.connection import command_result, first_line, open_connection, rows_of
 from walproposer.copy_connection import CopyConnection
 from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
 from walproposer.events import Primary
@@ -251,5 +251,5 @@ class Upstream:
 
 
 def _refusal(error: psycopg.Error, doing: str) -> Refusal:
-    message = error.diag.message_primary or " ".join(str(error).split())
+    message = error.diag.message_primary or first_line(error)
     return Refusal(f"{doing}: {message}", hint=error.diag.message_hint or "")

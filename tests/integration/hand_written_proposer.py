@@ -1,0 +1,153 @@
+"""A proposer written by hand: it says to one safekeeper whatever the test wants, lawful or not.
+
+It speaks through libpq and the project's codec, so what it sends is well-formed; only the order and
+the contents are the test's.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from consensus.codec import decode_safekeeper_message, encode
+from consensus.ids import NodeId, TimelineId, parse_id
+from consensus.membership import Membership
+from consensus.messages import (
+    PROTOCOL_VERSION,
+    ProposerGreeting,
+    ProposerMessage,
+    SafekeeperMessage,
+    ServerFacts,
+)
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pgwal.lsn import Lsn
+from walproposer.copy_connection import CopyConnection
+from walproposer.errors import WalProposerError
+from walproposer.peer import open_push
+from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+
+ANSWER_TIMEOUT = 30.0  # seconds
+
+
+class HandWrittenProposer:
+    """A context manager: in the middle of START_WAL_PUSH, and nothing was said yet.
+
+    Raises WalProposerError when the safekeeper refuses the command.
+    """
+
+    def __init__(self, address: str, timeline: TimelineId) -> None:
+        self._copy = CopyConnection(open_push(SafekeeperAddress.parse(address), timeline, ""))
+        self._answers: list[SafekeeperMessage] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._copy.close()
+
+    def send(self, *messages: ProposerMessage) -> None:
+        for message in messages:
+            self._copy.send(encode(message))
+
+    def receive(self) -> SafekeeperMessage:
+        """The next answer. Raises the WalProposerError that ended the stream, TimeoutError."""
+        deadline = time.monotonic() + ANSWER_TIMEOUT
+        while not self._answers:
+            if self._copy.end is not None:
+                raise self._copy.end
+            if not select.select([self._copy], [], [], deadline - time.monotonic())[0]:
+                raise TimeoutError("the safekeeper neither answers nor refuses")
+            self._answers += map(decode_safekeeper_message, self._copy.receive())
+        return self._answers.pop(0)
+
+    def ask(self, message: ProposerMessage) -> SafekeeperMessage:
+        """Send one message, return its answer."""
+        self.send(message)
+        return self.receive()
+
+    def refusal(self, *messages: ProposerMessage) -> WalProposerError:
+        """Send, and return the error that ends the stream; answers before it are passed over."""
+        self.send(*messages)
+        try:
+            while True:
+                self.receive()
+        except WalProposerError as error:
+            return error
+
+
+def command(address: str, name: str, **options: str) -> list[dict[str, str]]:
+    """Run one command of ours on a safekeeper. Raises WalProposerError with its words."""
+    return SafekeeperClient(SafekeeperAddress.parse(address)).command(name, options)
+
+
+def named(timeline: TimelineId) -> dict[str, str]:
+    """The options that name a timeline."""
+    return {"tenant_id": timeline.tenant_id.hex(), "timeline_id": timeline.timeline_id.hex()}
+
+
+def create_timeline(
+    address: str,
+    timeline: TimelineId,
+    server: ServerFacts,
+    *,
+    members: tuple[int, ...],
+    start_lsn: int,
+    activate: bool = True,
+) -> None:
+    """Both steps of a creation, on one safekeeper only."""
+    command(
+        address,
+        "CREATE_TIMELINE",
+        **named(timeline),
+        system_id=str(server.system_id),
+        pg_version=str(server.pg_version),
+        wal_seg_size=str(server.wal_seg_size),
+        start_lsn=str(Lsn(start_lsn)),
+        tli="1",
+        generation="1",
+        members=",".join(map(str, members)),
+    )
+    if activate:
+        command(address, "ACTIVATE_TIMELINE", **named(timeline))
+
+
+# ---- what a status says, as values
+
+
+def timeline_id(status: dict[str, Any]) -> TimelineId:
+    return TimelineId(
+        parse_id(status["tenant_id"], "tenant id"), parse_id(status["timeline_id"], "timeline id")
+    )
+
+
+def node_id(status: dict[str, Any]) -> NodeId:
+    """From `{"term": 1, "uuid": "..."}`."""
+    return NodeId(status["term"], parse_id(status["uuid"], "proposer uuid"))
+
+
+def lawful_greeting(status: dict[str, Any], **changes: Any) -> ProposerGreeting:
+    """The greeting that a timeline with this status accepts, with some fields changed."""
+    membership = status["membership"]
+    greeting = ProposerGreeting(
+        protocol_version=PROTOCOL_VERSION,
+        timeline=timeline_id(status),
+        server=ServerFacts(int(status["system_id"]), status["pg_version"], status["wal_seg_size"]),
+        proposer_uuid=b"written by hand!",
+        membership=Membership(membership["generation"], tuple(membership["members"])),
+    )
+    return replace(greeting, **changes)
+
+
+def promise(safekeeper: SafekeeperProcess, timeline: TimelineId | None = None) -> NodeId:
+    """Whom a safekeeper has promised to follow."""
+    status = safekeeper.timeline(timeline.timeline_id.hex() if timeline else None)
+    assert status is not None
+    return node_id(status["promised"])
