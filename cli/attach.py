@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import ssl
+from dataclasses import replace
+from pathlib import Path
+
 import click
 
-from cli.output import EXIT_FAILED, EXIT_FENCED, EXIT_UNREACHABLE, CommandError
-from cli.parameters import HostPort, TimelineName, safekeepers_option, with_conninfo
+from cli.listening import Access, HostPort, access_options
+from cli.output import CommandError
+from cli.parameters import (
+    primary_option,
+    safekeepers_option,
+    slot_option,
+    timeline_option,
+    with_conninfo,
+)
 from consensus.ids import TimelineId
+from pgwire.blocking import server_tls_context
 from telemetry.status_server import HttpListener, ListenError, StatusServer
 from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
-from walproposer.errors import Fenced, Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.service import WalProposer
+from walproposer.slot_guard import slot_dropped_on_failure
 from walproposer.synchronous_standby import reset, setting_statement
 from walproposer.upstream import PrimaryAddress
 
 
-def command_error(error: WalProposerError) -> CommandError:
-    """The library's error as the command's end."""
-    codes = {Fenced: EXIT_FENCED, Unreachable: EXIT_UNREACHABLE}
-    return CommandError(str(error), error.hint, codes.get(type(error), EXIT_FAILED))
-
-
 @click.command()
-@click.option("--primary", required=True, help="DSN of the primary (a role with REPLICATION).")
+@primary_option()
 @safekeepers_option
-@click.option("--timeline", type=TimelineName(), help="TENANT/TIMELINE, when there are several.")
-@click.option("--slot", default="walproposer", show_default=True, help="Physical slot to use.")
+@timeline_option
+@slot_option
 @click.option(
     "--application-name",
     default="walproposer",
@@ -46,6 +52,7 @@ def command_error(error: WalProposerError) -> CommandError:
     show_default=True,
     help="Address for status, metrics and health.",
 )
+@access_options
 def attach(
     primary: str,
     safekeepers: tuple[SafekeeperAddress, ...],
@@ -55,43 +62,62 @@ def attach(
     application_name: str,
     configure: bool,
     http: tuple[str, int],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    auth_file: Path | None,
 ) -> None:
     """Attach to a primary and run its proposer in the foreground.
 
-    Creates the timeline on all safekeepers if this primary has none there yet.
+    Creates the timeline on all safekeepers if this primary has none there yet; prints its name.
     """
     config = ProposerConfig(
         primary=PrimaryAddress(primary, slot, application_name),
         safekeepers=with_conninfo(safekeepers, safekeeper_conninfo),
         timeline=timeline,
         configure=configure,
-        http=f"{http[0]}:{http[1]}",
     )
+    listener = _http_listener(http, Access.read(tls_cert, tls_key, auth_file))
     proposer = WalProposer(config, StopSignal().install())
     try:
-        found = proposer.prepare()
-        click.echo(f"timeline {found.timeline}")
-        if not configure:
-            click.echo(f"once streaming, run: {setting_statement(application_name)}")
-        with StatusServer(HttpListener(*http), proposer.pages()):
+        with StatusServer(listener, proposer.pages()) as server:
+            proposer.config = replace(config, http=_page_address(listener, server.port))
+            with slot_dropped_on_failure(config.primary):
+                found = proposer.prepare()
+            click.echo(f"timeline {found.timeline}")
+            if not configure:
+                hint = f"once streaming, run: {setting_statement(application_name)}"
+                click.echo(hint, err=True)
             proposer.run()
-    except WalProposerError as error:
-        raise command_error(error) from error
     except ListenError as error:
         raise CommandError(str(error), "Choose another --http.") from error
 
 
+def _http_listener(http: tuple[str, int], access: Access) -> HttpListener:
+    """Raises CommandError when the certificate cannot be used."""
+    context = None
+    if access.certificate is not None:
+        try:
+            context = server_tls_context(str(access.certificate), str(access.key))
+        except (OSError, ssl.SSLError) as error:
+            raise CommandError(f"could not load the TLS certificate: {error}") from error
+    check = access.accepts if access.verifiers is not None else None
+    return HttpListener(*http, context, check)
+
+
+def _page_address(listener: HttpListener, port: int) -> str:
+    """How the safekeepers are told to name our status page."""
+    host = f"[{listener.host}]" if ":" in listener.host else listener.host
+    return f"{'https://' if listener.ssl_context is not None else ''}{host}:{port}"
+
+
 @click.command()
-@click.option("--primary", required=True, help="DSN of the primary.")
-@click.option("--slot", default="walproposer", show_default=True, help="Physical slot in use.")
+@primary_option()
+@slot_option
 @click.option("--drop-slot", is_flag=True, help="Drop the slot too: its WAL is no longer held.")
 def detach(primary: str, slot: str, drop_slot: bool) -> None:
     """Let commits of a primary no longer wait for a quorum.
 
     Resets synchronous_standby_names. Stop the proposer before you drop the slot.
     """
-    try:
-        for line in reset(PrimaryAddress(primary, slot), drop_slot):
-            click.echo(line)
-    except WalProposerError as error:
-        raise command_error(error) from error
+    for line in reset(PrimaryAddress(primary, slot), drop_slot):
+        click.echo(line)

@@ -1,42 +1,66 @@
-"""`sk`: the group of all commands, and what they share: config file, environment, logs.
+"""`sk`: the group of all commands, and what they share: config file, environment, logs, errors.
 
 Every option can be given as a flag, as an environment variable (`SK_<COMMAND>_<OPTION>`), or in a
-TOML file with a table per command; in this order of precedence.
+TOML file (`config_file.py`); in this order of precedence. A command's module is imported when the
+command is called, so that a safekeeper does not carry what `sk demo` needs.
 """
 
 from __future__ import annotations
 
-import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cli.attach import attach, detach
-from cli.safekeeper import safekeeper
+from cli.config_file import load_config
+from cli.output import LIBRARY_ERRORS, command_error
 from telemetry.logs import LogFormat, configure_logs
 
-
-def _read_config(path: Path) -> dict[str, Any]:
-    """The TOML file as click's default_map: tables are commands, dashes may be underscores."""
-    try:
-        return _with_underscores(tomllib.loads(path.read_text()))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise click.UsageError(f'could not read config file "{path}": {error}') from error
-
-
-def _with_underscores(table: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key.replace("-", "_") if not isinstance(value, dict) else key: _with_underscores(value)
-        if isinstance(value, dict)
-        else value
-        for key, value in table.items()
-    }
+#: name: the module and the command in it, in the order of the help.
+COMMANDS = {
+    "safekeeper": "cli.safekeeper:safekeeper",
+    "attach": "cli.attach:attach",
+    "detach": "cli.attach:detach",
+    "status": "cli.status:status",
+    "check": "cli.check:check",
+    "timeline": "cli.timeline:timeline",
+    "elect": "cli.elect:elect",
+    "dev": "cli.dev:dev",
+    "demo": "cli.demo:demo",
+}
 
 
-@click.group(context_settings={"auto_envvar_prefix": "SK", "max_content_width": 100})
+class SkGroup(click.Group):
+    """Imports the commands when they are needed, and ends them with one sentence on an error."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except LIBRARY_ERRORS as error:
+            raise command_error(error) from error
+
+
+@click.group(cls=SkGroup, context_settings={"auto_envvar_prefix": "SK", "max_content_width": 100})
 @click.version_option(package_name="quorum-wal", prog_name="sk")
-@click.option("--config", type=click.Path(path_type=Path), help="TOML file with a table a command.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    callback=load_config,
+    help="TOML file with a table per command.",
+)
 @click.option(
     "--log-format",
     type=click.Choice([f.value for f in LogFormat]),
@@ -51,16 +75,9 @@ def _with_underscores(table: dict[str, Any]) -> dict[str, Any]:
     show_default=True,
     help="The least important events to log.",
 )
-@click.pass_context
-def cli(context: click.Context, config: Path | None, log_format: str, log_level: str) -> None:
+def cli(log_format: str, log_level: str) -> None:
     """Quorum-durable WAL for an unmodified Postgres."""
     configure_logs(LogFormat(log_format), log_level)
-    if config is not None:
-        context.default_map = _read_config(config)
-
-
-for command in (safekeeper, attach, detach):
-    cli.add_command(command)
 
 
 def main() -> None:

@@ -1,31 +1,54 @@
-"""How the command ends: errors with a hint and an exit code, JSON or tables for data.
+"""How a command ends and what it prints: errors with a hint and an exit code, JSON or tables.
 
-Exit codes: 0 all is well; 1 something refused or failed; 2 wrong usage; 3 commits cannot proceed
-(`sk status`) or a check failed (`sk check`); 4 somebody cannot be reached; 5 fenced: another
-proposer took over.
+    0    all is well
+    1    something refused or failed; `sk demo`: something acknowledged was lost
+    2    wrong usage: a flag, an environment variable or the config file
+    3    `sk status`: commits cannot proceed; `sk check`: a check failed
+    4    somebody who is needed cannot be reached
+    5    fenced: another proposer took over
+    130  interrupted (`sk demo`)
+
+Data goes to stdout. Errors go to stderr: one sentence, and a hint when there is something to do.
 """
 
 from __future__ import annotations
 
 import sys
+from enum import IntEnum
 from typing import Any
 
 import click
 import msgspec
+from rich.console import Console
+from rich.table import Table
 
-EXIT_FAILED = 1
-EXIT_BLOCKED = 3
-EXIT_UNREACHABLE = 4
-EXIT_FENCED = 5
+from consensus.errors import ConsensusError
+from pg_fixtures.errors import FixtureError
+from pgwal.errors import WalError
+from safekeeper.errors import SafekeeperError
+from walproposer.errors import Fenced, Unreachable, WalProposerError
+
+# Tables are not wrapped for a pipe: a program or `less -S` reads them.
+PIPE_COLUMNS = 250
+
+
+class ExitCode(IntEnum):
+    """The table above; 2 is click's own."""
+
+    FAILED = 1
+    BLOCKED = 3
+    UNREACHABLE = 4
+    FENCED = 5
+    INTERRUPTED = 130
 
 
 class CommandError(click.ClickException):
     """One sentence, a hint, an exit code."""
 
-    def __init__(self, message: str, hint: str = "", exit_code: int = EXIT_FAILED) -> None:
+    def __init__(self, message: str, hint: str = "", exit_code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(message)
         self.hint = hint
-        self.exit_code = exit_code  # type: ignore[misc]  # click means it so
+        self.exit_code = int(exit_code)  # type: ignore[misc]  # click means it so
 
     def show(self, file: Any = None) -> None:
         click.echo(f"sk: error: {self.message}", file=file or sys.stderr)
@@ -33,6 +56,30 @@ class CommandError(click.ClickException):
             click.echo(f"hint: {self.hint}", file=file or sys.stderr)
 
 
+#: What the libraries raise for the world's faults; anything else is a bug and shows itself.
+LIBRARY_ERRORS = (WalProposerError, SafekeeperError, FixtureError, ConsensusError, WalError)
+
+
+def command_error(error: Exception) -> CommandError:
+    """A library's error as the command's end."""
+    codes = {Fenced: ExitCode.FENCED, Unreachable: ExitCode.UNREACHABLE}
+    code = codes.get(type(error), ExitCode.FAILED)
+    return CommandError(" ".join(str(error).split()), getattr(error, "hint", ""), code)
+
+
 def print_json(value: Any) -> None:
     """Indented JSON on stdout."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def console() -> Console:
+    """stdout, as wide as the terminal; colours only there."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+
+
+def plain_table(*columns: str) -> Table:
+    """A table without lines, its cells never broken."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table

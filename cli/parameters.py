@@ -1,4 +1,4 @@
-"""Types and options that several commands share."""
+"""Types and options that several commands share: safekeepers, timelines, connection strings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from consensus.errors import MessageError
 from consensus.ids import TimelineId, parse_id
@@ -15,18 +17,23 @@ from walproposer.safekeeper_client import SafekeeperAddress
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class HostPort(click.ParamType[tuple[str, int]]):
-    """`HOST:PORT`, `[V6]:PORT`."""
+class Dsn(click.ParamType[str]):
+    """A libpq connection string or URI. Messages never contain any of it: it may hold a password,
+    and a mistake may have put the password anywhere."""
 
-    name = "host:port"
+    name = "dsn"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        host, _, port = str(value).rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            self.fail(f'"{value}" is not HOST:PORT', param, ctx)
-        return host.removeprefix("[").removesuffix("]"), int(port)
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        try:
+            conninfo_to_dict(str(value))
+        except psycopg.Error:
+            self.fail(
+                'not a libpq connection string; expected "host=... dbname=..." with values that '
+                "contain spaces in single quotes, or postgresql://user@host:port/dbname",
+                param,
+                ctx,
+            )
+        return str(value)
 
 
 class Safekeepers(click.ParamType[tuple[SafekeeperAddress, ...]]):
@@ -62,10 +69,28 @@ class TimelineName(click.ParamType[TimelineId]):
             self.fail(str(error), param, ctx)
 
 
+def primary_option(*, required: bool = True) -> Callable[[F], F]:
+    """--primary DSN."""
+    return click.option(
+        "--primary",
+        type=Dsn(),
+        required=required,
+        help="DSN of the primary (a role with REPLICATION).",
+    )
+
+
+def slot_option(function: F) -> F:
+    """--slot."""
+    return click.option(
+        "--slot", default="walproposer", show_default=True, help="Physical slot on the primary."
+    )(function)
+
+
 def safekeepers_option(function: F) -> F:
     """--safekeepers A,B,C, and how to connect to them."""
     conninfo = click.option(
         "--safekeeper-conninfo",
+        type=Dsn(),
         default="",
         help="libpq settings for safekeeper connections: sslmode, user, passfile, ...",
     )
@@ -76,6 +101,18 @@ def safekeepers_option(function: F) -> F:
         help="The members' addresses: HOST:PORT,HOST:PORT,...",
     )
     return safekeepers(conninfo(function))
+
+
+def timeline_option(function: F) -> F:
+    """--timeline."""
+    return click.option(
+        "--timeline", type=TimelineName(), help="TENANT/TIMELINE, when there are several."
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """--json."""
+    return click.option("--json", is_flag=True, help="Print JSON.")(function)
 
 
 def with_conninfo(

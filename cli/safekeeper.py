@@ -1,20 +1,22 @@
-"""`sk safekeeper`: run one."""
+"""`sk safekeeper`: run one, and make the passwords it asks for."""
 
 from __future__ import annotations
 
+import secrets
+import sys
 from pathlib import Path
 
 import click
 
+from cli.listening import Access, HostPort, access_options
 from cli.output import CommandError
-from cli.parameters import HostPort
-from pgwire.auth import ScramVerifier
-from pgwire.errors import WireError
+from pgwire.auth import make_verifier
 from safekeeper.config import SafekeeperConfig
-from safekeeper.errors import SafekeeperError
 from safekeeper.service import Safekeeper
 from telemetry.status_server import ListenError
 from telemetry.stop_signal import StopSignal
+
+SALT_BYTES = 16  # as Postgres takes them: SCRAM_DEFAULT_SALT_LEN
 
 
 @click.group()
@@ -23,9 +25,7 @@ def safekeeper() -> None:
 
 
 @safekeeper.command()
-@click.option(
-    "--id", "safekeeper_id", type=click.IntRange(1), required=True, help="Unique member id."
-)
+@click.option("--id", type=click.IntRange(1), required=True, help="Unique member id.")
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), required=True, help="Where its WAL is kept."
 )
@@ -43,15 +43,9 @@ def safekeeper() -> None:
     show_default=True,
     help="Address for status, metrics and health.",
 )
-@click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate; demands TLS.")
-@click.option("--tls-key", type=click.Path(path_type=Path), help="Private key of --tls-cert.")
-@click.option(
-    "--auth-file",
-    type=click.Path(path_type=Path),
-    help="Lines of user:SCRAM-verifier (as in pg_authid); demands SCRAM-SHA-256.",
-)
+@access_options
 def run(
-    safekeeper_id: int,
+    id: int,
     data_dir: Path,
     listen: tuple[str, int],
     http: tuple[str, int],
@@ -60,44 +54,40 @@ def run(
     auth_file: Path | None,
 ) -> None:
     """Run one safekeeper in the foreground until SIGTERM or SIGINT."""
-    if (tls_cert is None) != (tls_key is None):
-        raise click.UsageError("--tls-cert and --tls-key belong together")
+    access = Access.read(tls_cert, tls_key, auth_file)
     config = SafekeeperConfig(
-        safekeeper_id=safekeeper_id,
+        safekeeper_id=id,
         data_dir=data_dir,
         host=listen[0],
         port=listen[1],
         http_host=http[0],
         http_port=http[1],
-        tls_certificate=tls_cert,
-        tls_key=tls_key,
-        verifiers=_read_verifiers(auth_file) if auth_file is not None else None,
+        tls_certificate=access.certificate,
+        tls_key=access.key,
+        verifiers=dict(access.verifiers) if access.verifiers is not None else None,
     )
     stopping = StopSignal().install()
     try:
         with Safekeeper(config):
             stopping.wait()
-    except SafekeeperError as error:
-        raise CommandError(str(error), error.hint) from error
     except ListenError as error:
         raise CommandError(str(error), "Choose another --http.") from error
 
 
-def _read_verifiers(path: Path) -> dict[str, ScramVerifier]:
-    verifiers = {}
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise CommandError(f'could not read "{path}": {error.strerror}') from error
-    for number, line in enumerate(lines, 1):
-        user, _, verifier = line.strip().partition(":")
-        if not user or user.startswith("#"):
-            continue
-        try:
-            verifiers[user] = ScramVerifier.parse(verifier)
-        except (ValueError, WireError) as error:
-            raise CommandError(
-                f'"{path}" line {number}: {error}',
-                "Write user:verifier; SELECT rolname, rolpassword FROM pg_authid shows them.",
-            ) from error
-    return verifiers
+@safekeeper.command("hash-password")
+@click.argument("user")
+def hash_password(user: str) -> None:
+    """Print the line for --auth-file that lets USER in.
+
+    The password is asked for, or read from a pipe: its first line. It is not kept anywhere; the
+    line holds a SCRAM-SHA-256 verifier, from which it cannot be had back.
+    """
+    if not user or set(user) & set(":#\n"):
+        raise click.UsageError('a user name is not empty and has no ":" and no "#"')
+    if sys.stdin.isatty():
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\n")
+    if not password:
+        raise CommandError("the password is empty", "Write it to stdin, as one line.")
+    click.echo(f"{user}:{make_verifier(password, secrets.token_bytes(SALT_BYTES))}")

@@ -12,6 +12,7 @@ from typing import ClassVar
 from consensus.errors import MessageError
 
 ID_BYTES = 16
+TERM_DIGITS_MAX = 20  # of 64 bits
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -30,8 +31,9 @@ class NodeId:
     def parse(cls, text: str) -> NodeId:
         """`NodeId.parse("5/00112233445566778899aabbccddeeff")`. Raises MessageError."""
         term, _, uuid = text.partition("/")
-        if not term.isascii() or not term.isdigit():
-            raise MessageError(f"invalid node id {text!r}: expected term/uuid")
+        # Its digits are counted first: int() refuses thousands of them.
+        if not term.isascii() or not term.isdigit() or len(term) > TERM_DIGITS_MAX:
+            raise MessageError(f"invalid node id {text[:80]!r}: expected term/uuid")
         return cls(int(term), parse_id(uuid, "proposer uuid"))
 
 

@@ -8,6 +8,7 @@
     small_disk        function  (size_bytes) -> SmallDisk, mounted
     failing_disk      function  (only_below) -> FailingDisk
     free_port         function  int
+    initdb_template   session   (binaries, wal_seg_size) -> folder to give to Postgres(template=...)
 
 What a factory has made ends with the test, in reverse order. A machine that lacks something skips
 the test and says why; with SK_REQUIRE_ALL=1 it fails.

@@ -52,7 +52,7 @@ class Postgres:
 
     To end in good order, stop() before. The data folder stays for inspection. A new one is a copy
     of `template`, the folder of a stopped server, or else made by initdb with `wal_seg_size`.
-    `settings` are configure()d before the first start; `env` is added to the server's environment.
+    `settings` are configured before the first start; `env` is added to the server's environment.
     """
 
     def __init__(
@@ -120,11 +120,7 @@ class Postgres:
 
         Raises ProcessEnded (with the tail of the log) when it refuses, DeadlineExceeded.
         """
-        if not self._data.initialized:
-            self.init()
-        if self._first_settings:
-            self.configure(**self._first_settings)
-            self._first_settings = {}
+        self._prepare()
         self._server.start()
         try:
             self.wait_ready(timeout)
@@ -176,7 +172,6 @@ class Postgres:
         """The postmaster's process id. Raises ProcessEnded when it was never started."""
         return self._server.pid
 
-    @property
     def log_text(self) -> str:
         """All that the server has logged, over all its runs."""
         return self._server.log_text()
@@ -189,6 +184,7 @@ class Postgres:
         A running server reloads; on return new sessions have the settings, except those that need a
         restart. Raises ConfigurationError and changes nothing when a running server refuses one.
         """
+        self._prepare()
         before = self._data.settings()
         after = dict(before)
         for name, value in settings.items():
@@ -203,6 +199,15 @@ class Postgres:
                 self._data.write_settings(before)
                 raise ConfigurationError(f"Postgres refuses {', '.join(refused)}")
             self._reload()
+
+    def _prepare(self) -> None:
+        """Make the folder, unless it is there; and take over the constructor's settings, once."""
+        if not self._data.initialized:
+            self.init()
+        if self._first_settings:
+            texts = {name: setting_text(value) for name, value in self._first_settings.items()}
+            self._data.write_settings({**self._data.settings(), **texts})
+            self._first_settings = {}
 
     def _refused_settings(self) -> list[str]:
         """Settings in the files that would neither take effect now nor after a restart."""
@@ -257,7 +262,7 @@ class Postgres:
         """
         with self.connect(**extra) as connection:
             cursor = connection.execute(statement, parameters)
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if cursor.description is not None else []
 
     def flush_lsn(self) -> Lsn:
         """The end of the WAL on this server's disk. Not on a standby."""

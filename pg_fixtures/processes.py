@@ -76,7 +76,7 @@ class ServiceProcess:
     """A context manager: the program runs inside the block and is killed at its end.
 
     The same object can be started again after the program has ended. Standard output and error are
-    appended to `log_path`; `env` is added to our own environment.
+    appended to `log_path`; `env` is added to our own environment, and may be changed between runs.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -55,11 +56,13 @@ class Traffic:
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """One connection, from its accept() on. `lossy`: bytes of it were dropped; it has a hole."""
+    """One connection, from its accept() on."""
 
     client: socket.socket
+    service: socket.socket
     task: asyncio.Task[None] | None = None
-    lossy: bool = False
+    lossy: bool = False  # bytes of it were dropped: it has a hole
+    ended_in_order: bool = False
 
 
 class TcpProxy:
@@ -72,7 +75,7 @@ class TcpProxy:
         self._links: set[_Link] = set()
         self._dropped: set[Direction] = set()
         self._delay = 0.0
-        self._listening: asyncio.Task[None] | None = None
+        self._listener: socket.socket | None = None
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"proxy {self.port}", daemon=True)
 
@@ -130,7 +133,7 @@ class TcpProxy:
         self._delay = seconds
 
     def restore(self) -> None:
-        """End every fault: pass everything again, at once."""
+        """End every fault. What is under way with a delay still arrives late."""
         self._obey(self._restore())
 
     def close(self) -> None:
@@ -158,9 +161,10 @@ class TcpProxy:
         asyncio.run_coroutine_threadsafe(command, self._loop).result(COMMAND_TIMEOUT)
 
     async def _cut(self) -> None:
-        if self._listening is not None:
-            await _cancel(self._listening)
-            self._listening = None
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
         await _cancel(*(link.task for link in self._links if link.task is not None))
 
     async def _stall(self, direction: Direction | None) -> None:
@@ -181,51 +185,53 @@ class TcpProxy:
         await self._listen()
 
     async def _listen(self) -> None:
-        if self._listening is None:
-            listener = socket.create_server((HOST, self.port))
-            listener.setblocking(False)
-            self._listening = asyncio.create_task(self._accept(listener))
+        if self._listener is None:
+            self._listener = socket.create_server((HOST, self.port))
+            self._listener.setblocking(False)
+            # Not sock_accept(): cancelled at the wrong moment, it forgets an accepted connection.
+            self._loop.add_reader(self._listener, self._accept, self._listener)
 
-    async def _accept(self, listener: socket.socket) -> None:
-        with listener:
-            while True:
-                client, _ = await self._loop.sock_accept(listener)
-                self.traffic.connections += 1
-                link = _Link(client)
-                self._links.add(link)
-                link.task = asyncio.create_task(self._serve(link))
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            client, _ = listener.accept()
+        except BlockingIOError:
+            return  # the client has gone already
+        self.traffic.connections += 1
+        link = _Link(client, socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        self._links.add(link)
+        link.task = self._loop.create_task(self._serve(link))
+        # Not in a finally: a task that is cancelled before its first step has none.
+        link.task.add_done_callback(partial(self._close_link, link))
+
+    def _close_link(self, link: _Link, _: asyncio.Task[None]) -> None:
+        for end in (link.client, link.service):
+            if not link.ended_in_order:
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+            end.close()
+        self._links.discard(link)
 
     async def _serve(self, link: _Link) -> None:
-        """One connection from accept to close. When it does not end in good order, it is reset."""
-        service = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        in_good_order = False
         try:
-            await self._carry(link, service)
-            in_good_order = True
+            await self._carry(link)
+            link.ended_in_order = True
         except* OSError:
-            pass  # the service is not there, or one end was reset: so is the other
-        finally:
-            for end in (link.client, service):
-                if not in_good_order:
-                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
-                end.close()
-            self._links.discard(link)
+            pass  # the service is not there, or one end was reset: then so is the other
 
-    async def _carry(self, link: _Link, service: socket.socket) -> None:
-        for end in (link.client, service):
+    async def _carry(self, link: _Link) -> None:
+        for end in (link.client, link.service):
             end.setblocking(False)
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for gate in self._open_gates.values():
             await gate.wait()
         try:
-            await self._loop.sock_connect(service, self.target)
+            await self._loop.sock_connect(link.service, self.target)
         except OSError:
             self.traffic.refused += 1
             raise
         async with asyncio.TaskGroup() as group:
             for direction, source, sink in (
-                (Direction.TO_SERVICE, link.client, service),
-                (Direction.TO_CLIENT, service, link.client),
+                (Direction.TO_SERVICE, link.client, link.service),
+                (Direction.TO_CLIENT, link.service, link.client),
             ):
                 queue: _Queue = asyncio.Queue(QUEUE_CHUNKS)
                 group.create_task(self._read(source, queue))

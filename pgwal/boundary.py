@@ -16,7 +16,8 @@ would find it. Two shapes make it more than a look at the last header:
 
 - A record as long as a page or longer: pages that hold nothing but its middle.
 - XLOG_SWITCH, whose record ends with its segment. What lies between is shipped with it: pages of
-  zeros, or, when the primary crashed before it had written them, stale pages of the recycled file.
+  zeros, or, when the primary crashed before it had written them, stale pages of the recycled file,
+  which carry other addresses.
 
 The WAL is the primary's own, flushed and unbroken: CRCs are not checked.
 """
@@ -27,11 +28,7 @@ import struct
 
 from pgwal.errors import WalFormatError
 from pgwal.lsn import format_lsn
-from pgwal.page import (
-    WAL_PAGE_SIZE,
-    XLP_CONTRECORD,
-    page_header_size,
-)
+from pgwal.page import WAL_PAGE_SIZE, XLP_CONTRECORD, page_header_size
 from pgwal.record import RECORD_HEADER_SIZE, aligned, check_record_length, record_end_lsn
 from pgwal.segment import check_wal_seg_size
 from pgwal.versions import wal_version
@@ -47,7 +44,11 @@ _SWITCH_REST_MAX = 16
 
 
 class BoundaryFinder:
-    """Told the chunks in order; the first begins on a record boundary, `start_lsn`."""
+    """Is told the chunks in order; the first begins on a record boundary, `start_lsn`.
+
+    Costs about a microsecond for an end inside a page, else a page or two of record lengths,
+    however long the chunk is; keeps no bytes.
+    """
 
     def __init__(self, start_lsn: int, *, wal_seg_size: int, version_major: int) -> None:
         check_wal_seg_size(wal_seg_size)
@@ -59,7 +60,7 @@ class BoundaryFinder:
         #: Set while inside the padding of a switch: the end of that padding.
         self._padding_end_lsn: int | None = None
 
-    def feed(self, begin_lsn: int, data: bytes | memoryview) -> int:
+    def feed(self, begin_lsn: int, data: bytes | bytearray | memoryview) -> int:
         """Takes the chunk that begins where the last one ended; returns `record_end_lsn`.
 
         Raises WalFormatError for a gap between chunks, or if the bytes cannot be WAL.
@@ -69,6 +70,12 @@ class BoundaryFinder:
                 begin_lsn,
                 f"WAL begins at {format_lsn(begin_lsn)}, expected {format_lsn(self.end_lsn)}",
             )
+        if len(data) % 8:
+            raise WalFormatError(
+                begin_lsn,
+                f"WAL at {format_lsn(begin_lsn)} is {len(data)} bytes long, "
+                "expected a multiple of 8",
+            )
         self.end_lsn = begin_lsn + len(data)
         if self.end_lsn % WAL_PAGE_SIZE:
             self.record_end_lsn = self.end_lsn
@@ -77,7 +84,7 @@ class BoundaryFinder:
             self._decide(begin_lsn, data)
         return self.record_end_lsn
 
-    def _decide(self, begin_lsn: int, data: bytes | memoryview) -> None:
+    def _decide(self, begin_lsn: int, data: bytes | bytearray | memoryview) -> None:
         """The end is on a page boundary: is it inside a record?"""
         floor_lsn = begin_lsn
         if self._padding_end_lsn is not None:
@@ -90,7 +97,7 @@ class BoundaryFinder:
             self._walk_lengths(begin_lsn, data, boundary_lsn)
 
     def _find_sure_boundary(
-        self, begin_lsn: int, data: bytes | memoryview, floor_lsn: int
+        self, begin_lsn: int, data: bytes | bytearray | memoryview, floor_lsn: int
     ) -> int | None:
         """The boundary that the last trustworthy page header tells of, at or above `floor_lsn`.
 
@@ -116,9 +123,7 @@ class BoundaryFinder:
                     return rest_end_lsn
                 else:
                     unsure_lsn = rest_end_lsn
-            elif page_lsn > floor_lsn:
-                unsure_lsn = None
-            else:
+            elif page_lsn == floor_lsn:
                 raise WalFormatError(
                     page_lsn,
                     f"invalid page header at {format_lsn(page_lsn)}: magic number {magic:04X} "
@@ -127,7 +132,9 @@ class BoundaryFinder:
             page_lsn -= WAL_PAGE_SIZE
         return floor_lsn if floor_lsn % WAL_PAGE_SIZE else None
 
-    def _walk_lengths(self, begin_lsn: int, data: bytes | memoryview, boundary_lsn: int) -> None:
+    def _walk_lengths(
+        self, begin_lsn: int, data: bytes | bytearray | memoryview, boundary_lsn: int
+    ) -> None:
         """Steps from record to record, from a boundary to the last one at or below `end_lsn`."""
         end_lsn, wal_seg_size = self.end_lsn, self._wal_seg_size
         while boundary_lsn < end_lsn:

@@ -20,6 +20,9 @@ from pgwal.lsn import Lsn, format_lsn
 _LINE = re.compile(r"\s*(?P<tli>\d+)(?:\s+(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8}))?")
 _FILE_NAME = re.compile(r"(?P<tli>[0-9A-F]{8})\.history")
 
+TLI_MAX = (1 << 32) - 1
+
+_HINT_RANGE = f"Timelines are numbered from 1 to {TLI_MAX}."
 _HINT_TLI = "Expected a numeric timeline ID."
 _HINT_LSN = "Expected a write-ahead log switchpoint location."
 _HINT_ORDER = "Timeline IDs must be in increasing sequence."
@@ -40,13 +43,15 @@ class TimelineSwitch:
 class TimelineHistory:
     """The ancestors of timeline `tli`, oldest first; timeline 1 has none.
 
-    Invariant: ids increase and stay below `tli`; switch positions never go back.
+    Invariant: ids increase and stay below `tli`, which has 32 bits; switch positions never go back.
     """
 
     tli: int
     entries: tuple[TimelineSwitch, ...] = ()
 
     def __post_init__(self) -> None:
+        if not 1 <= self.tli <= TLI_MAX:
+            raise TimelineHistoryError(f"timeline {self.tli} does not exist", hint=_HINT_RANGE)
         for before, entry in zip(self.entries, self.entries[1:], strict=False):
             if entry.tli <= before.tli:
                 raise _invalid(entry, _HINT_ORDER)

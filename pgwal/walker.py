@@ -115,7 +115,7 @@ class RecordWalker:
         """Where the next fed byte sits."""
         return self._buffer_lsn + len(self._buffer)
 
-    def feed(self, data: bytes | memoryview) -> None:
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Takes the bytes at `fed_lsn`; any length."""
         unread = self.fed_lsn - self._lsn
         if unread > 0:

@@ -124,10 +124,7 @@ class Acceptor:
         if greeting.timeline != control.timeline:
             return f"greeting for timeline {greeting.timeline} on {control.timeline}", ""
         if not control.active:
-            return (
-                f"timeline {control.timeline} is not active: its creation did not finish",
-                "Run 'sk timeline create' (or 'sk attach') again.",
-            )
+            return _inactive_problem(control)
         if theirs.system_id != ours.system_id:
             return (
                 f"primary has system identifier {theirs.system_id}, "
@@ -144,6 +141,8 @@ class Acceptor:
 
     def _vote(self, connection: int, request: VoteRequest) -> list[Action]:
         """Rule 2. Flush, then persist the promise, then answer: a vote outlives a power loss."""
+        if not self.control.active:
+            return [self._inactive(connection)]
         if request.generation != self.control.membership.generation:
             return [self._wrong_generation(connection, request.generation)]
         actions: list[Action] = []
@@ -176,6 +175,8 @@ class Acceptor:
 
     def _elected(self, connection: int, elected: Elected) -> list[Action]:
         """Rule 3. Promise, truncate, adopt the whole history: in this order on disk."""
+        if not self.control.active:
+            return [self._inactive(connection)]
         if elected.generation != self.control.membership.generation:
             return [self._wrong_generation(connection, elected.generation)]
         if elected.node_id < self.control.promised:
@@ -213,6 +214,12 @@ class Acceptor:
             return (
                 f"timeline starts at {format_lsn(control.timeline_start_lsn)}, proposer says "
                 f"{format_lsn(elected.timeline_start_lsn)}"
+            )
+        ballots = [entry.node_id for entry in elected.term_history.entries]
+        if ballots[-1:] != [elected.node_id]:
+            return (
+                f"term history {elected.term_history} of proposer {elected.node_id} does not end "
+                "with it"
             )
         history = control.term_history.clipped(self.flush_lsn)
         try:
@@ -318,6 +325,9 @@ class Acceptor:
             self.commit_lsn,
         )
 
+    def _inactive(self, connection: int) -> Refuse:
+        return Refuse(connection, MISMATCH, *_inactive_problem(self.control))
+
     def _wrong_generation(self, connection: int, generation: int) -> Refuse:
         ours = self.control.membership.generation
         return Refuse(
@@ -325,6 +335,13 @@ class Acceptor:
             WRONG_STATE,
             f"proposer is at membership generation {generation}, not {ours}",
         )
+
+
+def _inactive_problem(control: ControlState) -> tuple[str, str]:
+    return (
+        f"timeline {control.timeline} is not active: its creation did not finish",
+        "Run 'sk timeline create' (or 'sk attach') again.",
+    )
 
 
 def _membership_problem(theirs: Membership, ours: Membership) -> tuple[str, str] | None:

@@ -31,27 +31,26 @@ _POSTGRES_EPOCH_US = 946_684_800_000_000
 class WalSender:
     """One reader. `node_id` makes it a donor's reader."""
 
-    def __init__(self, timeline: Timeline, stream: CopyStream, node_id: NodeId | None) -> None:
+    def __init__(self, timeline: Timeline, node_id: NodeId | None) -> None:
         self._timeline = timeline
-        self._stream = stream
         self._node_id = node_id
 
-    def run(self, start_lsn: int) -> None:
+    def run(self, stream: CopyStream, start_lsn: int) -> None:
         """Until the reader leaves. Raises SafekeeperError when it must be sent away."""
-        self._check_start(start_lsn)
         sent_lsn = start_lsn
         try:
             while True:
                 limit_lsn = self._limit_lsn()
                 if sent_lsn >= limit_lsn:
-                    self._wait(sent_lsn)
+                    self._wait(stream, sent_lsn)
                     continue
-                sent_lsn = self._send(sent_lsn, limit_lsn)
-                self._take_answers()
+                sent_lsn = self._send(stream, sent_lsn, limit_lsn)
+                _take_answers(stream)
         except CopyEnded:
             return
 
-    def _check_start(self, start_lsn: int) -> None:
+    def check_start(self, start_lsn: int) -> None:
+        """Before the stream begins. Raises SafekeeperError."""
         oldest_lsn = self._timeline.control.local_start_lsn
         if start_lsn < oldest_lsn:
             raise SafekeeperError(
@@ -82,7 +81,7 @@ class WalSender:
             )
         return positions.flush_lsn
 
-    def _send(self, begin_lsn: int, limit_lsn: int) -> int:
+    def _send(self, stream: CopyStream, begin_lsn: int, limit_lsn: int) -> int:
         end_lsn = begin_lsn + SEND_BYTES_MAX
         end_lsn = limit_lsn if end_lsn >= limit_lsn else end_lsn - end_lsn % WAL_PAGE_SIZE
         wal = self._timeline.store.read(begin_lsn, end_lsn - begin_lsn)
@@ -92,10 +91,10 @@ class WalSender:
                 sqlstate="58P01",
             )
         header = _XLOG_DATA.pack(b"w", begin_lsn, limit_lsn, _now_us())
-        self._stream.send(header, wal)
+        stream.send(header, wal)
         return begin_lsn + len(wal)
 
-    def _wait(self, sent_lsn: int) -> None:
+    def _wait(self, stream: CopyStream, sent_lsn: int) -> None:
         """Until there is more to send, or it is time for a keepalive."""
         timeline = self._timeline
         with timeline.positions_changed:
@@ -103,13 +102,14 @@ class WalSender:
                 lambda: self._limit_lsn() > sent_lsn, KEEPALIVE_SECONDS
             )
         if self._limit_lsn() <= sent_lsn:
-            self._stream.send(_KEEPALIVE.pack(b"k", sent_lsn, _now_us(), 0))
-            self._take_answers()
+            stream.send(_KEEPALIVE.pack(b"k", sent_lsn, _now_us(), 0))
+            _take_answers(stream)
 
-    def _take_answers(self) -> None:
-        """Status updates are read so that they do not pile up; a closed connection is noticed."""
-        while self._stream.has_buffered() or select.select([self._stream], [], [], 0)[0]:
-            self._stream.drain()
+
+def _take_answers(stream: CopyStream) -> None:
+    """Status updates are read so that they do not pile up; a closed connection is noticed."""
+    while stream.has_buffered() or select.select([stream], [], [], 0)[0]:
+        stream.drain()
 
 
 def _now_us() -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from consensus.errors import ConsensusError, MessageError
+from consensus.errors import ConsensusError
 from consensus.ids import NodeId, TimelineId, parse_id
 from consensus.membership import Membership
 from consensus.messages import ServerFacts
@@ -35,6 +35,8 @@ log = structlog.get_logger()
 
 FEATURE_NOT_SUPPORTED = "0A000"
 INVALID_PARAMETER = "22023"
+
+DECIMAL_DIGITS_MAX = 20  # of 64 bits
 
 
 class ClientSession:
@@ -110,9 +112,9 @@ class ClientSession:
     def _start_replication(self, command: StartReplication) -> None:
         timeline = self._timeline(self._session.parameters)
         node_id = command.options.get("node_id")
-        stream = self._session.start_copy_both()
-        sender = WalSender(timeline, stream, NodeId.parse(node_id) if node_id else None)
-        sender.run(command.start_lsn)
+        sender = WalSender(timeline, NodeId.parse(node_id) if node_id else None)
+        sender.check_start(command.start_lsn)
+        sender.run(self._session.start_copy_both(), command.start_lsn)
 
     # ---- answers in rows
 
@@ -133,7 +135,7 @@ class ClientSession:
         self._safekeeper.timelines.create(
             timeline_id_of(options),
             ServerFacts(
-                _integer(options, "system_id"),
+                _integer(options, "system_id", bits=64),
                 _integer(options, "pg_version"),
                 _integer(options, "wal_seg_size"),
             ),
@@ -159,7 +161,7 @@ class ClientSession:
 
 
 def timeline_id_of(options: Mapping[str, str]) -> TimelineId:
-    """Raises SafekeeperError, MessageError."""
+    """Raises SafekeeperError, ConsensusError."""
     tenant = parse_id(_option(options, "tenant_id"), "tenant id")
     return TimelineId(tenant, parse_id(_option(options, "timeline_id"), "timeline id"))
 
@@ -175,15 +177,22 @@ def _option(options: Mapping[str, str], name: str) -> str:
         ) from None
 
 
-def _integer(options: Mapping[str, str], name: str) -> int:
-    text = _option(options, name)
-    if not text.isascii() or not text.isdecimal() or int(text) >= 1 << 64:
-        raise MessageError(f'option "{name}" is "{text}", expected a number')
-    return int(text)
+def _integer(options: Mapping[str, str], name: str, *, bits: int = 32) -> int:
+    return _unsigned(_option(options, name), name, bits)
 
 
 def _members(options: Mapping[str, str]) -> tuple[int, ...]:
     parts = _option(options, "members").split(",")
-    if not all(part.isascii() and part.isdecimal() for part in parts):
-        raise MessageError(f'option "members" is "{options["members"]}", expected 1,2,3')
-    return tuple(sorted(int(part) for part in parts))
+    return tuple(sorted(_unsigned(part, "members", bits=64) for part in parts))
+
+
+def _unsigned(text: str, name: str, bits: int) -> int:
+    """The number in an option. Its digits are counted first: int() refuses thousands of them."""
+    if text.isascii() and text.isdecimal() and len(text) <= DECIMAL_DIGITS_MAX:
+        number = int(text)
+        if number < 1 << bits:
+            return number
+    raise SafekeeperError(
+        f'option "{name}" is "{text[:DECIMAL_DIGITS_MAX]}", expected a number below 2^{bits}',
+        sqlstate=INVALID_PARAMETER,
+    )

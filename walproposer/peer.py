@@ -10,7 +10,7 @@ from psycopg import pq
 from consensus.ids import NodeId, TimelineId
 from pgwal.lsn import Lsn
 from pgwire.commands import StartReplication, format_option_command, format_start_replication
-from walproposer.connection import command_result
+from walproposer.connection import command_result, server_error
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
 
@@ -49,7 +49,7 @@ def read_tail(
         while len(tail) < end_lsn - begin_lsn:
             size, data = connection.pgconn.get_copy_data(0)
             if size <= 0:
-                raise Unreachable(f"donor {address} ended its log at {len(tail)} bytes")
+                raise _donor_error(address, connection.pgconn, len(tail))
             if data[0] == ord("w"):
                 tail += data[XLOG_DATA.size :]
     except psycopg.Error as error:
@@ -57,6 +57,16 @@ def read_tail(
     finally:
         connection.close()
     return bytes(tail[: end_lsn - begin_lsn])
+
+
+def _donor_error(
+    address: SafekeeperAddress, pgconn: pq.abc.PGconn, tail_bytes: int
+) -> WalProposerError:
+    """Why the donor's stream ended early, in its own words if it has any."""
+    result = pgconn.get_result()
+    if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+        return server_error(result, pgconn)
+    return Unreachable(f"donor {address} ended its log at {tail_bytes} bytes")
 
 
 def _start_copy(

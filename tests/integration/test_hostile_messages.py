@@ -7,7 +7,9 @@ a greater term. That fences the running proposer, and is how a new one takes ove
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import secrets
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -28,37 +30,23 @@ from consensus.messages import (
     VoteResponse,
 )
 from consensus.term_history import TermHistory, TermStart
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.ledger import Ledger
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
-from walproposer.errors import WalProposerError
-from walproposer.peer import open_donor, read_tail
+from walproposer.connection import command_result
+from walproposer.errors import Unreachable, WalProposerError
+from walproposer.peer import read_tail
 from walproposer.safekeeper_client import SafekeeperAddress
 
 SEG_SIZE = 1 << 20
+START_LSN = 0x1100000
+SERVER = ServerFacts(system_id=7, pg_version=150018, wal_seg_size=SEG_SIZE)
 TIMEOUT = 60.0
 UUID = b"written by hand!"
 GREATEST = NodeId((1 << 64) - 1, b"\xff" * 16)
 
 Status = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def cluster(
-    pg_binaries: PostgresBinaries,
-    initdb_template: Callable[..., Any],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[QuorumCluster]:
-    with QuorumCluster(
-        tmp_path_factory.mktemp("hostile") / "cluster",
-        binaries=pg_binaries,
-        wal_seg_size=SEG_SIZE,
-        template=initdb_template(pg_binaries, SEG_SIZE),
-    ) as cluster:
-        cluster.postgres.execute("CREATE TABLE before AS SELECT generate_series(1, 1000)")
-        yield cluster
 
 
 def state_of(cluster: QuorumCluster) -> dict[str, Any]:
@@ -170,7 +158,9 @@ HOSTILE: dict[str, tuple[Callable[[Status], ProposerMessage], str, str]] = {
     "an election with a history of another log": (
         lambda s: replace(
             elected(s, rival(s), start_lsn(s)),
-            term_history=TermHistory((TermStart(NodeId(1, UUID), start_lsn(s)),)),
+            term_history=TermHistory((
+                TermStart(NodeId(0, UUID), start_lsn(s)), TermStart(rival(s), start_lsn(s))
+            )),
         ),
         "XX001", "term histories have nothing in common",
     ),
@@ -239,3 +229,226 @@ def test_a_greeting_alone_changes_nothing(cluster: QuorumCluster) -> None:
         assert not refused_vote.granted
         assert refused_vote.promised == answer.promised
     assert state_of(cluster) == before
+
+
+# ---- a timeline that no proposer uses, on one safekeeper
+
+
+@pytest.fixture
+def lone_timeline(cluster: QuorumCluster) -> TimelineId:
+    """Where an intruder may do what he likes: nobody else reads or writes it."""
+    timeline = TimelineId(bytes(16), secrets.token_bytes(16))
+    create_timeline(
+        cluster.safekeepers[0].address, timeline, SERVER, members=(1, 2, 3), start_lsn=START_LSN
+    )
+    return timeline
+
+
+def status_of(cluster: QuorumCluster, timeline: TimelineId) -> Status:
+    status = cluster.safekeepers[0].timeline(timeline.timeline_id.hex())
+    assert status is not None
+    del status["last_proposer"]  # whoever connected
+    return status
+
+
+def win_term(cluster: QuorumCluster, timeline: TimelineId, term: int) -> HandWrittenProposer:
+    """A proposer that was elected on an empty log, and has appended nothing."""
+    proposer = HandWrittenProposer(cluster.safekeepers[0].address, timeline)
+    status = status_of(cluster, timeline)
+    vote = proposer.ask(VoteRequest(1, NodeId(term, UUID)))
+    assert isinstance(vote, VoteResponse)
+    assert vote.granted
+    election = elected(status, NodeId(term, UUID), vote.flush_lsn)
+    answer = proposer.ask(election)
+    assert isinstance(answer, AppendResponse)
+    return proposer
+
+
+def test_only_the_next_byte_is_appended(cluster: QuorumCluster, lone_timeline: TimelineId) -> None:
+    refused = {
+        "begins at 0/1100008, expected 0/1100000": (START_LSN + 8, START_LSN + 16, START_LSN + 16),
+        "begins at 0/10FFFF8, expected 0/1100000": (START_LSN - 8, START_LSN + 8, START_LSN + 8),
+        "ends at 0/1100008 before its record end 0/1100010": (
+            START_LSN, START_LSN + 8, START_LSN + 16,
+        ),
+    }  # fmt: skip
+    for sentence, (begin_lsn, end_lsn, record_end_lsn) in refused.items():
+        with win_term(cluster, lone_timeline, 1) as proposer:
+            append = replace(
+                lawful_append(status_of(cluster, lone_timeline)),
+                begin_lsn=begin_lsn,
+                end_lsn=end_lsn,
+                record_end_lsn=record_end_lsn,
+                wal=bytes(end_lsn - begin_lsn),
+            )
+            refusal = proposer.refusal(append)
+        assert (refusal.sqlstate, sentence in str(refusal)) == ("08P01", True), refusal
+        assert status_of(cluster, lone_timeline)["written_lsn"] == str(Lsn(START_LSN))
+
+
+def test_a_greater_vote_fences_and_is_lawful(
+    cluster: QuorumCluster, lone_timeline: TimelineId
+) -> None:
+    with win_term(cluster, lone_timeline, 1) as old:
+        append = lawful_append(status_of(cluster, lone_timeline))
+        with HandWrittenProposer(cluster.safekeepers[0].address, lone_timeline) as new:
+            vote = new.ask(VoteRequest(1, NodeId(2, UUID)))
+            assert isinstance(vote, VoteResponse)
+            assert vote.granted
+        assert isinstance(old.refusal(append), Unreachable)  # its connection was closed
+    status = status_of(cluster, lone_timeline)
+    assert status["promised"] == {"term": 2, "uuid": UUID.hex()}
+    assert status["written_lsn"] == str(Lsn(START_LSN))
+
+
+def test_the_newest_connection_of_a_term_wins(
+    cluster: QuorumCluster, lone_timeline: TimelineId
+) -> None:
+    with win_term(cluster, lone_timeline, 1) as older:
+        append = lawful_append(status_of(cluster, lone_timeline))
+        with win_term(cluster, lone_timeline, 1) as newer:
+            assert isinstance(older.refusal(append), Unreachable)
+            answer = newer.ask(append)
+    assert isinstance(answer, AppendResponse)
+    assert answer.flush_lsn == append.end_lsn
+
+
+def test_an_election_must_name_its_own_ballot(
+    cluster: QuorumCluster, lone_timeline: TimelineId
+) -> None:
+    """Else the log would be ascribed to an older ballot than the one that wrote it."""
+    status = status_of(cluster, lone_timeline)
+    nameless = replace(
+        elected(status, NodeId(1, UUID), START_LSN), term_history=TermHistory.initial(START_LSN)
+    )
+    with HandWrittenProposer(cluster.safekeepers[0].address, lone_timeline) as intruder:
+        refusal = intruder.refusal(nameless)
+    assert refusal.sqlstate == "XX001"
+    assert "does not end with" in str(refusal)
+    assert status_of(cluster, lone_timeline) == status
+
+
+def test_a_timeline_whose_creation_is_unfinished_never_votes(cluster: QuorumCluster) -> None:
+    timeline = TimelineId(bytes(16), secrets.token_bytes(16))
+    address = cluster.safekeepers[0].address
+    create_timeline(
+        address, timeline, SERVER, members=(1, 2, 3), start_lsn=START_LSN, activate=False
+    )
+    status = status_of(cluster, timeline)
+    assert status["state"] == "creating"
+    messages: tuple[ProposerMessage, ...] = (
+        by_hand.lawful_greeting(status),
+        VoteRequest(1, NodeId(1, UUID)),
+        elected(status, NodeId(1, UUID), START_LSN),
+    )
+    for message in messages:
+        with HandWrittenProposer(address, timeline) as intruder:
+            refusal = intruder.refusal(message)
+        assert "is not active: its creation did not finish" in str(refusal)
+        assert refusal.sqlstate == "42P17"
+        assert status_of(cluster, timeline) == status
+    command(address, "DELETE_TIMELINE", **named(timeline))
+
+
+def test_a_timeline_is_deleted_under_its_proposer(
+    cluster: QuorumCluster, lone_timeline: TimelineId
+) -> None:
+    address = cluster.safekeepers[0].address
+    with win_term(cluster, lone_timeline, 1) as proposer:
+        append = lawful_append(status_of(cluster, lone_timeline))
+        command(address, "DELETE_TIMELINE", **named(lone_timeline))
+        refusal = proposer.refusal(append)
+    assert isinstance(refusal, WalProposerError)
+    assert cluster.safekeepers[0].timeline(lone_timeline.timeline_id.hex()) is None
+    with pytest.raises(WalProposerError, match="no such timeline") as gone:
+        HandWrittenProposer(address, lone_timeline)
+    assert gone.value.sqlstate == "42704"
+    assert "Traceback" not in cluster.safekeepers[0].log_text()
+
+
+# ---- readers
+
+
+def test_a_reader_is_refused_what_it_may_not_have(cluster: QuorumCluster) -> None:
+    safekeeper = cluster.safekeepers[0]
+    status = safekeeper.timeline()
+    assert status is not None
+    timeline = by_hand.timeline_id(status)
+    address = SafekeeperAddress.parse(safekeeper.address)
+    promised = by_hand.node_id(status["promised"])
+    flush_lsn = int(Lsn.parse(status["flush_lsn"]))
+    before = state_of(cluster)
+    for node_id, lsn, sqlstate, sentence in (
+        (NodeId(promised.term, UUID), flush_lsn, "55000", "log is read for"),
+        (promised, flush_lsn + (64 << 20), "XX000", "is ahead of the WAL flush position"),
+        (promised, start_lsn(status) - 8, "58P01", "is below the oldest WAL here"),
+    ):
+        with pytest.raises(WalProposerError) as refusal:
+            read_tail(address, timeline, node_id, lsn, lsn + 8)
+        assert (refusal.value.sqlstate, sentence in str(refusal.value)) == (sqlstate, True)
+    assert state_of(cluster) == before
+
+
+# ---- commands
+
+LAWFUL = {
+    "tenant_id": "00" * 16, "system_id": "7", "pg_version": "150018",
+    "wal_seg_size": str(SEG_SIZE), "start_lsn": str(Lsn(START_LSN)), "tli": "1", "generation": "1",
+    "members": "1,2,3",
+}  # fmt: skip
+
+BAD_OPTIONS: dict[str, tuple[str, str]] = {
+    "no tenant": ("tenant_id", ""),
+    "a short timeline": ("timeline_id", "11"),
+    "a timeline of other signs": ("timeline_id", "gg" * 16),
+    "a system id beyond 64 bits": ("system_id", str(1 << 64)),
+    "a system id of 5000 digits": ("system_id", "9" * 5000),
+    "a version that does not exist": ("pg_version", "90624"),
+    "a version beyond 32 bits": ("pg_version", str(1 << 32)),
+    "a segment size that is no power of two": ("wal_seg_size", "1000000"),
+    "a segment size of zero": ("wal_seg_size", "0"),
+    "a start inside a segment": ("start_lsn", "0/1100008"),
+    "a start at zero": ("start_lsn", "0/0"),
+    "a start that is no LSN": ("start_lsn", "somewhere"),
+    "a start beyond 64 bits": ("start_lsn", "FFFFFFFFF/0"),
+    "a Postgres timeline of zero": ("tli", "0"),
+    "a Postgres timeline beyond 32 bits": ("tli", str(1 << 32)),
+    "a history that is none": ("tli_history", "once upon a time"),
+    "a history of the future": ("tli_history", "9\t0/3000000\t"),
+    "a generation beyond 32 bits": ("generation", str(1 << 32)),
+    "members that are no numbers": ("members", "a,b"),
+    "members without this one": ("members", "2,3"),
+    "a member twice": ("members", "1,1,2"),
+    "a member beyond 64 bits": ("members", f"1,{1 << 64}"),
+    "a member of 5000 digits": ("members", "1," + "9" * 5000),
+    "too many members": ("members", ",".join(map(str, range(1, 12)))),
+}
+
+
+@pytest.mark.parametrize("what", BAD_OPTIONS)
+def test_a_creation_with_a_bad_option_is_refused(cluster: QuorumCluster, what: str) -> None:
+    name, value = BAD_OPTIONS[what]
+    safekeeper = cluster.safekeepers[0]
+    before = [timeline["timeline_id"] for timeline in safekeeper.status()["timelines"]]
+    options = {**LAWFUL, "timeline_id": secrets.token_hex(16), name: value}
+    with pytest.raises(WalProposerError) as refusal:
+        command(safekeeper.address, "CREATE_TIMELINE", **options)
+    assert refusal.value.sqlstate not in ("", "XX000"), refusal.value
+    after = [timeline["timeline_id"] for timeline in safekeeper.status()["timelines"]]
+    assert after == before
+
+
+def test_a_bad_option_names_itself(cluster: QuorumCluster) -> None:
+    """Commands that are not of ours, or not understood, and an option that is missing."""
+    address = SafekeeperAddress.parse(cluster.safekeepers[0].address)
+    for text, sqlstate, sentence in (
+        ("SELECT 1", "42601", 'syntax error at or near "SELECT"'),
+        ("CREATE_TIMELINE (members", "42601", "syntax error at end of input"),
+        ("TIMELINE_STATUS", "22023", 'option "tenant_id" is missing'),
+        ("START_REPLICATION PHYSICAL 0/0", "22023", 'option "tenant_id" is missing'),
+    ):
+        with closing(address.connect()) as connection:
+            with pytest.raises(WalProposerError) as refusal:
+                command_result(connection.pgconn, text)
+            assert (refusal.value.sqlstate, sentence in str(refusal.value)) == (sqlstate, True)
+            command_result(connection.pgconn, "IDENTIFY_SAFEKEEPER")  # the connection lives on

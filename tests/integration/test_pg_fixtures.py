@@ -73,7 +73,7 @@ def test_a_crash_ends_every_process_and_is_recovered_from(postgres: Postgres) ->
     assert not postgres.is_running
     postgres.start()
     assert postgres.execute("SELECT a FROM t") == [(1,)]
-    assert "automatic recovery in progress" in postgres.log_text
+    assert "automatic recovery in progress" in postgres.log_text()
 
 
 @each_postgres
@@ -109,6 +109,21 @@ def test_settings(postgres: Postgres) -> None:
     assert postgres.execute("SHOW work_mem") == [("5MB",)]
     postgres.configure(work_mem=None)
     assert postgres.execute("SHOW work_mem") == default
+
+
+def test_settings_of_a_server_not_yet_started(postgres_factory: PostgresFactory) -> None:
+    """Those given later win; a folder that is there already takes them too."""
+    settings = {"work_mem": "5MB", "wal_level": "logical"}
+    postgres = postgres_factory(settings=settings, start=False)
+    postgres.configure(work_mem="6MB")
+    postgres.start()
+    assert postgres.execute("SHOW work_mem") == [("6MB",)]
+    assert postgres.execute("SHOW wal_level") == [("logical",)]
+    postgres.stop()
+    settings = {"work_mem": "7MB"}
+    with Postgres(postgres.binaries, postgres.data_dir, settings=settings) as again:
+        assert again.execute("SHOW work_mem") == [("7MB",)]
+        assert again.execute("SHOW wal_level") == [("logical",)]
 
 
 def test_a_commit_that_waits_for_its_standby_blocks_no_probe(postgres: Postgres) -> None:

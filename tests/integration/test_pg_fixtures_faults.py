@@ -242,4 +242,4 @@ def test_postgres_panics_on_a_failing_disk(
     with pytest.raises(psycopg.OperationalError):
         postgres.execute("CREATE TABLE t (a int)")
     assert disk.failures > 0
-    assert "PANIC:  could not fdatasync file" in postgres.log_text
+    assert "PANIC:  could not fdatasync file" in postgres.log_text()

@@ -72,7 +72,7 @@ def test_a_commit_that_still_waits_for_its_standby_is_not_acknowledged(postgres:
             ledger.wait_for_progress(1, 0.3)
         assert ledger.last_ack_age > 0.3
     assert (ledger.acknowledged, ledger.unknown, ledger.in_flight) == (0, 3, 0)
-    assert "cancel" not in postgres.log_text
+    assert "cancel" not in postgres.log_text()
 
     postgres.configure(synchronous_standby_names=None)
     wait_until(lambda: ledger.verify().unknown_found == 3, TIMEOUT, "the commits to end")
@@ -88,7 +88,7 @@ def test_a_commit_that_stopped_waiting_is_not_acknowledged(postgres: Postgres) -
             wait_until(lambda: postgres.execute(cancel), TIMEOUT, "a commit to wait")
             wait_until(lambda u=unknown: ledger.unknown > u, TIMEOUT, "the commit to return")
     assert ledger.errors <= 2  # those that stop() broke off; the warnings were none
-    assert "canceling wait for synchronous replication" in postgres.log_text
+    assert "canceling wait for synchronous replication" in postgres.log_text()
     report = ledger.verify()
     assert report.acknowledged == 0
     assert report.unknown_found >= 5

@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from checked_log import CheckedLog
 from full_logs import MIB, LogMaker, make_full_log
+from wal_workloads import KEEP_ALL_WAL
+
+from pg_fixtures.binaries import PostgresBinaries, find_postgres
+from pg_fixtures.plugin import skip_if_unavailable
+from pg_fixtures.postgres import Postgres
 
 
 @pytest.fixture(scope="session")
-def scratch_dir() -> Iterator[Path]:
-    """A folder that the server's account can reach, which pytest's own is not."""
-    with tempfile.TemporaryDirectory(prefix="pgwal-", ignore_cleanup_errors=True) as path:
-        Path(path).chmod(0o755)
-        yield Path(path)
-
-
-@pytest.fixture(scope="session")
-def full_log(scratch_dir: Path) -> LogMaker:
+def full_log(initdb_template: Callable[[PostgresBinaries, int], Path]) -> Iterator[LogMaker]:
     """`full_log(major, seg_mib)`: a log that has every shape of record; made once."""
-    return cache(lambda major, seg_mib: make_full_log(scratch_dir, major, seg_mib * MIB))
+    # Hundreds of megabytes: not in pytest's folders, which are kept for some runs.
+    with tempfile.TemporaryDirectory(prefix="pgwal-", ignore_cleanup_errors=True) as scratch_dir:
+        Path(scratch_dir).chmod(0o755)  # for the account that the server runs as
+
+        @cache
+        def make(major: int, seg_mib: int) -> CheckedLog:
+            with skip_if_unavailable():
+                binaries = find_postgres(major)
+            postgres = Postgres(
+                binaries,
+                Path(tempfile.mkdtemp(dir=scratch_dir)) / "data",
+                settings=KEEP_ALL_WAL,
+                wal_seg_size=seg_mib * MIB,
+                template=initdb_template(binaries, seg_mib * MIB),
+            )
+            return make_full_log(postgres, seg_mib * MIB)
+
+        yield make
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import wal_workloads
 from checked_log import CheckedLog
-from full_logs import FULL_LOGS, MAJORS, MIB, LogMaker, binaries_of, new_dir
+from full_logs import FULL_LOGS, MAJORS, MIB, LogMaker
 from wal_folder import WalFolder, segment_files
 from walsender import receive_messages
 
@@ -73,25 +73,22 @@ def test_at_any_end_a_message_can_have(
         at = end_lsn
 
 
-@pytest.mark.parametrize("major", MAJORS)
-def test_messages_of_a_walsender(scratch_dir: Path, major: int) -> None:
+@pytest.mark.parametrize("pg_binaries", MAJORS, indirect=True)
+def test_messages_of_a_walsender(postgres_factory: Callable[..., Postgres]) -> None:
     """A real walsender keeps the law: an end inside a page is the end of a record."""
-    binaries = binaries_of(major)
-    data_dir = new_dir(scratch_dir)
-    with Postgres(
-        binaries, data_dir, settings=wal_workloads.KEEP_ALL_WAL, wal_seg_size=MIB
-    ) as postgres:
-        postgres.pgbench("-i", "-q")
-        start_lsn = min(segment_files(postgres.pg_wal, MIB)) * MIB
-        load = threading.Thread(target=postgres.pgbench, args=("-c", "4", "-t", "300"))
-        load.start()
-        messages = receive_messages(
-            postgres,
-            start_lsn,
-            lambda end_lsn: not load.is_alive() and end_lsn == postgres.flush_lsn(),
-        )
-        load.join()
-    log = CheckedLog(WalFolder.load(data_dir / "pg_wal", binaries, MIB))
+    postgres = postgres_factory(settings=wal_workloads.KEEP_ALL_WAL, wal_seg_size=MIB)
+    postgres.pgbench("-i", "-q")
+    start_lsn = min(segment_files(postgres.pg_wal, MIB)) * MIB
+    load = threading.Thread(target=postgres.pgbench, args=("-c", "4", "-t", "300"))
+    load.start()
+    messages = receive_messages(
+        postgres,
+        start_lsn,
+        lambda end_lsn: not load.is_alive() and end_lsn == postgres.flush_lsn(),
+    )
+    load.join()
+    postgres.crash()
+    log = CheckedLog(WalFolder.load(postgres, MIB))
     finder = finder_of(log)
     for begin_lsn, data in messages:
         end_lsn = begin_lsn + len(data)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import wal_workloads
 from checked_log import CheckedLog
-from full_logs import FULL_LOGS, MAJORS, MIB, LogMaker, binaries_of, new_dir
+from full_logs import FULL_LOGS, MAJORS, MIB, LogMaker
 from test_boundary_against_walker import assert_finds_every_boundary
 from wal_folder import WalFolder, segment_files
 
@@ -19,18 +19,15 @@ from pgwal.lsn import Lsn
 from pgwal.page import WAL_PAGE_SIZE, parse_page_header
 from pgwal.record import XLOG_OVERWRITE_CONTRECORD
 from pgwal.rmgr import RM_XLOG_ID
+from pgwal.segment import format_segment_name, segno_of
 
 DAMAGES = 150
 
 
-def end_of(
-    folder: WalFolder,
-    read: Callable[[int, int], bytes] | None = None,
-    start_lsn: int | None = None,
-) -> EndOfWal:
+def end_of(folder: WalFolder) -> EndOfWal:
     return find_end_of_wal(
-        read or folder.read,
-        folder.start_lsn if start_lsn is None else start_lsn,
+        folder.read,
+        folder.start_lsn,
         wal_seg_size=folder.wal_seg_size,
         version_major=folder.major,
     )
@@ -69,51 +66,68 @@ def test_torn_at_any_place(
             stale_lsn = folder.start_lsn + torn_lsn % WAL_PAGE_SIZE + 8
             torn += bytes(byte ^ 0xFF for byte in folder.slice(torn_lsn, torn_lsn + 8))
             torn += folder.slice(stale_lsn, stale_lsn + MIB)
-        end = end_of(
-            folder,
-            lambda lsn, length, at=start_lsn, wal=torn: wal[lsn - at : lsn - at + length],
-            start_lsn,
-        )
+        end = end_of(replace(folder, start_lsn=start_lsn, wal=torn))
         assert end.end_lsn == expected_lsn, (
             f"torn at {Lsn(torn_lsn)}, decoded from {Lsn(start_lsn)}: {end}"
         )
 
 
-@pytest.mark.parametrize("major", MAJORS)
-def test_last_record_ends_with_its_segment(scratch_dir: Path, major: int) -> None:
+@pytest.mark.parametrize("pg_binaries", MAJORS, indirect=True)
+def test_last_record_ends_with_its_segment(postgres_factory: Callable[..., Postgres]) -> None:
     """With the next segment missing, and with the next segment there but never written."""
-    binaries = binaries_of(major)
-    data_dir = new_dir(scratch_dir)
-    with Postgres(
-        binaries, data_dir, settings=wal_workloads.KEEP_ALL_WAL, wal_seg_size=MIB
-    ) as postgres:
-        last_lsn = wal_workloads.last_record_ends_with(postgres, MIB)
-    files = segment_files(data_dir / "pg_wal", MIB)
-    for segno, file in files.items():
-        if segno * MIB >= last_lsn:
+    postgres = postgres_factory(settings=wal_workloads.KEEP_ALL_WAL, wal_seg_size=MIB)
+    last_lsn = wal_workloads.last_record_ends_with(postgres, MIB)
+    postgres.crash()
+    for segno, file in segment_files(postgres.pg_wal, MIB).items():
+        if segno >= segno_of(last_lsn, MIB):
             file.unlink()
-    log = CheckedLog(WalFolder.load(data_dir / "pg_wal", binaries, MIB))
-    assert assert_ends_as_dumped(log).end_lsn == last_lsn
-    (data_dir / "pg_wal" / f"00000001{0:08X}{last_lsn // MIB:08X}").write_bytes(bytes(MIB))
-    log = CheckedLog(WalFolder.load(data_dir / "pg_wal", binaries, MIB))
-    assert assert_ends_as_dumped(log).end_lsn == last_lsn
+    end = assert_ends_as_dumped(CheckedLog(WalFolder.load(postgres, MIB)))
+    assert end.end_lsn == last_lsn
+    assert end.reason == f"there is no WAL at {last_lsn}"
+    next_segment = format_segment_name(1, segno_of(last_lsn, MIB), MIB)
+    (postgres.pg_wal / next_segment).write_bytes(bytes(MIB))
+    end = assert_ends_as_dumped(CheckedLog(WalFolder.load(postgres, MIB)))
+    assert end.end_lsn == last_lsn
+    assert "invalid magic number 0000" in end.reason
 
 
-@pytest.mark.parametrize("major", MAJORS)
-def test_stale_pages_of_a_recycled_segment(scratch_dir: Path, major: int) -> None:
+@pytest.mark.parametrize("pg_binaries", MAJORS, indirect=True)
+def test_torn_as_pg_waldump_sees_it(
+    postgres_factory: Callable[..., Postgres], rng: random.Random
+) -> None:
+    """Each tear is made in the files, the newest first, so that each is the end of the log."""
+    postgres = postgres_factory(settings=wal_workloads.KEEP_ALL_WAL, wal_seg_size=MIB)
+    wal_workloads.long_records(postgres, rng, MIB)
+    postgres.pgbench("-i", "-q")
+    postgres.crash()
+    files = segment_files(postgres.pg_wal, MIB)
+    end_lsn = CheckedLog(WalFolder.load(postgres, MIB)).end_lsn
+    tears = [end_lsn - rng.randrange(8, 2 * MIB, 8) for _ in range(3)]
+    for torn_lsn in sorted(tears, reverse=True):
+        with files[segno_of(torn_lsn, MIB)].open("r+b") as segment:
+            segment.seek(torn_lsn % MIB)
+            rest = segment.read(4096)
+            segment.seek(torn_lsn % MIB)
+            segment.write(bytes(byte ^ 0xFF for byte in rest))
+        log = CheckedLog(WalFolder.load(postgres, MIB))
+        end = assert_ends_as_dumped(log)
+        assert end.end_lsn == log.last_boundary(torn_lsn) <= torn_lsn
+
+
+@pytest.mark.parametrize("pg_binaries", MAJORS, indirect=True)
+def test_stale_pages_of_a_recycled_segment(postgres_factory: Callable[..., Postgres]) -> None:
     """Behind the end are whole, valid pages: of the segment that the file once was."""
-    binaries = binaries_of(major)
-    data_dir = new_dir(scratch_dir)
     settings = wal_workloads.KEEP_ALL_WAL | {"wal_keep_size": 0, "min_wal_size": "32MB"}
-    with Postgres(binaries, data_dir, settings=settings, wal_seg_size=MIB) as postgres:
-        with postgres.connect() as connection:
-            wal_workloads.fill(connection, 8 * MIB)
-            # Two checkpoints: what is older than the one before the last is renamed to the future.
-            connection.execute("CHECKPOINT")
-            connection.execute("CHECKPOINT")
-            wal_workloads.fill(connection, 3 * MIB)
-        wal_workloads.last_record_ends_with(postgres, WAL_PAGE_SIZE)
-    log = CheckedLog(WalFolder.load(data_dir / "pg_wal", binaries, MIB))
+    postgres = postgres_factory(settings=settings, wal_seg_size=MIB)
+    with postgres.connect() as connection:
+        wal_workloads.fill(connection, 8 * MIB)
+        # Two checkpoints: what is older than the one before the last is renamed to the future.
+        connection.execute("CHECKPOINT")
+        connection.execute("CHECKPOINT")
+        wal_workloads.fill(connection, 3 * MIB)
+    wal_workloads.last_record_ends_with(postgres, WAL_PAGE_SIZE)
+    postgres.crash()
+    log = CheckedLog(WalFolder.load(postgres, MIB))
     end = assert_ends_as_dumped(log)
     stale = parse_page_header(log.folder.slice(end.end_lsn, end.end_lsn + WAL_PAGE_SIZE))
     assert stale is not None
@@ -121,39 +135,33 @@ def test_stale_pages_of_a_recycled_segment(scratch_dir: Path, major: int) -> Non
     assert "unexpected pageaddr" in end.reason
 
 
-@pytest.mark.parametrize("major", MAJORS)
-def test_overwritten_contrecord(scratch_dir: Path, major: int) -> None:
+@pytest.mark.parametrize("pg_binaries", MAJORS, indirect=True)
+def test_overwritten_contrecord(postgres_factory: Callable[..., Postgres]) -> None:
     """Two crashes lose the rest of a record, once from a segment on, once from a page on.
 
     The server goes on behind what is left of it; so do we, and so does BoundaryFinder.
     """
-    binaries = binaries_of(major)
-    data_dir = new_dir(scratch_dir)
-    void_lsns = []
-    with Postgres(
-        binaries, data_dir, settings=wal_workloads.KEEP_ALL_WAL, wal_seg_size=MIB
-    ) as postgres:
-        void_lsns.append(wal_workloads.crash_with_last_message(postgres, 3 * MIB))
-        files = segment_files(postgres.pg_wal, MIB)
-        for segno, file in files.items():
-            if segno > void_lsns[0] // MIB:
-                file.unlink()
-        postgres.start()
-        postgres.pgbench("-i", "-q")
-        void_lsns.append(wal_workloads.crash_with_last_message(postgres, 100_000))
-        lost_lsn = void_lsns[1] - void_lsns[1] % WAL_PAGE_SIZE + 4 * WAL_PAGE_SIZE
-        files = segment_files(postgres.pg_wal, MIB)
-        with files[lost_lsn // MIB].open("r+b") as file:
-            file.seek(lost_lsn % MIB)
-            file.write(bytes(MIB - lost_lsn % MIB))
-        postgres.start()
-        postgres.pgbench("-c", "2", "-t", "200")
-    log = CheckedLog(WalFolder.load(data_dir / "pg_wal", binaries, MIB))
+    postgres = postgres_factory(settings=wal_workloads.KEEP_ALL_WAL, wal_seg_size=MIB)
+    first_lsn = wal_workloads.crash_with_last_message(postgres, 3 * MIB)
+    for segno, file in segment_files(postgres.pg_wal, MIB).items():
+        if segno > segno_of(first_lsn, MIB):
+            file.unlink()
+    postgres.start()
+    postgres.pgbench("-i", "-q")
+    second_lsn = wal_workloads.crash_with_last_message(postgres, 100_000)
+    lost_lsn = second_lsn - second_lsn % WAL_PAGE_SIZE + 4 * WAL_PAGE_SIZE
+    with segment_files(postgres.pg_wal, MIB)[segno_of(lost_lsn, MIB)].open("r+b") as segment:
+        segment.seek(lost_lsn % MIB)
+        segment.write(bytes(MIB - lost_lsn % MIB))
+    postgres.start()
+    postgres.pgbench("-c", "2", "-t", "200")
+    postgres.crash()
+    log = CheckedLog(WalFolder.load(postgres, MIB))
     assert_ends_as_dumped(log)
     overwritten = [
         int.from_bytes(record.data[26:34], "little")
         for record in log.records
         if (record.rmgr_id, record.info) == (RM_XLOG_ID, XLOG_OVERWRITE_CONTRECORD)
     ]
-    assert overwritten == void_lsns
+    assert overwritten == [first_lsn, second_lsn]
     assert_finds_every_boundary(log)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pg_fixtures.binaries import PostgresBinaries
+from pg_fixtures.postgres import Postgres
 from pgwal.errors import SegmentNameError
 from pgwal.segment import parse_segment_name, segment_start_lsn
 
@@ -34,7 +35,9 @@ class WalFolder:
     wal: bytes
 
     @classmethod
-    def load(cls, path: Path, binaries: PostgresBinaries, wal_seg_size: int) -> WalFolder:
+    def load(cls, postgres: Postgres, wal_seg_size: int) -> WalFolder:
+        """What the stopped server has in its pg_wal now."""
+        path, binaries = postgres.pg_wal, postgres.binaries
         segments = segment_files(path, wal_seg_size)
         first = min(segments)
         assert list(segments) == list(range(first, first + len(segments))), "a segment is missing"

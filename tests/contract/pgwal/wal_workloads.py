@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from typing import Any, LiteralString
 
 import psycopg
 
+from pg_fixtures.data_directory import Setting
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 from pgwal.page import WAL_PAGE_SIZE, usable_position
 
 #: Everything stays in pg_wal, and nobody writes but us.
-KEEP_ALL_WAL = {
+KEEP_ALL_WAL: dict[str, Setting] = {
     "autovacuum": False,
+    "bgwriter_delay": "10s",  # it logs running transactions between its rounds
     "checkpoint_timeout": "1h",
     "max_wal_size": "8GB",
     "wal_keep_size": "4GB",
@@ -58,7 +61,7 @@ def many_kinds(postgres: Postgres) -> None:
             "DROP DATABASE other",
             "TRUNCATE kinds",
         ):
-            connection.execute(statement)  # type: ignore[arg-type]
+            connection.execute(statement)
 
 
 def page_images(postgres: Postgres) -> list[str]:
@@ -74,7 +77,7 @@ def page_images(postgres: Postgres) -> list[str]:
         methods = sorted({"pglz" if value == "on" else value for value in offered} - {"off"})
         for method in ("off", *methods):
             value = "on" if method == "pglz" else method
-            connection.execute(f"SET wal_compression = {value}")  # type: ignore[arg-type]
+            connection.execute(f"SET wal_compression = {value}")
             connection.execute("CHECKPOINT")
             connection.execute("UPDATE images SET t = t WHERE id % 30 = 0")
         connection.execute("SET wal_consistency_checking = 'all'")
@@ -149,18 +152,15 @@ def advance(connection: psycopg.Connection[tuple[str]], unit: int) -> None:
 
 def emit(connection: psycopg.Connection[tuple[str]], length: int) -> Lsn:
     """A logical message of `length` bytes of text; returns the end of its record."""
-    row = connection.execute(
+    return _lsn(
+        connection,
         "SELECT pg_logical_emit_message(false, %s, repeat('x', %s))::text",
         (_MESSAGE_PREFIX, length),
-    ).fetchone()
-    assert row is not None
-    return Lsn.parse(row[0])
+    )
 
 
 def insert_lsn(connection: psycopg.Connection[tuple[str]]) -> Lsn:
-    row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-    assert row is not None
-    return Lsn.parse(row[0])
+    return _lsn(connection, "SELECT pg_current_wal_insert_lsn()::text")
 
 
 def end_record_at(connection: psycopg.Connection[tuple[str]], target_lsn: int) -> Lsn:
@@ -179,15 +179,18 @@ def end_record_at(connection: psycopg.Connection[tuple[str]], target_lsn: int) -
 def wait_flushed(connection: psycopg.Connection[tuple[str]], lsn: Lsn) -> None:
     """Until the walwriter has flushed it: nobody waits for a message that is not transactional."""
     wait_until(
-        lambda: (
-            connection.execute(
-                "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn", (str(lsn),)
-            ).fetchone()
-            == (True,)
-        ),
+        lambda: _lsn(connection, "SELECT pg_current_wal_flush_lsn()::text") >= lsn,
         10.0,
         f"the WAL to be flushed to {lsn}",
     )
+
+
+def _lsn(
+    connection: psycopg.Connection[tuple[str]], query: LiteralString, parameters: Any = ()
+) -> Lsn:
+    row = connection.execute(query, parameters).fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])
 
 
 def _next(lsn: int, unit: int) -> int:

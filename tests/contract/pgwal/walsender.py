@@ -31,7 +31,7 @@ def receive_messages(
     while True:
         size, data = connection.get_copy_data(1)
         if size > 0:
-            if data[:1] == b"w":
+            if bytes(data[:1]) == b"w":
                 _, begin_lsn, _, _ = _XLOG_DATA.unpack_from(data)
                 messages.append((begin_lsn, bytes(data[_XLOG_DATA.size :])))
                 end_lsn = begin_lsn + len(messages[-1][1])

@@ -53,8 +53,8 @@ def assert_finds_everywhere(writer: WalWriter) -> None:
 def test_end_of_a_record_inside_a_page_is_trusted() -> None:
     """Nothing is looked at: not one byte of it need be WAL."""
     finder = BoundaryFinder(2 * MIB, wal_seg_size=MIB, version_major=16)
-    assert finder.feed(2 * MIB, b"x" * 100) == 2 * MIB + 100
-    assert finder.feed(2 * MIB + 100, memoryview(b"x" * 3 * PAGE)) == 2 * MIB + 100 + 3 * PAGE
+    assert finder.feed(2 * MIB, b"x" * 104) == 2 * MIB + 104
+    assert finder.feed(2 * MIB + 104, memoryview(b"x" * 3 * PAGE)) == 2 * MIB + 104 + 3 * PAGE
 
 
 def test_records_across_pages() -> None:
@@ -162,9 +162,15 @@ def test_random_logs() -> None:
 
 def test_gap() -> None:
     finder = BoundaryFinder(2 * MIB, wal_seg_size=MIB, version_major=16)
-    finder.feed(2 * MIB, b"x" * 100)
-    with pytest.raises(WalFormatError, match="WAL begins at 0/200068, expected 0/200064"):
-        finder.feed(2 * MIB + 104, b"x")
+    finder.feed(2 * MIB, b"x" * 104)
+    with pytest.raises(WalFormatError, match="WAL begins at 0/200070, expected 0/200068"):
+        finder.feed(2 * MIB + 112, b"x" * 8)
+
+
+def test_length_that_no_walsender_ships() -> None:
+    finder = BoundaryFinder(2 * MIB, wal_seg_size=MIB, version_major=16)
+    with pytest.raises(WalFormatError, match="WAL at 0/200000 is 100 bytes long"):
+        finder.feed(2 * MIB, b"x" * 100)
 
 
 def test_nothing_new() -> None:

@@ -33,7 +33,7 @@ def drain(walker: RecordWalker) -> list[Record]:
     return records
 
 
-def walk(walker: RecordWalker, pieces: Iterable[bytes]) -> list[Record]:
+def walk(walker: RecordWalker, pieces: Iterable[bytes | bytearray | memoryview]) -> list[Record]:
     records = []
     for piece in pieces:
         walker.feed(piece)

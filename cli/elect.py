@@ -1,0 +1,88 @@
+"""`sk elect`: an election without a primary, the first step of a failover."""
+
+from __future__ import annotations
+
+from threading import Thread
+
+import click
+
+from cli.output import CommandError, ExitCode
+from cli.parameters import safekeepers_option, timeline_option, with_conninfo
+from consensus.ids import TimelineId
+from pgwal.lsn import format_lsn
+from walproposer.config import ProposerConfig
+from walproposer.errors import Refusal, WalProposerError
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.service import elect as run_election
+from walproposer.timeline_creation import (
+    FoundTimeline,
+    check_members,
+    find_timeline,
+    survey,
+)
+from walproposer.upstream import PrimaryAddress
+
+
+@click.command()
+@safekeepers_option
+@timeline_option
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for a quorum.",
+)
+def elect(
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    timeline: TimelineId | None,
+    timeout: float,
+) -> None:
+    """Win an election without a primary, and print the end of the log.
+
+    All that was ever acknowledged lies below the printed LSN, on a quorum, and safekeepers serve
+    it: a standby that has replayed up to there may be promoted. FENCES the proposer that runs now:
+    its primary's commits wait from then on.
+    """
+    addresses = with_conninfo(safekeepers, safekeeper_conninfo)
+    members = survey(addresses)
+    check_members(members)
+    found = find_timeline(members, None, timeline)
+    if found is None:
+        if any(member.error is None for member in members):
+            raise Refusal(
+                "the safekeepers have no such timeline" if timeline else "there is no timeline",
+                hint="sk timeline list shows those there are.",
+            )
+        error = next(member.error for member in members if member.error is not None)
+        raise error
+    config = ProposerConfig(PrimaryAddress(""), addresses, found.timeline)
+    click.echo(format_lsn(_elect_within(timeout, config, found)))
+
+
+def _elect_within(timeout: float, config: ProposerConfig, found: FoundTimeline) -> int:
+    """In a thread, which the end of the process ends: an election waits for a quorum forever.
+
+    Raises WalProposerError, CommandError.
+    """
+    results: list[int | WalProposerError] = []
+
+    def run() -> None:
+        try:
+            results.append(run_election(config, found))
+        except WalProposerError as error:
+            results.append(error)
+
+    thread = Thread(target=run, name="election", daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if not results:
+        raise CommandError(
+            f"no quorum answered within {timeout:g} s",
+            "sk status shows which safekeepers are missing.",
+            ExitCode.UNREACHABLE,
+        )
+    if isinstance(results[0], WalProposerError):
+        raise results[0]
+    return results[0]

@@ -1,0 +1,141 @@
+"""`sk status`: is all well, and if not, what is to be done? Once, or again and again."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from cli.cluster_view import TimelineView, timeline_views
+from cli.output import ExitCode, console, print_json
+from cli.parameters import json_option, safekeepers_option, with_conninfo
+from cli.status_tables import safekeepers_table, timeline_section
+from cli.verdict import Verdict, judge
+from walproposer.discovery import Discovery, discover
+from walproposer.safekeeper_client import SafekeeperAddress
+
+WATCH_SECONDS = 1.0
+
+
+@click.command()
+@safekeepers_option
+@click.option("--watch", is_flag=True, help="Draw it again every second, until Ctrl-C.")
+@json_option
+@click.pass_context
+def status(
+    context: click.Context,
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    watch: bool,
+    json: bool,
+) -> None:
+    """Show safekeepers, proposer and positions, and what to do when all is not well.
+
+    Everything else is found out from the safekeepers. Exits with 3 when the commits of some
+    timeline cannot proceed, with 4 when no safekeeper answers.
+    """
+    if watch and json:
+        raise click.UsageError("--watch and --json exclude each other")
+    addresses = with_conninfo(safekeepers, safekeeper_conninfo)
+    if watch:
+        _watch(addresses)
+        return
+    discovery = discover(addresses)
+    judged = [(view, judge(view)) for view in timeline_views(discovery)]
+    if json:
+        print_json(_as_json(discovery, judged))
+    else:
+        console().print(_page(discovery, judged))
+    context.exit(_exit_code(discovery, judged))
+
+
+def _exit_code(discovery: Discovery, judged: list[tuple[TimelineView, Verdict]]) -> int:
+    if not any(report.reachable for report in discovery.safekeepers):
+        return ExitCode.UNREACHABLE
+    return 0 if all(verdict.commits_proceed for _, verdict in judged) else ExitCode.BLOCKED
+
+
+def _watch(addresses: tuple[SafekeeperAddress, ...]) -> None:
+    try:
+        with Live(console=console(), screen=False, auto_refresh=False) as live:
+            while True:
+                discovery = discover(addresses)
+                judged = [(view, judge(view)) for view in timeline_views(discovery)]
+                live.update(_page(discovery, judged), refresh=True)
+                time.sleep(WATCH_SECONDS)
+    except KeyboardInterrupt:
+        return  # how one ends it
+
+
+def _page(discovery: Discovery, judged: list[tuple[TimelineView, Verdict]]) -> RenderableType:
+    parts: list[RenderableType] = [timeline_section(*each) for each in judged]
+    if not judged:
+        parts = [Text(_no_timeline(discovery), style="bold yellow"), Text("")]
+    return Group(*parts, safekeepers_table(discovery.safekeepers))
+
+
+def _no_timeline(discovery: Discovery) -> str:
+    if not any(report.reachable for report in discovery.safekeepers):
+        return "UNKNOWN: no safekeeper answers; start them, or correct --safekeepers"
+    return "NO TIMELINE: the safekeepers are empty; run sk attach for a primary"
+
+
+def _as_json(discovery: Discovery, judged: list[tuple[TimelineView, Verdict]]) -> dict[str, Any]:
+    return {
+        "safekeepers": [
+            {
+                "address": report.address,
+                "reachable": report.reachable,
+                "error": report.error or report.page_error or None,
+                "safekeeper_id": report.safekeeper_id or None,
+                "version": report.version or None,
+                "http": report.http or None,
+                "disk": report.disk,
+                "damaged": report.damaged,
+            }
+            for report in discovery.safekeepers
+        ],
+        "timelines": [timeline_json(view, verdict) for view, verdict in judged],
+    }
+
+
+def timeline_json(view: TimelineView, verdict: Verdict) -> dict[str, Any]:
+    """One timeline; `status`, `peer` and `page` are as the services themselves print them."""
+    return {
+        "tenant_id": view.timeline.tenant_id.hex(),
+        "timeline_id": view.timeline.timeline_id.hex(),
+        "system_id": view.system_id,
+        "pg_version": view.pg_version,
+        "generation": view.membership.generation,
+        "condition": verdict.condition.value,
+        "verdict": str(verdict),
+        "commits_proceed": verdict.commits_proceed,
+        "members": [
+            {
+                "safekeeper_id": member.safekeeper_id,
+                "address": member.address or None,
+                "state": member.state.value,
+                "reason": member.reason or None,
+                "status": member.status,
+                "peer": member.peer,
+            }
+            for member in view.members
+        ],
+        "proposers": [
+            {
+                "http": proposer.http,
+                "node_id": {
+                    "term": proposer.node_id.term,
+                    "uuid": proposer.node_id.proposer_uuid.hex(),
+                },
+                "streams_to": proposer.streams_to,
+                "error": proposer.error or None,
+                "page": proposer.page,
+            }
+            for proposer in view.proposers
+        ],
+    }

@@ -1,0 +1,149 @@
+"""How `sk status` looks: the verdict, the proposer, a row per member, a row per safekeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cli.cluster_view import (
+    MemberState,
+    MemberView,
+    ProposerView,
+    TimelineView,
+    brief_node_id,
+    node_id_of,
+)
+from cli.output import plain_table
+from cli.verdict import Condition, Verdict
+from consensus.ids import NodeId
+from walproposer.discovery import SafekeeperReport
+
+_STYLES = {Condition.OK: "bold green", Condition.DEGRADED: "bold yellow"}
+_UNWELL = "bold red"
+_NOTHING = "-"
+
+
+def timeline_section(view: TimelineView, verdict: Verdict) -> RenderableType:
+    """Everything of one timeline."""
+    head = Text(f"timeline {view.timeline}", style="bold")
+    head.append(
+        f"   Postgres {version_text(view.pg_version)}, system {view.system_id}, "
+        f"generation {view.membership.generation}",
+        style="dim",
+    )
+    return Group(
+        head,
+        Text(str(verdict), style=_STYLES.get(verdict.condition, _UNWELL), overflow="fold"),
+        *(Text(proposer_line(proposer), overflow="fold") for proposer in view.proposers),
+        _members_table(view.members),
+        Text(""),
+    )
+
+
+def proposer_line(proposer: ProposerView) -> str:
+    """Who it is, how it is, where it is."""
+    page = proposer.page
+    if page is None:
+        return f"{proposer}: {proposer.error}"
+    line = f"{proposer}: {proposer.state}"
+    if "commit_lsn" not in page:
+        return line
+    return (
+        f"{line} from {page['primary']['dsn']}; primary {page['primary']['flush_lsn']}, received "
+        f"{page['received_lsn']}, commit {page['commit_lsn']}, "
+        f"{bytes_text(page['commit_bytes_per_second'])}/s; quorum "
+        f"{'there' if page['quorum']['ok'] else 'lost'} for {_age(page['quorum']['since'])}"
+    )
+
+
+def _members_table(members: Sequence[MemberView]) -> Table:
+    table = plain_table(
+        "id", "address", "state", "proposer", "promised", "last log", "written", "flush", "commit",
+        "lag", "behind", "wal",
+    )  # fmt: skip
+    for member in members:
+        style = "" if member.state is MemberState.ACTIVE else "red"
+        table.add_row(*_member_cells(member), style=style)
+    return table
+
+
+def _member_cells(member: MemberView) -> list[str]:
+    status, peer = member.status or {}, member.peer or {}
+    return [
+        str(member.safekeeper_id),
+        member.address or _NOTHING,
+        member.state.value,
+        _connection(member),
+        node_id_text(node_id_of(status.get("promised"))),
+        node_id_text(node_id_of(status.get("last_log_node_id"))),
+        *(status.get(f"{name}_lsn", _NOTHING) for name in ("written", "flush", "commit")),
+        bytes_text(peer["lag_bytes"]) if "lag_bytes" in peer else _NOTHING,
+        f"{peer['lag_seconds']:g} s" if "lag_seconds" in peer else _NOTHING,
+        bytes_text(status["wal_bytes"]) if status else _NOTHING,
+    ]
+
+
+def _connection(member: MemberView) -> str:
+    """Whether a proposer streams to it; both sides may say so."""
+    proposer = (member.status or {}).get("proposer")
+    if proposer is not None:
+        return f"for {_age(proposer['connected_since'])}"
+    return str(member.peer["state"]) if member.peer and "state" in member.peer else _NOTHING
+
+
+def safekeepers_table(reports: Sequence[SafekeeperReport]) -> Table:
+    """A row per address given."""
+    table = plain_table("safekeeper", "id", "version", "status page", "disk free", "")
+    for report in reports:
+        table.add_row(
+            report.address,
+            str(report.safekeeper_id or _NOTHING),
+            report.version or _NOTHING,
+            report.http or _NOTHING,
+            _disk_text(report),
+            report.error or report.page_error or _damage(report),
+            style="" if report.reachable else "red",
+        )
+    return table
+
+
+def _damage(report: SafekeeperReport) -> str:
+    return f"{len(report.damaged)} damaged timelines" if report.damaged else ""
+
+
+def _disk_text(report: SafekeeperReport) -> str:
+    if not report.disk:
+        return _NOTHING
+    free, total = report.disk["free_bytes"], report.disk["total_bytes"]
+    return f"{bytes_text(free)} of {bytes_text(total)}"
+
+
+def node_id_text(node_id: NodeId) -> str:
+    return brief_node_id(node_id) if node_id != NodeId.ZERO else _NOTHING
+
+
+def version_text(pg_version: int) -> str:
+    """15.18 for 150018."""
+    return f"{pg_version // 10000}.{pg_version % 10000}"
+
+
+def bytes_text(size: float) -> str:
+    """Rounded to the greatest unit that leaves a digit before the point."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _age(moment: str) -> str:
+    """Since an ISO time: 12 s, 3 min, 5 h, 2 d."""
+    seconds = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

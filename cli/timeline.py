@@ -1,0 +1,293 @@
+"""`sk timeline`: create, list, show and delete timelines on a set of safekeepers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+
+from cli.cluster_view import TimelineView, timeline_views
+from cli.output import CommandError, ExitCode, console, plain_table, print_json
+from cli.parameters import (
+    TimelineName,
+    json_option,
+    primary_option,
+    safekeepers_option,
+    slot_option,
+    timeline_option,
+    with_conninfo,
+)
+from cli.status import timeline_json
+from cli.status_tables import safekeepers_table, timeline_section, version_text
+from cli.verdict import judge
+from consensus.ids import TimelineId
+from consensus.messages import ServerFacts
+from pgwal.errors import LsnSyntaxError
+from pgwal.history import TimelineHistory
+from pgwal.lsn import Lsn
+from pgwal.versions import SUPPORTED_MAJORS
+from walproposer.discovery import discover
+from walproposer.errors import Refusal, Unreachable
+from walproposer.events import Primary
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.slot_guard import slot_dropped_on_failure
+from walproposer.timeline_creation import Member, check_members, create_timeline, survey
+from walproposer.timeline_deletion import (
+    DeletionOutcome,
+    check_deletable,
+    delete_timeline,
+)
+from walproposer.upstream import PrimaryAddress, Upstream
+
+FACTS = ("--system-id", "--pg-version", "--wal-seg-size", "--start-lsn")
+
+
+@click.group()
+def timeline() -> None:
+    """Create, list, show and delete timelines: the logs that safekeepers keep."""
+
+
+# ---- create
+
+
+@dataclass(frozen=True, slots=True)
+class GivenFacts:
+    """What --primary would tell, from the command line."""
+
+    system_id: int | None
+    pg_version: int | None
+    wal_seg_size: int
+    start_lsn: str | None
+
+    def as_primary(self) -> Primary:
+        """Raises click.UsageError."""
+        if self.system_id is None or self.pg_version is None or self.start_lsn is None:
+            raise click.UsageError(f"give --primary, or all of {', '.join(FACTS)}")
+        if self.pg_version // 10000 not in SUPPORTED_MAJORS:
+            raise click.UsageError(
+                f"--pg-version {self.pg_version} is not one of Postgres {SUPPORTED_MAJORS[0]} to "
+                f"{SUPPORTED_MAJORS[-1]}; expected server_version_num, as 150018"
+            )
+        try:
+            start_lsn = Lsn.parse(self.start_lsn)
+        except LsnSyntaxError as error:
+            raise click.UsageError(f"--start-lsn: {error}") from error
+        if start_lsn == 0 or start_lsn % self.wal_seg_size:
+            raise click.UsageError(f"--start-lsn {start_lsn} is not the start of a segment")
+        return Primary(
+            ServerFacts(self.system_id, self.pg_version, self.wal_seg_size),
+            TimelineHistory(1),
+            start_lsn,
+            start_lsn,
+        )
+
+
+@timeline.command()
+@safekeepers_option
+@primary_option(required=False)
+@slot_option
+@timeline_option
+@click.option("--system-id", type=click.IntRange(1, 2**64 - 1), help="Instead of --primary.")
+@click.option("--pg-version", type=int, help="Instead of --primary: server_version_num.")
+@click.option(
+    "--wal-seg-size",
+    type=click.Choice([str(1 << bits) for bits in range(20, 31)]),
+    default=str(16 << 20),
+    show_default=True,
+    help="Instead of --primary: bytes of a segment.",
+)
+@click.option("--start-lsn", help="Instead of --primary: where the log begins, a segment's start.")
+def create(
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    primary: str | None,
+    slot: str,
+    timeline: TimelineId | None,
+    system_id: int | None,
+    pg_version: int | None,
+    wal_seg_size: str,
+    start_lsn: str | None,
+) -> None:
+    """Create a timeline on all the safekeepers, which become its members, and print its name.
+
+    With --primary it begins at the primary's present segment, and a slot is created there that
+    keeps the WAL until sk attach; sk attach does all this by itself.
+    """
+    members = survey(with_conninfo(safekeepers, safekeeper_conninfo))
+    check_members(members)
+    _check_all_reachable(members)
+    facts = GivenFacts(system_id, pg_version, int(wal_seg_size), start_lsn)
+    if primary is None:
+        click.echo(_create(members, facts.as_primary(), timeline))
+        return
+    if system_id is not None or pg_version is not None or start_lsn is not None:
+        raise click.UsageError(f"--primary excludes {', '.join(FACTS)}")
+    address = PrimaryAddress(primary, slot)
+    with slot_dropped_on_failure(address):
+        upstream = Upstream(address)
+        try:
+            click.echo(_create(members, upstream.primary, timeline))
+        finally:
+            upstream.close()
+
+
+def _check_all_reachable(members: list[Member]) -> None:
+    for member in members:
+        if member.error is not None:
+            raise Unreachable(
+                f"a new timeline needs all safekeepers: {member.error}",
+                hint="Start it; once created, the timeline lives with a quorum of them.",
+            )
+
+
+def _create(members: list[Member], primary: Primary, wanted: TimelineId | None) -> TimelineId:
+    """Never again what exists: a member that lost its data would forget its promises."""
+    for member in members:
+        for existing, status in member.timelines.items():
+            is_same = existing == wanted or (
+                wanted is None and int(status["system_id"]) == primary.server.system_id
+            )
+            if is_same and status["state"] != "creating":
+                raise Refusal(
+                    f"safekeeper {member.client.address} has timeline {existing} of this primary "
+                    "already",
+                    hint="sk attach uses it; for another one, choose a name with --timeline.",
+                )
+    return create_timeline(members, primary, wanted).timeline
+
+
+# ---- list, show
+
+
+@timeline.command("list")
+@safekeepers_option
+@json_option
+def list_timelines(
+    safekeepers: tuple[SafekeeperAddress, ...], safekeeper_conninfo: str, json: bool
+) -> None:
+    """List the timelines, one row each, with the state of every member."""
+    discovery = discover(with_conninfo(safekeepers, safekeeper_conninfo))
+    if not any(report.reachable for report in discovery.safekeepers):
+        raise Unreachable(
+            f"no safekeeper answers: {discovery.safekeepers[0].error}",
+            hint="Start them, or correct --safekeepers.",
+        )
+    views = timeline_views(discovery)
+    if json:
+        print_json([timeline_json(view, judge(view)) for view in views])
+        return
+    table = plain_table("timeline", "system", "Postgres", "gen", "commit", "members")
+    for view in views:
+        table.add_row(
+            str(view.timeline),
+            view.system_id,
+            version_text(view.pg_version),
+            str(view.membership.generation),
+            str(_commit_lsn(view)),
+            ", ".join(f"{m.safekeeper_id} {m.state.value}" for m in view.members),
+        )
+    out = console()
+    out.print(table)
+    silent = [report for report in discovery.safekeepers if not report.reachable]
+    if silent:
+        out.print()
+        out.print(safekeepers_table(silent))
+
+
+def _commit_lsn(view: TimelineView) -> Lsn:
+    """The greatest that a member knows of."""
+    return max(Lsn.parse(m.status["commit_lsn"]) for m in view.members if m.status is not None)
+
+
+@timeline.command()
+@safekeepers_option
+@click.argument("timeline", type=TimelineName())
+@json_option
+def show(
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    timeline: TimelineId,
+    json: bool,
+) -> None:
+    """Show everything of one TIMELINE."""
+    discovery = discover(with_conninfo(safekeepers, safekeeper_conninfo))
+    views = [view for view in timeline_views(discovery) if view.timeline == timeline]
+    if not views:
+        silent = [report.error for report in discovery.safekeepers if not report.reachable]
+        raise CommandError(
+            f"no safekeeper that answers has timeline {timeline}"
+            + (f"; {len(silent)} did not answer: {silent[0]}" if silent else ""),
+            "sk timeline list shows those there are.",
+            ExitCode.UNREACHABLE if silent else ExitCode.FAILED,
+        )
+    verdict = judge(views[0])
+    if json:
+        print_json(timeline_json(views[0], verdict))
+        return
+    out = console()
+    out.print(timeline_section(views[0], verdict))
+    for member in views[0].members:
+        if member.status is not None:
+            facts = plain_table(f"safekeeper {member.safekeeper_id}", "")
+            for name, value in member.status.items():
+                facts.add_row(name, _brief(value))
+            out.print(facts, "")
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_brief(part)}" for name, part in value.items())
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "-"
+    return "-" if value in (None, "") else str(value).strip()
+
+
+# ---- delete
+
+
+@timeline.command()
+@safekeepers_option
+@click.argument("timeline", type=TimelineName())
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    timeline: TimelineId,
+    yes: bool,
+) -> None:
+    """Delete a TIMELINE and its WAL from all the safekeepers, for good.
+
+    Its name is never used again. Exits with 4 when some safekeeper could not be reached and so may
+    have it still; run it again then.
+    """
+    members = survey(with_conninfo(safekeepers, safekeeper_conninfo))
+    check_members(members)
+    check_deletable(members, timeline)
+    if not yes:
+        _confirm(timeline)
+    deletions = delete_timeline(members, timeline)
+    for deletion in deletions:
+        line = f"{deletion.address}: {deletion.outcome.value}"
+        click.echo(f"{line}: {deletion.reason}" if deletion.reason else line)
+    failed = [d for d in deletions if d.outcome is DeletionOutcome.FAILED]
+    if failed:
+        raise CommandError(
+            f"timeline {timeline} was not deleted on {len(failed)} of {len(members)} safekeepers",
+            "Run the command again when they answer.",
+            ExitCode.UNREACHABLE,
+        )
+    if all(deletion.outcome is DeletionOutcome.ABSENT for deletion in deletions):
+        raise CommandError(
+            f"no safekeeper has timeline {timeline}", "sk timeline list shows those there are."
+        )
+
+
+def _confirm(timeline: TimelineId) -> None:
+    """Raises CommandError unless the timeline's id is typed."""
+    name = timeline.timeline_id.hex()
+    try:
+        typed = click.prompt(f"This cannot be undone. Type {name} to delete it", err=True)
+    except click.Abort:
+        typed = ""
+    if typed.strip() not in (name, str(timeline)):
+        raise CommandError("not confirmed, nothing was deleted", "Type the name, or give --yes.")

@@ -1,0 +1,121 @@
+"""The cluster that the tests of one file share, with faults made and undone again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pg_fixtures.binaries import PostgresBinaries
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.errors import FixtureError
+from pg_fixtures.ledger import Ledger
+
+TIMEOUT = 60.0
+SEGMENT_BYTES = 1 << 20
+CLIENTS = 3
+
+_numbers = count(1)
+
+
+class SharedCluster:
+    """Made when first asked for; made anew when a test has left it in a state beyond repair."""
+
+    def __init__(self, make: Callable[[], QuorumCluster]) -> None:
+        self._make = make
+        self._cluster: QuorumCluster | None = None
+
+    def whole(self) -> QuorumCluster:
+        """All parts run and commits proceed."""
+        if self._cluster is not None:
+            try:
+                repair(self._cluster)
+            except FixtureError:
+                self.discard()
+        if self._cluster is None:
+            self._cluster = self._make()
+            self._cluster.__enter__()
+        return self._cluster
+
+    def discard(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+
+def repair(cluster: QuorumCluster) -> None:
+    """Undo every fault."""
+    for proxy in cluster.proxies:
+        proxy.restore()
+    for service in (*cluster.safekeepers, cluster.proposer):
+        if service.alive:
+            service.resume()
+    cluster.start(TIMEOUT)
+
+
+@pytest.fixture(scope="module")
+def cluster_options() -> dict[str, Any]:
+    """Options of the shared cluster; a file with other wishes defines its own."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(
+    pg_binaries: PostgresBinaries,
+    initdb_template: Callable[[PostgresBinaries, int], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    cluster_options: dict[str, Any],
+) -> Iterator[SharedCluster]:
+    def make() -> QuorumCluster:
+        return QuorumCluster(
+            tmp_path_factory.mktemp("shared") / "cluster",
+            binaries=pg_binaries,
+            wal_seg_size=SEGMENT_BYTES,
+            template=initdb_template(pg_binaries, SEGMENT_BYTES),
+            **cluster_options,
+        )
+
+    shared = SharedCluster(make)
+    yield shared
+    shared.discard()
+
+
+@pytest.fixture
+def cluster(
+    shared_cluster: SharedCluster, request: pytest.FixtureRequest
+) -> Iterator[QuorumCluster]:
+    """Three safekeepers, 1 MB segments, everything running; a failed test's is not used again."""
+    failed_before = request.session.testsfailed
+    yield shared_cluster.whole()
+    if request.session.testsfailed != failed_before:
+        shared_cluster.discard()
+
+
+@pytest.fixture
+def ledger_of() -> Iterator[Callable[[QuorumCluster], Ledger]]:
+    """`ledger_of(cluster)`: started and committing, with a table of its own."""
+    ledgers: list[Ledger] = []
+
+    def make(cluster: QuorumCluster, clients: int = CLIENTS) -> Ledger:
+        ledger = Ledger(
+            cluster.postgres.dsn(), clients=clients, table=f"ledger_{next(_numbers)}"
+        )
+        ledgers.append(ledger)
+        ledger.start()
+        ledger.wait_for_progress(10, TIMEOUT)
+        return ledger
+
+    yield make
+    for ledger in ledgers:
+        ledger.stop()
+
+
+@pytest.fixture
+def ledger(
+    cluster: QuorumCluster, ledger_of: Callable[[QuorumCluster], Ledger]
+) -> Ledger:
+    """Clients that commit on the shared cluster for as long as the test runs."""
+    return ledger_of(cluster)

@@ -1,0 +1,57 @@
+"""What a test of faults ends with: nothing acknowledged is lost, and all copies are the same bytes.
+
+The ledger's rows are read on the primary. The WAL is compared file by file: the safekeepers with
+each other over the whole log, and with the primary as far as its pg_wal still has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pg_fixtures.cluster import PRIMARY, QuorumCluster
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.wal_comparison import compare_wal
+from pgwal.lsn import Lsn
+
+TIMEOUT = 60.0  # seconds; what is waited for takes a fraction of one on an idle machine
+
+
+def assert_nothing_lost(
+    cluster: QuorumCluster, ledger: Ledger, safekeepers: Sequence[SafekeeperProcess] = ()
+) -> None:
+    """Commits proceed; the ledger is complete; the logs of these safekeepers (all) are equal.
+
+    Leaves the ledger paused.
+    """
+    ledger.wait_for_progress(10, TIMEOUT)
+    ledger.pause()
+    ledger.wait_idle(TIMEOUT)
+    report = ledger.verify()
+    assert report.ok, report
+    assert report.found == report.acknowledged >= 10
+    assert_equal_logs(cluster, safekeepers)
+
+
+def assert_equal_logs(
+    cluster: QuorumCluster, safekeepers: Sequence[SafekeeperProcess] = ()
+) -> None:
+    """These safekeepers (all) have all the WAL of the idle primary, byte for byte."""
+    safekeepers = safekeepers or cluster.safekeepers
+    end_lsn = cluster.postgres.flush_lsn()
+    cluster.wait_flushed(end_lsn, TIMEOUT, safekeepers)
+    cluster.proposer.wait_until(
+        lambda: cluster.commit_lsn() >= end_lsn, TIMEOUT, f"commit_lsn to reach {end_lsn}"
+    )
+    copies = {s.name: s.data_dir for s in safekeepers}
+    copies[PRIMARY] = cluster.postgres.pg_wal
+    wal_seg_size = int(cluster.postgres.control_data()["Bytes per WAL segment"])
+    comparison = compare_wal(copies, end_lsn, wal_seg_size)
+    for safekeeper in safekeepers:
+        timeline = safekeeper.timeline()
+        assert timeline is not None
+        start_lsn = Lsn.parse(timeline["start_lsn"])
+        begin_lsn, compared_lsn = comparison.range_of(safekeeper.name)
+        if len(safekeepers) > 1:
+            assert begin_lsn == start_lsn
+        assert begin_lsn < compared_lsn == end_lsn

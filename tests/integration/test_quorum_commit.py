@@ -1,0 +1,134 @@
+"""A commit returns when a quorum has it, and only then; whatever the number of safekeepers."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import pytest
+from pending_commit import PendingCommit
+from reckoning import TIMEOUT, assert_equal_logs, assert_nothing_lost
+
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.http_status import http_get
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.waiting import wait_until
+from pgwal.lsn import Lsn
+from pgwal.page import WAL_PAGE_SIZE
+
+BOUNDARY_COMMITS = 20
+BOUNDARY_ATTEMPTS = 100
+BOUNDARY_SECONDS_MAX = 0.1
+
+
+def metric(cluster: QuorumCluster, name: str) -> float:
+    """One of the proposer's metrics that has no labels."""
+    _, text = http_get(cluster.proposer.http_address, "/metrics")
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[1])
+
+
+def healthz(cluster: QuorumCluster) -> tuple[int, str]:
+    code, text = http_get(cluster.proposer.http_address, "/healthz")
+    return code, text.strip()
+
+
+def test_two_of_three_commit_and_one_of_three_waits_and_says_so(
+    cluster: QuorumCluster, ledger: Ledger
+) -> None:
+    losses = metric(cluster, "sk_proposer_quorum_losses_total")
+    first, second, _ = cluster.safekeepers
+    first.kill()
+    ledger.wait_for_progress(50, TIMEOUT)
+    wait_until(
+        lambda: cluster.proposer.status()["quorum"]["connected"] == 2, TIMEOUT, "one to be missed"
+    )
+    assert healthz(cluster) == (200, "ok")
+
+    ledger.pause()
+    ledger.wait_idle(TIMEOUT)
+    second.kill()
+    commit = PendingCommit(cluster.postgres)
+    commit.wait_blocked(TIMEOUT)
+    wait_until(lambda: healthz(cluster)[0] == 503, TIMEOUT, "/healthz to say so")
+    assert healthz(cluster)[1] == "the quorum is lost, commits wait"
+    status = cluster.proposer.status()
+    assert not status["quorum"]["ok"]
+    assert (status["quorum"]["connected"], status["quorum"]["needed"]) == (1, 2)
+    assert status["unconfirmed_bytes"] > 0
+    assert [s["connected"] for s in status["safekeepers"]] == [False, False, True]
+    assert all(s["error"] for s in status["safekeepers"][:2])
+    assert metric(cluster, "sk_proposer_quorum_ok") == 0
+    assert metric(cluster, "sk_proposer_quorum_losses_total") == losses + 1
+    assert "QUORUM LOST, commits wait" in cluster.proposer.log_text()
+    assert commit.is_blocked
+
+    second.start()
+    commit.wait_returned(TIMEOUT)
+    wait_until(lambda: healthz(cluster) == (200, "ok"), TIMEOUT, "/healthz to be well again")
+    assert metric(cluster, "sk_proposer_quorum_ok") == 1
+    assert "commits proceed" in cluster.proposer.log_tail()
+    first.start()
+    ledger.resume()
+    assert_nothing_lost(cluster, ledger)
+
+
+@pytest.mark.parametrize(("members", "quorum"), [(1, 1), (2, 2), (5, 3), (9, 5)])
+def test_exactly_a_quorum_is_enough(
+    quorum_cluster: Callable[..., QuorumCluster], members: int, quorum: int
+) -> None:
+    cluster = quorum_cluster(safekeepers=members, wal_seg_size=1 << 20)
+    postgres, safekeepers = cluster.postgres, cluster.safekeepers
+    for safekeeper in safekeepers[quorum:]:
+        safekeeper.kill()
+    PendingCommit(postgres).wait_returned(TIMEOUT)
+
+    last = safekeepers[quorum - 1]
+    last.kill()
+    commit = PendingCommit(postgres)
+    commit.wait_blocked(TIMEOUT)
+    last.start()
+    commit.wait_returned(TIMEOUT)
+    assert cluster.proposer.status()["quorum"]["needed"] == quorum
+    assert_equal_logs(cluster, safekeepers[:quorum])
+
+
+def test_a_commit_that_ends_on_a_page_boundary_returns_at_once(cluster: QuorumCluster) -> None:
+    """Nothing follows it on an idle server, so nobody else's WAL would ever show that it is whole.
+
+    That it ends on the boundary is proven by the flush position: the insert position is behind the
+    next page's header then.
+    """
+    seconds: list[float] = []
+    with cluster.postgres.connect() as connection:
+
+        def position(function: str) -> Lsn:
+            row = connection.execute(f"SELECT {function}()::text").fetchone()
+            assert row is not None
+            return Lsn.parse(row[0])
+
+        def commit(message_bytes: int) -> float:
+            begun = time.monotonic()
+            connection.execute(
+                "SELECT pg_logical_emit_message(true, 'page', repeat('x', %s))", (message_bytes,)
+            )
+            return time.monotonic() - begun
+
+        before = position("pg_current_wal_insert_lsn")
+        commit(1000)
+        overhead_bytes = position("pg_current_wal_insert_lsn") - before - 1000
+        for _ in range(BOUNDARY_ATTEMPTS):
+            left = -position("pg_current_wal_insert_lsn") % WAL_PAGE_SIZE
+            if left < overhead_bytes + 300:
+                commit(1000)  # into the next page
+                continue
+            elapsed = commit(left - overhead_bytes)
+            if position("pg_current_wal_flush_lsn") % WAL_PAGE_SIZE == 0:
+                seconds.append(elapsed)
+            if len(seconds) == BOUNDARY_COMMITS:
+                break
+    assert len(seconds) == BOUNDARY_COMMITS
+    assert statistics.median(seconds) < BOUNDARY_SECONDS_MAX
+    assert sum(s < BOUNDARY_SECONDS_MAX for s in seconds) >= BOUNDARY_COMMITS - 1, seconds
+    assert_equal_logs(cluster)
