@@ -62,7 +62,10 @@ LIBRARY_ERRORS = (WalProposerError, SafekeeperError, FixtureError, ConsensusErro
 
 def command_error(error: Exception) -> CommandError:
     """A library's error as the command's end."""
-    codes = {Fenced: ExitCode.FENCED, Unreachable: ExitCode.UNREACHABLE}
+    codes: dict[type[Exception], ExitCode] = {
+        Fenced: ExitCode.FENCED,
+        Unreachable: ExitCode.UNREACHABLE,
+    }
     code = codes.get(type(error), ExitCode.FAILED)
     return CommandError(" ".join(str(error).split()), getattr(error, "hint", ""), code)
 
@@ -74,7 +77,9 @@ def print_json(value: Any) -> None:
 
 def console() -> Console:
     """stdout, as wide as the terminal; colours only there."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    return Console(
+        highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS
+    )
 
 
 def plain_table(*columns: str) -> Table:

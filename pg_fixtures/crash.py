@@ -12,10 +12,13 @@ which the next start would refuse.
 from __future__ import annotations
 
 import ctypes
+import errno
 import signal
 
+from pg_fixtures.account import Account
 from pg_fixtures.data_directory import DataDirectory
 from pg_fixtures.process_table import ProcessEntry, family, signal_entry
+from pg_fixtures.processes import run_program
 from pg_fixtures.waiting import wait_until
 
 IPC_RMID = 0  # sys/ipc.h
@@ -26,18 +29,24 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 def crash_postmaster(pid: int, data: DataDirectory) -> None:
     """End the postmaster `pid` and every process below it; returns when all are gone."""
-    postmaster_file = data.postmaster_file()
     members = _freeze(pid)
     for entry in members:
         signal_entry(entry, signal.SIGKILL)
     wait_until(
         lambda: not any(e.now() for e in members), FREEZE_TIMEOUT, "a killed Postgres to end"
     )
-
+    postmaster_file = data.postmaster_file()
     if postmaster_file is not None and postmaster_file.pid == pid:
         if postmaster_file.shared_memory_id is not None:
-            libc.shmctl(postmaster_file.shared_memory_id, IPC_RMID, None)
+            _remove_shared_memory(postmaster_file.shared_memory_id, data.account)
         (data.path / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _remove_shared_memory(id: int, account: Account | None) -> None:
+    """Give back the segment; one that is gone already is no error."""
+    if libc.shmctl(id, IPC_RMID, None) != 0 and ctypes.get_errno() == errno.EPERM:
+        # In a container root may lack CAP_SYS_ADMIN; then only the owner may.
+        run_program(["ipcrm", "--shmem-id", str(id)], account=account, check=False)
 
 
 def _freeze(pid: int) -> list[ProcessEntry]:

@@ -248,6 +248,7 @@ class _Channel:
 
     def close(self) -> None:
         self.transport.socket.close()
+        self.connection.release()
 
 
 class Session:

@@ -265,6 +265,10 @@ class _Connection:
         """Make room() large, for a stream."""
         self._frames.reserve(capacity)
 
+    def release(self) -> None:
+        """Give the memory of room() back: the connection is closed."""
+        self._frames.release()
+
     @property
     def buffered(self) -> int:
         """Bytes fed and not consumed yet."""

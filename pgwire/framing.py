@@ -85,6 +85,15 @@ class FrameBuffer:
         memory[:rest] = self._memory[self._begin : self._end]
         self._memory, self._begin, self._end = memory, 0, rest
 
+    def release(self) -> None:
+        """Give the memory back: nothing more will come.
+
+        An error that a connection keeps refers to it through its traceback; until the garbage
+        collector breaks such circles, megabytes of buffers could pile up.
+        """
+        self._memory = memoryview(b"")
+        self._begin = self._end = 0
+
     @property
     def has_frame(self) -> bool:
         """Whether a whole frame is there, or the beginning of an impossible one."""

@@ -7,6 +7,7 @@
     OneHistory       equal (NodeId, lsn) on two safekeepers means equal logs below
     Monotone         commit_lsn, truncate_lsn and the promise never go back
     Durable          no answer speaks of what a power loss could take back
+    RecordBoundary   flush_lsn and the start of a term are ends of records
 
 Who wrote which byte is not taken from the term histories under test: it is followed here, from the
 ballot that first brought a byte to the bytes copied from it.
@@ -70,6 +71,7 @@ class Safety:
         self._logs: dict[NodeId, bytes] = {}
         self._promises: dict[int, NodeId] = {}
         self._positions: dict[int, tuple[int, int]] = {}
+        self._flush_lsns: dict[int, int] = {}
 
     @property
     def committed_lsn(self) -> int:
@@ -102,6 +104,9 @@ class Safety:
         check("Durable", acceptor.durable_lsn <= node.disk.flushed_lsn, node.name)
         self._check_monotone(node)
         self._check_commit(node)
+        if acceptor.flush_lsn != self._flush_lsns.get(node.safekeeper_id):
+            self._flush_lsns[node.safekeeper_id] = acceptor.flush_lsn
+            check_boundary(node.disk.read(START_LSN, acceptor.flush_lsn - START_LSN), node.name)
 
     def node_restarted(self, node: MemoryNode) -> None:
         """The hints may lag: positions begin anew, the promise does not."""
@@ -186,9 +191,7 @@ class Safety:
         self._won[node_id] = process.name
         log, origins = self._votes[node_id, self.nodes[term.donor].safekeeper_id]
         check("Donor", START_LSN + len(log) == term.term_start_lsn, f"{node_id} misread its donor")
-        records = named_records(log)
-        end_lsn = records[-1].end_lsn if records else START_LSN
-        check("RecordBoundary", end_lsn == term.term_start_lsn, f"{node_id} starts inside a record")
+        check_boundary(log, str(node_id))
         self.won_logs[node_id] = log
         self._won_origins[node_id] = [*origins, (term.term_start_lsn, node_id)]
         for winner, lsn in self.commits:
@@ -227,3 +230,9 @@ class Safety:
 
 def clipped(origins: Origins, end_lsn: int) -> Origins:
     return [(start_lsn, origin) for start_lsn, origin in origins if start_lsn < end_lsn]
+
+
+def check_boundary(log: bytes, whose: str) -> None:
+    records = named_records(log)
+    end_lsn = records[-1].end_lsn if records else START_LSN
+    check("RecordBoundary", end_lsn == START_LSN + len(log), f"log of {whose} ends inside a record")

@@ -65,8 +65,8 @@ def discover(addresses: Sequence[SafekeeperAddress]) -> Discovery:
     """Raises Refusal when two addresses lead to one safekeeper id."""
     members = survey(addresses)
     check_members(members)
+    safekeepers = _reports(members)
     with ThreadPoolExecutor(max(1, len(members))) as pool:
-        safekeepers = tuple(pool.map(_report, members))
         pages = {
             str(page): (page, member.client.address)
             for member in members
@@ -75,6 +75,16 @@ def discover(addresses: Sequence[SafekeeperAddress]) -> Discovery:
         }
         reports = pool.map(lambda asked: _read_proposer(*asked), pages.values())
         return Discovery(safekeepers, {report.http: report for report in reports})
+
+
+def inspect_safekeepers(addresses: Sequence[SafekeeperAddress]) -> tuple[SafekeeperReport, ...]:
+    """The safekeepers alone, whatever is wrong with them."""
+    return _reports(survey(addresses))
+
+
+def _reports(members: Sequence[Member]) -> tuple[SafekeeperReport, ...]:
+    with ThreadPoolExecutor(max(1, len(members))) as pool:
+        return tuple(pool.map(_report, members))
 
 
 def _report(member: Member) -> SafekeeperReport:

@@ -145,7 +145,9 @@ class Incarnation:
             case Send(peer, message):
                 self._send(peer, message)
             case ReportFlushed(commit_lsn):
-                if self.upstream is not None:
+                # Before the stream has begun (a predecessor may still hold the slot) nobody waits
+                # for this; the first tick after its begin reports.
+                if self.upstream is not None and self.upstream.copy is not None:
                     self.upstream.report(commit_lsn)
             case ClosePeer(peer, reason):
                 self._drop_peer(peer, reason)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pg_fixtures.binaries import PostgresBinaries, all_postgres, find_postgres
+from pg_fixtures.data_directory import DataDirectory
 from pg_fixtures.errors import (
     ConfigurationError,
     ProcessEnded,
@@ -58,6 +59,11 @@ def test_life_of_a_server(postgres: Postgres, pg_binaries: PostgresBinaries) -> 
     postgres.stop()  # legal
 
 
+def shared_memory_ids() -> set[int]:
+    lines = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+    return {int(line.split()[1]) for line in lines}
+
+
 @each_postgres
 def test_a_crash_ends_every_process_and_is_recovered_from(postgres: Postgres) -> None:
     postgres.execute("CREATE TABLE t (a int)")
@@ -66,11 +72,15 @@ def test_a_crash_ends_every_process_and_is_recovered_from(postgres: Postgres) ->
         open_transaction.execute("INSERT INTO t VALUES (0)")
         postgres.execute("INSERT INTO t VALUES (1)")
         members = family(postgres.pid)
+        state = DataDirectory(postgres.data_dir, postgres.binaries).postmaster_file()
+        assert state is not None
+        assert state.shared_memory_id in shared_memory_ids()
         postgres.crash()
 
     assert len(members) > 5
     assert not any(member.now() for member in members)
     assert not postgres.is_running
+    assert state.shared_memory_id not in shared_memory_ids()
     postgres.start()
     assert postgres.execute("SELECT a FROM t") == [(1,)]
     assert "automatic recovery in progress" in postgres.log_text()

@@ -79,7 +79,7 @@ def test_messages_of_a_walsender(postgres_factory: Callable[..., Postgres]) -> N
     postgres = postgres_factory(settings=wal_workloads.KEEP_ALL_WAL, wal_seg_size=MIB)
     postgres.pgbench("-i", "-q")
     start_lsn = min(segment_files(postgres.pg_wal, MIB)) * MIB
-    load = threading.Thread(target=postgres.pgbench, args=("-c", "4", "-t", "300"))
+    load = threading.Thread(target=postgres.pgbench, args=("-c", "4", "-t", "150"))
     load.start()
     messages = receive_messages(
         postgres,

@@ -154,7 +154,7 @@ def test_overwritten_contrecord(postgres_factory: Callable[..., Postgres]) -> No
         segment.seek(lost_lsn % MIB)
         segment.write(bytes(MIB - lost_lsn % MIB))
     postgres.start()
-    postgres.pgbench("-c", "2", "-t", "200")
+    postgres.pgbench("-c", "2", "-t", "50")
     postgres.crash()
     log = CheckedLog(WalFolder.load(postgres, MIB))
     assert_ends_as_dumped(log)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from full_logs import FULL_LOGS, MAJORS, MIB, LogMaker
+from full_logs import FULL_LOGS, MIB, SWITCH_LOGS, LogMaker
 
 from pgwal.block_ref import decode_body
 from pgwal.page import WAL_PAGE_SIZE
@@ -19,9 +19,9 @@ def test_every_record_agrees(full_log: LogMaker, major: int, seg_mib: int) -> No
     full_log(major, seg_mib).assert_agrees()
 
 
-@pytest.mark.parametrize("major", MAJORS)
-def test_log_has_every_shape_that_is_claimed(full_log: LogMaker, major: int) -> None:
-    log = full_log(major, 16)
+@pytest.mark.parametrize(("major", "seg_mib"), SWITCH_LOGS)
+def test_log_has_every_shape_that_is_claimed(full_log: LogMaker, major: int, seg_mib: int) -> None:
+    log = full_log(major, seg_mib)
     wal_seg_size = log.folder.wal_seg_size
 
     def crossing(unit: int) -> int:
@@ -50,11 +50,11 @@ def test_blocks_agree(full_log: LogMaker, major: int, seg_mib: int) -> None:
         assert found == expected, f"blocks of the record at {log.records[index].start_lsn}"
 
 
-@pytest.mark.parametrize("major", MAJORS)
+@pytest.mark.parametrize(("major", "seg_mib"), SWITCH_LOGS)
 def test_page_images_are_compressed_in_every_way_the_server_offers(
-    full_log: LogMaker, major: int
+    full_log: LogMaker, major: int, seg_mib: int
 ) -> None:
-    log = full_log(major, 16)
+    log = full_log(major, seg_mib)
     images = [
         block.image
         for record in log.records

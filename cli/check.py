@@ -1,0 +1,88 @@
+"""`sk check`: everything that can be found wrong before a primary is attached; changes nothing."""
+
+from __future__ import annotations
+
+import click
+from rich.text import Text
+
+from cli.output import ExitCode, console, plain_table, print_json
+from cli.parameters import (
+    json_option,
+    primary_option,
+    safekeepers_option,
+    slot_option,
+    timeline_option,
+    with_conninfo,
+)
+from consensus.ids import TimelineId
+from walproposer.discovery import inspect_safekeepers
+from walproposer.errors import WalProposerError
+from walproposer.preflight import Finding, Level, check_primary
+from walproposer.preflight_members import check_safekeepers
+from walproposer.primary_settings import PrimarySettings, read_primary_settings
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.upstream import PrimaryAddress
+
+_STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+
+
+@click.command()
+@primary_option()
+@safekeepers_option
+@timeline_option
+@slot_option
+@click.option(
+    "--application-name",
+    default="walproposer",
+    show_default=True,
+    help="Our name in synchronous_standby_names.",
+)
+@json_option
+@click.pass_context
+def check(
+    context: click.Context,
+    primary: str,
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    timeline: TimelineId | None,
+    slot: str,
+    application_name: str,
+    json: bool,
+) -> None:
+    """Check a primary and its safekeepers before sk attach; changes nothing.
+
+    One line per check: ok, warn or FAIL, with the command that mends it. Exits with 3 if any FAILs.
+    """
+    address = PrimaryAddress(primary, slot, application_name)
+    found, findings = _ask_primary(address)
+    reports = inspect_safekeepers(with_conninfo(safekeepers, safekeeper_conninfo))
+    findings += check_safekeepers(reports, found, timeline)
+    passed = all(finding.level is not Level.FAIL for finding in findings)
+    if json:
+        print_json({"passed": passed, "findings": findings})
+    else:
+        _print(findings)
+    context.exit(0 if passed else ExitCode.BLOCKED)
+
+
+def _ask_primary(address: PrimaryAddress) -> tuple[PrimarySettings | None, list[Finding]]:
+    try:
+        primary = read_primary_settings(address)
+    except WalProposerError as error:
+        reason = " ".join(str(error).split())
+        remedy = error.hint or "Start it, or correct --primary."
+        return None, [Finding("connection", Level.FAIL, reason, remedy)]
+    connected = Finding("connection", Level.OK, str(address))
+    return primary, [connected, *check_primary(primary, address)]
+
+
+def _print(findings: list[Finding]) -> None:
+    table = plain_table("", "check", "")
+    table.show_header = False
+    table.columns[2].no_wrap = False
+    for finding in findings:
+        level = Text(finding.level.value, _STYLES[finding.level])
+        table.add_row(level, finding.check, finding.text)
+        if finding.remedy:
+            table.add_row("", "", Text(f"-> {finding.remedy}", "dim"))
+    console().print(table)

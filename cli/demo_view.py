@@ -1,0 +1,148 @@
+"""How `sk demo` looks: a live picture on a terminal, plain lines elsewhere, the outcome at the end.
+
+It only reads: the scenario does not know whether anybody looks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from cli.output import console, plain_table
+from cli.status_tables import bytes_text
+from pg_fixtures.cluster import PRIMARY
+from pg_fixtures.errors import FixtureError
+from pg_fixtures.http_status import http_get_status
+
+if TYPE_CHECKING:
+    from cli.demo import Demo, Reckoning, Step
+
+FRAMES_PER_SECOND = 4
+RATE_SAMPLES = 2 * FRAMES_PER_SECOND
+EVENTS_SHOWN = 8
+_NOTHING = "-"
+
+
+class DemoView:
+    """A context manager around Demo.run()."""
+
+    def __init__(self, demo: Demo) -> None:
+        self._demo = demo
+        self._console = console()
+        self._stack = ExitStack()
+        self._samples: deque[tuple[float, int]] = deque(maxlen=RATE_SAMPLES)
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            live = Live(
+                get_renderable=self._picture,
+                console=self._console,
+                refresh_per_second=FRAMES_PER_SECOND,
+                transient=True,
+            )
+            self._stack.enter_context(live)
+        else:
+            self._demo.on_step = lambda step: self._console.print(step_line(step))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _picture(self) -> RenderableType:
+        demo = self._demo
+        clock = Text(f"{demo.elapsed_seconds:5.1f} s  {demo.doing} ...", style="bold")
+        events = [Text(step_line(step)) for step in demo.steps[-EVENTS_SHOWN:]]
+        return Group(*events, clock, Text(""), self._components(), Text(self._commits()))
+
+    def _commits(self) -> str:
+        ledger = self._demo.ledger
+        self._samples.append((time.monotonic(), ledger.acknowledged))
+        (begun, before), (now, after) = self._samples[0], self._samples[-1]
+        rate = (after - before) / (now - begun) if now > begun else 0.0
+        return (
+            f"{ledger.acknowledged} rows acknowledged, {rate:.0f}/s, "
+            f"{ledger.in_flight} commits waiting"
+        )
+
+    def _components(self) -> Table:
+        cluster = self._demo.cluster
+        table = plain_table("", "", "", "")
+        table.show_header = False
+        for safekeeper in cluster.safekeepers:
+            status = _status(safekeeper.http_address)
+            timeline = status["timelines"][0] if status and status["timelines"] else {}
+            proposer = "streaming" if timeline.get("proposer") else _NOTHING
+            flush_lsn = timeline.get("flush_lsn", _NOTHING)
+            table.add_row(safekeeper.name, _life(status), proposer, f"flush {flush_lsn}")
+        status = _status(cluster.proposer.http_address)
+        commit_lsn = (status or {}).get("commit_lsn", _NOTHING)
+        state = str((status or {}).get("state", _NOTHING))
+        table.add_row("proposer", _life(status), state, f"commit {commit_lsn}")
+        return table
+
+
+def _life(status: dict[str, Any] | None) -> Text:
+    return Text("running", "green") if status is not None else Text("down", "bold red")
+
+
+def _status(http_address: str) -> dict[str, Any] | None:
+    try:
+        return http_get_status(http_address)
+    except (OSError, FixtureError):
+        return None
+
+
+def step_line(step: Step) -> str:
+    """One line, when the step is over."""
+    return f"{step.at_seconds:5.1f} s  {step.action}: {step.result}"
+
+
+def print_outcome(demo: Demo, reckoning: Reckoning) -> None:
+    """What happened when, and the verdict."""
+    out = console()
+    table = plain_table("at", "what was done", "what was seen", "rows acknowledged")
+    for column in (0, 3):
+        table.columns[column].justify = "right"
+    for column in (1, 2):
+        table.columns[column].no_wrap = False
+    for step in demo.steps:
+        at = f"{step.at_seconds:.1f} s"
+        table.add_row(at, step.action, step.result, str(step.acknowledged))
+    out.print()
+    out.print(table)
+    out.print()
+    for name, value in _verdict_rows(demo, reckoning):
+        out.print(f"{name:<22} {value}")
+    verdict = "PASSED: nothing acknowledged was lost" if reckoning.ok else "FAILED"
+    style = "bold green" if reckoning.ok else "bold red"
+    out.print()
+    out.print(Text(f"{verdict} ({demo.elapsed_seconds:.0f} s)", style))
+
+
+def _verdict_rows(demo: Demo, reckoning: Reckoning) -> list[tuple[str, str]]:
+    ledger, comparison = reckoning.ledger, reckoning.comparison
+    rows = [
+        ("rows acknowledged", str(ledger.acknowledged)),
+        ("rows lost", str(len(ledger.lost))),
+        ("rows damaged", str(len(ledger.damaged))),
+        ("outcome unknown", f"{ledger.unknown_found + ledger.unknown_absent} (killed in COMMIT)"),
+        ("longest silence", f"{demo.ledger.longest_silence():.1f} s"),
+        ("median commit", f"{reckoning.latency_ms:.1f} ms"),
+    ]
+    for name, records in reckoning.records.items():
+        begin_lsn, end_lsn = comparison.range_of(name)
+        rows.append((
+            name,
+            f"{bytes_text(end_lsn - begin_lsn)} of WAL equal to the others', "
+            f"pg_waldump reads {records} records",
+        ))  # fmt: skip
+    begin_lsn, end_lsn = comparison.range_of(PRIMARY)
+    rows.append((PRIMARY, f"{bytes_text(end_lsn - begin_lsn)} of WAL equal to the safekeepers'"))
+    return rows

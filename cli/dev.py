@@ -1,0 +1,113 @@
+"""`sk dev`: a cluster on this machine to play with, until Ctrl-C."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+
+import click
+
+from cli.playground import playground
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.errors import DeadlineExceeded, Unavailable
+from pg_fixtures.processes import SK, ServiceProcess
+
+POLL_SECONDS = 0.2
+
+
+@click.command()
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where to keep it; go on with it next time. Default: a temporary one, removed at the end.",
+)
+@click.option("--pg-major", type=click.IntRange(13, 18), help="Major version of Postgres.")
+@click.option(
+    "--members",
+    type=click.IntRange(1, 9),
+    default=3,
+    show_default=True,
+    help="Number of safekeepers.",
+)
+def dev(directory: Path | None, pg_major: int | None, members: int) -> None:
+    """Run Postgres, safekeepers and a proposer on this machine, until Ctrl-C.
+
+    Nothing is protected by a password, and everything listens on 127.0.0.1 only.
+    """
+    try:
+        with playground(directory) as root:
+            cluster = QuorumCluster(root, pg_major=pg_major, safekeepers=members)
+            with cluster:
+                click.echo(_introduction(cluster, removed=directory is None))
+                _report_ends(cluster)
+    except KeyboardInterrupt:
+        click.echo("everything has ended")
+
+
+def _introduction(cluster: QuorumCluster, *, removed: bool) -> str:
+    """What runs where, and what to try."""
+    addresses = ",".join(safekeeper.address for safekeeper in cluster.safekeepers)
+    rows = [
+        (f"Postgres {cluster.postgres.binaries.version}", cluster.postgres.dsn(), ""),
+        *(
+            (s.name, s.address, f"http://{s.http_address}/status   pid {s.pid}")
+            for s in cluster.safekeepers
+        ),
+        ("proposer", "", f"http://{cluster.proposer.http_address}/status   pid "
+         f"{cluster.proposer.pid}"),
+    ]  # fmt: skip
+    victim = cluster.safekeepers[-1]
+    try:
+        psql = str(cluster.postgres.binaries.program("psql"))
+    except Unavailable:
+        psql = "psql"
+    tries = [
+        f"{shlex.join([psql, cluster.postgres.dsn()])}",
+        f"sk status --safekeepers {addresses} --watch",
+        f"kill -9 {victim.pid}    # one member lost: commits go on",
+        f"{start_command(victim)}    # back again",
+    ]
+    end = f"Ctrl-C ends everything{' and removes' if removed else '; data and logs stay in'}"
+    return "\n".join(
+        (
+            *(f"{name:<16} {place:<18} {more}".rstrip() for name, place, more in rows),
+            *("", "Try, in another terminal:", *(f"  {each}" for each in tries)),
+            *("", f"{end} {cluster.root}"),
+        )
+    )
+
+
+def start_command(service: ServiceProcess) -> str:
+    """How to start it by hand."""
+    return shlex.join(["sk", *service.program[len(SK) :]])
+
+
+def _report_ends(cluster: QuorumCluster) -> None:
+    """Until Ctrl-C: say which component has ended, once each; then stop the rest in good order."""
+    running: list[ServiceProcess] = [*cluster.safekeepers, cluster.proposer]
+    postgres_runs = True
+    try:
+        while True:
+            for service in [service for service in running if not service.alive]:
+                running.remove(service)
+                click.echo(f"{service.name} has ended, exit code {service.exit_code}; to start it:")
+                click.echo(f"  {start_command(service)}")
+            if postgres_runs and not cluster.postgres.is_running:
+                postgres_runs = False
+                click.echo(f"Postgres has ended, see {cluster.postgres.log_path}")
+            time.sleep(POLL_SECONDS)
+    finally:
+        _stop(cluster)
+
+
+def _stop(cluster: QuorumCluster) -> None:
+    """Postgres first: it waits until its last WAL is confirmed. What does not end is killed."""
+    try:
+        cluster.postgres.stop()
+        for service in (cluster.proposer, *cluster.safekeepers):
+            if service.alive:
+                service.terminate()
+    except DeadlineExceeded as error:
+        click.echo(f"killing the rest: {error}", err=True)

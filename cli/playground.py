@@ -1,0 +1,45 @@
+"""What `sk dev` and `sk demo` share: a folder to play in, and an orderly end however it comes."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cli.output import CommandError
+
+
+@contextmanager
+def playground(directory: Path | None) -> Iterator[Path]:
+    """The folder, made if need be. A temporary one (None) is removed at the end; but after an
+    error it stays, and the error says where it is. SIGTERM ends the block as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+            root = directory.resolve()
+        else:
+            root = Path(tempfile.mkdtemp(prefix="sk-"))
+    except OSError as error:
+        raise CommandError(f'could not make directory "{directory}": {error.strerror}') from error
+    try:
+        yield root
+    except Exception as error:
+        raise CommandError(_first_line(error), f"The logs and all data are in {root}") from error
+    except BaseException:
+        _remove(root, directory)
+        raise
+    _remove(root, directory)
+
+
+def _remove(root: Path, directory: Path | None) -> None:
+    if directory is None:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _first_line(error: Exception) -> str:
+    """The rest is the tail of a log, which is in the folder."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,248 @@
+"""Bytes that are no conversation: the ports survive them, and commits do not notice.
+
+The push conversations are a real proposer's, retold to timelines that nobody uses: on the timeline
+in use, a mutation that happens to ask for a greater term would lawfully fence its proposer.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import hand_written_proposer as by_hand
+import pytest
+from hand_written_proposer import command, create_timeline, named
+from hostile_streams import copy_data, mutate, split_packets, throw
+from reckoning import assert_nothing_lost
+from recording_proxy import RecordingProxy
+
+from consensus.codec import APPEND_RESPONSE, decode_proposer_message, encode
+from consensus.ids import NodeId, TimelineId
+from consensus.messages import Append, Elected, ProposerGreeting, ServerFacts, VoteRequest
+from consensus.term_history import TermHistory
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.waiting import wait_until
+from pgwal.lsn import Lsn
+from pgwire.replication import StandbyStatus
+from walproposer.copy_connection import CopyConnection
+from walproposer.peer import open_donor
+from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+
+SEED_VARIABLE = "SK_HOSTILE_SEED"
+STREAMS = 10_000
+HTTP_STREAMS = 1_000
+TIMEOUT = 60.0
+RSS_GROWTH_BYTES_MAX = 64 << 20
+CLIENTS_MAX = 200  # of a safekeeper
+THREADS_MAX = CLIENTS_MAX + 20
+
+START_LSN = 0x1100000
+STRANGERS = 20  # timelines that nobody uses
+APPENDS_MAX = 6
+ANSWER_TO_APPEND = b"d" + struct.pack("!I", 4 + APPEND_RESPONSE.size) + b"A"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Packets of what real clients said. `push` belongs to a proposer that was elected."""
+
+    push: list[bytes]
+    others: list[list[bytes]]
+
+
+@pytest.fixture
+def generator() -> random.Random:
+    seed = int(os.environ.get(SEED_VARIABLE) or secrets.randbits(32))
+    print(f"{SEED_VARIABLE}={seed}")
+    return random.Random(seed)
+
+
+# ---- recording
+
+
+def record(cluster: QuorumCluster) -> Recorded:
+    """Attach another proposer through the recorder, commit, read, ask; then restore order."""
+    first, *rest = cluster.safekeepers
+    with RecordingProxy(first.address) as recorder:
+        addresses = [recorder.address, *(safekeeper.address for safekeeper in rest)]
+        proposer = ProposerProcess(
+            cluster.postgres.dsn(), addresses, log_path=cluster.root / "recorded.log"
+        )
+        with proposer:
+            proposer.wait_streaming()
+            with Ledger(cluster.postgres.dsn(), clients=2, table="recorded") as ledger:
+                ledger.wait_for_progress(50, TIMEOUT)
+            read_as_a_donors_reader(cluster, SafekeeperAddress.parse(recorder.address))
+            ask_everything(SafekeeperAddress.parse(recorder.address))
+        conversations = list(map(split_packets, recorder.conversations))
+    cluster.start(TIMEOUT)
+    is_push = [any(b"START_WAL_PUSH" in packet for packet in c) for c in conversations]
+    (push,) = [c for c, yes in zip(conversations, is_push, strict=True) if yes]
+    others = [c for c, yes in zip(conversations, is_push, strict=True) if not yes]
+    assert len(push) > 5
+    assert len(others) > 5
+    return Recorded(push, others)
+
+
+def read_as_a_donors_reader(cluster: QuorumCluster, address: SafekeeperAddress) -> None:
+    """A replication client: it reads the log and reports where it is."""
+    status = cluster.safekeepers[0].timeline()
+    assert status is not None
+    begin_lsn = int(Lsn.parse(status["start_lsn"]))
+    node_id = by_hand.node_id(status["promised"])
+    copy = CopyConnection(open_donor(address, by_hand.timeline_id(status), node_id, begin_lsn))
+    with closing(copy):
+        for _ in range(3):
+            wait_until(copy.receive, TIMEOUT, "some WAL")
+            copy.send(StandbyStatus(begin_lsn, begin_lsn, begin_lsn, 0, True).encode())
+
+
+def ask_everything(address: SafekeeperAddress) -> None:
+    client = SafekeeperClient(address)
+    client.identify()
+    (status,) = client.timelines()
+    client.command("TIMELINE_STATUS", named(by_hand.timeline_id(status)))
+    create_timeline(str(address), new_timeline(), SERVER, members=(1, 2, 3), start_lsn=START_LSN)
+
+
+SERVER = ServerFacts(system_id=7, pg_version=150018, wal_seg_size=1 << 20)
+
+
+def new_timeline() -> TimelineId:
+    return TimelineId(bytes(16), secrets.token_bytes(16))
+
+
+# ---- retelling
+
+
+def retell(push: list[bytes], timeline: TimelineId, term: int) -> list[bytes]:
+    """The same conversation about another timeline, whose log it writes anew from the start."""
+    node_id = NodeId(term, b"retold retold!!!")
+    packets: list[bytes] = []
+    lsn = START_LSN
+    for packet in push:
+        if packet[:1] != b"d":
+            packets.append(about(packet, timeline))
+            continue
+        message = decode_proposer_message(packet[5:])
+        match message:
+            case ProposerGreeting():
+                message = replace(message, timeline=timeline, server=SERVER)
+            case VoteRequest():
+                message = replace(message, node_id=node_id)
+            case Elected():
+                history = TermHistory.initial(START_LSN).extended(node_id, START_LSN)
+                message = replace(
+                    message, node_id=node_id, start_streaming_at=START_LSN,
+                    timeline_start_lsn=START_LSN, term_history=history,
+                )  # fmt: skip
+            case Append():
+                end_lsn = lsn + len(message.wal)
+                message = replace(
+                    message, node_id=node_id, begin_lsn=lsn, end_lsn=end_lsn,
+                    record_end_lsn=end_lsn, commit_lsn=0, truncate_lsn=0,
+                )  # fmt: skip
+                lsn = end_lsn
+        packets.append(copy_data(encode(message)))
+    return packets
+
+
+def about(packet: bytes, timeline: TimelineId) -> bytes:
+    """A startup packet or command in which the timeline is named, naming another."""
+    before, name, after = packet.partition(b"timeline_id=")
+    return before + name + timeline.timeline_id.hex().encode() + after[32:] if name else packet
+
+
+def first_appends(push: list[bytes]) -> list[bytes]:
+    """The conversation up to its first few small Appends."""
+    kept: list[bytes] = []
+    appends = 0
+    for packet in push:
+        is_append = packet[:1] == b"d" and packet[5:6] == b"a"
+        appends += is_append
+        if appends <= APPENDS_MAX and (not is_append or len(packet) < 16384):
+            kept.append(packet)
+    return kept
+
+
+# ---- the attack
+
+
+def streams(
+    generator: random.Random, recorded: Recorded, timelines: list[TimelineId]
+) -> Iterator[bytes]:
+    push = first_appends(recorded.push)
+    for number in range(STREAMS):
+        dice = generator.random()
+        if dice < 0.1:
+            yield generator.randbytes(1 << generator.randrange(14))
+        elif dice < 0.6:
+            yield mutate(generator, generator.choice(recorded.others), recorded.others)
+        else:
+            retold = retell(push, generator.choice(timelines), number + 1)
+            yield mutate(generator, retold, recorded.others)
+
+
+def test_ten_thousand_hostile_streams(
+    cluster: QuorumCluster,
+    generator: random.Random,
+    ledger_of: Callable[[QuorumCluster], Ledger],
+) -> None:
+    safekeeper = cluster.safekeepers[0]
+    recorded = record(cluster)
+    timelines = [new_timeline() for _ in range(STRANGERS)]
+    for timeline in timelines:
+        create_timeline(
+            safekeeper.address, timeline, SERVER, members=(1, 2, 3), start_lsn=START_LSN
+        )
+    control = [
+        b"".join(retell(first_appends(recorded.push), timelines[0], 1)),
+        *(b"".join(conversation) for conversation in recorded.others),
+    ]
+    assert any(ANSWER_TO_APPEND in answer for answer in throw(safekeeper.address, control))
+
+    pid, rss_bytes, lines = safekeeper.pid, safekeeper.rss_bytes(), log_lines(safekeeper)
+    ledger = ledger_of(cluster)
+    leader = cluster.proposer.status()["node_id"]
+    answers = appended = 0
+    for answer in throw(safekeeper.address, streams(generator, recorded, timelines)):
+        answers += bool(answer)
+        appended += ANSWER_TO_APPEND in answer
+    print(f"{answers} streams were answered, {appended} reached the log")
+    growth = safekeeper.rss_bytes() - rss_bytes
+    print(f"the safekeeper has grown by {growth >> 10} KiB")
+
+    assert safekeeper.alive
+    assert safekeeper.pid == pid
+    assert answers > STREAMS / 2
+    assert appended > STREAMS / 50
+    assert "Traceback" not in "\n".join(safekeeper.log_text().splitlines()[lines:])
+    assert growth < RSS_GROWTH_BYTES_MAX
+    assert cluster.proposer.status()["node_id"] == leader
+    assert_nothing_lost(cluster, ledger)
+
+    forget_strangers(cluster, safekeeper)
+    safekeeper.restart()
+    ledger.resume()
+    assert_nothing_lost(cluster, ledger)
+
+
+def log_lines(safekeeper: SafekeeperProcess) -> int:
+    return len(safekeeper.log_text().splitlines())
+
+
+def forget_strangers(cluster: QuorumCluster, safekeeper: SafekeeperProcess) -> None:
+    """Delete what the attack has created or spoilt."""
+    used = cluster.proposer.status()["timeline_id"]
+    for status in safekeeper.status()["timelines"]:
+        if status["timeline_id"] != used:
+            timeline = by_hand.timeline_id(status)
+            command(safekeeper.address, "DELETE_TIMELINE", **named(timeline))

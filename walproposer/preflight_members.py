@@ -1,0 +1,222 @@
+"""The preflight of the safekeepers: are they there, do they fit together and to the primary? Pure.
+
+The second half of `preflight.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from consensus.ids import TimelineId
+from consensus.membership import Membership
+from consensus.quorum import has_quorum
+from pgwal.lsn import Lsn
+from walproposer.discovery import SafekeeperReport
+from walproposer.preflight import Finding, fail, ok, warn
+from walproposer.primary_settings import PrimarySettings
+
+DISK_FREE_BYTES_MIN = 1 << 30
+_SEGMENTS_MIN = 3  # a timeline stops with less: safekeeper/timeline.py, maybe_heal()
+
+_USABLE = "active"
+
+
+def check_safekeepers(
+    reports: Sequence[SafekeeperReport],
+    primary: PrimarySettings | None,
+    wanted: TimelineId | None,
+) -> list[Finding]:
+    """All rules on the safekeepers; `primary` None when it could not be asked."""
+    findings = [_reachable(report) for report in reports]
+    findings += _distinct_ids(reports)
+    findings += _same_release(reports)
+    findings += [_disk(report) for report in reports if report.disk is not None]
+    if primary is not None:
+        findings += _timeline(reports, primary, wanted)
+    return findings
+
+
+def _reachable(report: SafekeeperReport) -> Finding:
+    check = f"safekeeper {report.address}"
+    if not report.reachable:
+        return fail(check, report.error, "Start it, or correct its address.")
+    if report.page_error:
+        return warn(
+            check,
+            f"id {report.safekeeper_id}; {report.page_error}",
+            "sk status will not see its disk.",
+        )
+    return ok(check, f"id {report.safekeeper_id}, release {report.version}")
+
+
+def _distinct_ids(reports: Sequence[SafekeeperReport]) -> Iterator[Finding]:
+    ids: dict[int, list[str]] = {}
+    for report in reports:
+        if report.reachable:
+            ids.setdefault(report.safekeeper_id, []).append(report.address)
+    twice = {number: addresses for number, addresses in ids.items() if len(addresses) > 1}
+    for number, addresses in twice.items():
+        yield fail(
+            "safekeeper ids",
+            f"{' and '.join(addresses)} have the same id {number}",
+            "Give every safekeeper its own --id and data directory.",
+        )
+    if ids and not twice:
+        yield ok("safekeeper ids", ", ".join(map(str, sorted(ids))))
+
+
+def _same_release(reports: Sequence[SafekeeperReport]) -> Iterator[Finding]:
+    releases = {report.version for report in reports if report.version}
+    if len(releases) > 1:
+        yield warn(
+            "release",
+            f"the safekeepers run {', '.join(sorted(releases))}",
+            "Finish the upgrade: one safekeeper after the other.",
+        )
+    elif releases:
+        yield ok("release", f"{releases.pop()} on all that answer")
+
+
+def _disk(report: SafekeeperReport) -> Finding:
+    assert report.disk is not None
+    check = f"disk of {report.address}"
+    free, total = report.disk["free_bytes"], report.disk["total_bytes"]
+    text = f"{free >> 20} of {total >> 20} MB are free"
+    segment_sizes = [status["wal_seg_size"] for status in report.timelines.values()]
+    if free < _SEGMENTS_MIN * max(segment_sizes, default=16 << 20):
+        return fail(check, text, "Free some space, or give it a larger disk.")
+    if free < DISK_FREE_BYTES_MIN:
+        return warn(check, text, "Give it a larger disk.")
+    return ok(check, text)
+
+
+# ---- the timeline of this primary
+
+
+def _timeline(
+    reports: Sequence[SafekeeperReport], primary: PrimarySettings, wanted: TimelineId | None
+) -> Iterator[Finding]:
+    answering = [report for report in reports if report.reachable]
+    found = {
+        timeline
+        for report in answering
+        for timeline, status in report.timelines.items()
+        if _belongs(timeline, status, primary, wanted) and status["state"] != "creating"
+    }
+    if len(found) > 1:
+        names = ", ".join(sorted(map(str, found)))
+        yield fail(
+            "timeline",
+            f"the safekeepers have {len(found)} of this primary: {names}",
+            "Name one with --timeline.",
+        )
+    elif found:
+        yield from _existing(found.pop(), reports, primary)
+    elif len(answering) < len(reports):
+        yield fail(
+            "timeline",
+            f"there is none yet, and only {len(answering)} of {len(reports)} safekeepers answer",
+            "Start them all: a new timeline is created on every one.",
+        )
+    else:
+        name = f" {wanted}" if wanted is not None else ""
+        yield ok("timeline", f"none yet, sk attach creates it{name}")
+
+
+def _belongs(
+    timeline: TimelineId,
+    status: Mapping[str, Any],
+    primary: PrimarySettings,
+    wanted: TimelineId | None,
+) -> bool:
+    return timeline == wanted if wanted else int(status["system_id"]) == primary.system_id
+
+
+def _existing(
+    timeline: TimelineId, reports: Sequence[SafekeeperReport], primary: PrimarySettings
+) -> Iterator[Finding]:
+    statuses = {
+        report.safekeeper_id: report.timelines[timeline]
+        for report in reports
+        if timeline in report.timelines
+    }
+    status = max(statuses.values(), key=lambda each: each["membership"]["generation"])
+    recorded = status["membership"]
+    membership = Membership(
+        recorded["generation"], tuple(recorded["members"]), tuple(recorded["new_members"])
+    )
+    yield _facts(timeline, status, primary)
+    yield from _members(membership, reports, statuses)
+    yield _end_of_log(statuses, primary)
+
+
+def _facts(timeline: TimelineId, status: Mapping[str, Any], primary: PrimarySettings) -> Finding:
+    if int(status["system_id"]) != primary.system_id:
+        return fail(
+            "timeline",
+            f"{timeline} belongs to system {status['system_id']}, the primary is "
+            f"{primary.system_id}",
+            "Attach the primary it was created for, or another timeline.",
+        )
+    theirs = (status["pg_version"] // 10000, status["wal_seg_size"])
+    if theirs != (primary.major, primary.wal_seg_size):
+        return fail(
+            "timeline",
+            f"{timeline} was created for Postgres {theirs[0]} with {theirs[1]} byte segments, the "
+            f"primary is {primary.major} with {primary.wal_seg_size}",
+            "A major upgrade needs a new timeline: sk timeline create.",
+        )
+    return ok("timeline", str(timeline))
+
+
+def _members(
+    membership: Membership,
+    reports: Sequence[SafekeeperReport],
+    statuses: Mapping[int, Mapping[str, Any]],
+) -> Iterator[Finding]:
+    ids = {report.safekeeper_id for report in reports if report.reachable}
+    strangers = ids - set(membership.all_members)
+    if strangers or len(reports) != len(membership.all_members):
+        yield fail(
+            "members",
+            f"the timeline's members are {_listed(membership.all_members)}, the safekeepers given "
+            f"and reachable are {_listed(ids)}",
+            "Give exactly its members in --safekeepers.",
+        )
+    usable = {i for i, status in statuses.items() if status["state"] in (_USABLE, "creating")}
+    lost = ids & set(membership.all_members) - set(statuses)
+    for member in sorted(lost):
+        yield warn(
+            "members",
+            f"safekeeper {member} lost its data",
+            "Replace it by a safekeeper with a new id.",
+        )
+    for member in sorted(set(statuses) - usable):
+        status = statuses[member]
+        yield warn(
+            "members",
+            f"safekeeper {member} is {status['state']}: {status['stopped_reason']}",
+            "Mend its disk and restart it.",
+        )
+    count = f"{len(usable)} of {len(membership.all_members)} can vote"
+    if has_quorum(membership, usable):
+        yield ok("quorum", count)
+    else:
+        yield fail("quorum", f"only {count}, too few for an election", "Start the others.")
+
+
+def _end_of_log(statuses: Mapping[int, Mapping[str, Any]], primary: PrimarySettings) -> Finding:
+    """A primary whose WAL ends below what was committed lacks acknowledged commits."""
+    commit_lsn = max(Lsn.parse(status["commit_lsn"]) for status in statuses.values())
+    if primary.flush_lsn is not None and primary.flush_lsn < commit_lsn:
+        return fail(
+            "log",
+            f"the primary's WAL ends at {Lsn(primary.flush_lsn)}, but {commit_lsn} was committed",
+            "It lacks acknowledged commits: let it follow the safekeepers as a standby first.",
+        )
+    return ok("log", f"committed up to {commit_lsn}")
+
+
+def _listed(ids: Sequence[int] | set[int]) -> str:
+    return ", ".join(map(str, sorted(ids))) or "none"

@@ -1,0 +1,195 @@
+"""What a preflight must know of a primary, read by ordinary queries that change nothing.
+
+Only what any role may read is needed; the little that is for privileged roles (the data directory)
+may stay unknown. Sources: Postgres `system_views.sql`, pg_settings, pg_db_role_setting.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from pgwal.lsn import Lsn
+from walproposer.connection import command_result, open_connection
+from walproposer.errors import Refusal, WalProposerError
+from walproposer.upstream import PrimaryAddress
+
+SETTINGS = (
+    "wal_level",
+    "max_wal_senders",
+    "max_replication_slots",
+    "synchronous_standby_names",
+    "synchronous_commit",
+    "fsync",
+    "full_page_writes",
+    "max_slot_wal_keep_size",  # MB, -1 for no limit
+    "wal_sender_timeout",  # ms, 0 for none
+    "data_directory",
+)
+
+_SERVER = (
+    "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),"
+    " (SELECT system_identifier::text FROM pg_control_system()),"
+    " (SELECT bytes_per_wal_segment FROM pg_control_init()),"
+    " CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_current_wal_flush_lsn()::text END,"
+    " (SELECT count(*) FROM pg_stat_replication), (SELECT count(*) FROM pg_replication_slots)"
+)
+_ROLE = (
+    "SELECT rolname, rolreplication OR rolsuper, rolsuper FROM pg_roles"
+    " WHERE rolname = current_user"
+)
+_SLOT = (
+    "SELECT s.slot_type, s.wal_status, s.active_pid, coalesce(r.application_name, '')"
+    " FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid"
+    " WHERE s.slot_name = %s"
+)
+_OVERRIDES = (
+    "SELECT coalesce(d.datname, ''), coalesce(r.rolname, ''), split_part(setting, '=', 2)"
+    " FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) AS setting"
+    " LEFT JOIN pg_database d ON d.oid = s.setdatabase LEFT JOIN pg_roles r ON r.oid = s.setrole"
+    " WHERE setting LIKE 'synchronous_commit=%%' ORDER BY 1, 2"
+)
+_STANDBYS = "SELECT application_name FROM pg_stat_replication WHERE state = 'streaming'"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A row of pg_replication_slots; `holder` is the application that uses it now, or ""."""
+
+    kind: str
+    wal_status: str | None
+    holder_pid: int | None
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """ALTER DATABASE, ALTER ROLE or ALTER ROLE ... IN DATABASE ... SET synchronous_commit."""
+
+    database: str
+    role: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrimarySettings:
+    """`settings` as pg_settings shows them, in the units above; what may not be read is absent.
+
+    `flush_lsn` is None on a standby; `replication_error` is why no replication connection can be
+    made, "" when one can; `clock_ahead_seconds` compares its clock with ours; `disk_free_bytes` is
+    known when the server runs on this machine.
+    """
+
+    version: int
+    in_recovery: bool
+    system_id: int
+    wal_seg_size: int
+    flush_lsn: int | None
+    walsenders: int
+    slots: int
+    role: str
+    may_replicate: bool
+    is_superuser: bool
+    replication_error: str
+    settings: Mapping[str, str]
+    slot: Slot | None
+    overrides: tuple[Override, ...]
+    standbys: tuple[str, ...]
+    clock_ahead_seconds: float
+    disk_free_bytes: int | None
+
+    @property
+    def major(self) -> int:
+        return self.version // 10000
+
+
+def read_primary_settings(address: PrimaryAddress) -> PrimarySettings:
+    """Raises WalProposerError."""
+    # Without our usual options, which would hide the server's own synchronous_commit.
+    with closing(address.connect(options="")) as connection:
+        try:
+            return _read(connection, address)
+        except psycopg.Error as error:
+            raise Refusal(f"could not inspect the primary: {error}") from error
+
+
+def _read(connection: psycopg.Connection, address: PrimaryAddress) -> PrimarySettings:
+    server = _one_row(connection, _SERVER)
+    version, in_recovery, system_id, wal_seg_size, flush_lsn, walsenders, slots = server
+    role, may_replicate, is_superuser = _one_row(connection, _ROLE)
+    slot = connection.execute(_SLOT, (address.slot,)).fetchone()
+    settings: dict[str, str] = dict(
+        connection.execute(
+            "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (list(SETTINGS),)
+        ).fetchall()
+    )
+    return PrimarySettings(
+        version=version,
+        in_recovery=in_recovery,
+        system_id=int(system_id),
+        wal_seg_size=wal_seg_size,
+        flush_lsn=int(Lsn.parse(flush_lsn)) if flush_lsn else None,
+        walsenders=walsenders,
+        slots=slots,
+        role=role,
+        may_replicate=may_replicate,
+        is_superuser=is_superuser,
+        replication_error=_replication_error(address),
+        settings=settings,
+        slot=Slot(*slot) if slot is not None else None,
+        overrides=tuple(Override(*row) for row in connection.execute(_OVERRIDES).fetchall()),
+        standbys=tuple(name for (name,) in connection.execute(_STANDBYS).fetchall() if name),
+        clock_ahead_seconds=_clock_ahead_seconds(connection),
+        disk_free_bytes=_disk_free_bytes(connection, settings.get("data_directory")),
+    )
+
+
+def _one_row(connection: psycopg.Connection, query: str) -> tuple[Any, ...]:
+    row = connection.execute(query).fetchone()
+    assert row is not None, query
+    return row
+
+
+def _replication_error(address: PrimaryAddress) -> str:
+    """Why no replication connection can be made; pg_hba.conf has entries of their own for them."""
+    try:
+        connection = open_connection(
+            address.dsn,
+            f"the primary ({address})",
+            replication="true",
+            application_name="sk",
+        )
+        with closing(connection):
+            command_result(connection.pgconn, "IDENTIFY_SYSTEM")
+    except (WalProposerError, psycopg.Error) as error:
+        return " ".join(str(error).split())
+    return ""
+
+
+def _clock_ahead_seconds(connection: psycopg.Connection) -> float:
+    """Its clock less ours, as ours was in the middle of the question."""
+    asked_ns = time.time_ns()
+    (seconds,) = _one_row(connection, "SELECT extract(epoch FROM clock_timestamp())::float8")
+    return float(seconds) - (asked_ns + time.time_ns()) / 2e9
+
+
+def _disk_free_bytes(connection: psycopg.Connection, data_directory: str | None) -> int | None:
+    """Of the file system of pg_wal, when this machine has the server's data directory."""
+    if data_directory is None:
+        return None
+    wal = os.path.join(data_directory, "pg_wal")
+    try:
+        with open(os.path.join(data_directory, "postmaster.pid"), encoding="utf-8") as file:
+            port = file.read().splitlines()[3]
+        if port != str(connection.info.port):
+            return None  # a directory of the same name, of another server
+        stat = os.statvfs(wal)
+    except (OSError, IndexError, UnicodeDecodeError):
+        return None  # it is on another machine, or not ours to read
+    return stat.f_bavail * stat.f_frsize
