@@ -22,11 +22,10 @@ def choose_donor(votes: Mapping[int, VoteResponse]) -> int:
     return max(votes, key=lambda peer: (votes[peer].last_log_node_id, votes[peer].flush_lsn, -peer))
 
 
-def primary_problem(primary: Primary, vote: VoteResponse) -> Stop | None:
+def fork_problem(primary: Primary, vote: VoteResponse) -> Stop | None:
     """Why this primary must not continue the donor's log, or None. `vote` is the donor's.
 
-    A primary that forked below the end of the log, or whose WAL ends below it, would lose
-    acknowledged commits.
+    A primary that forked below the end of the log would lose acknowledged commits.
     """
     end_lsn = vote.flush_lsn
     fork_lsn = first_difference(
@@ -41,26 +40,41 @@ def primary_problem(primary: Primary, vote: VoteResponse) -> Stop | None:
             "This primary lacks acknowledged commits. Attach the primary that continued the log, "
             "or rebuild this one from it with pg_rewind or a base backup.",
         )
-    if primary.flush_lsn < end_lsn:
-        return Stop(
-            Outcome.REFUSED,
-            f"the primary's WAL ends at {format_lsn(primary.flush_lsn)}, "
-            f"but the quorum's log ends at {format_lsn(end_lsn)}",
-            "This primary lacks acknowledged commits (an old backup or snapshot?). Start it as a "
-            "standby of the safekeepers until it has replayed that position, then promote it.",
-        )
     return None
+
+
+def behind_problem(primary_flush_lsn: int, end_lsn: int) -> Stop | None:
+    """A primary whose WAL ends below the end of the log would lose acknowledged commits.
+
+    `primary_flush_lsn` must have been read after the position of the log: until the election a
+    predecessor may have brought more WAL of the same primary.
+    """
+    if primary_flush_lsn >= end_lsn:
+        return None
+    return Stop(
+        Outcome.REFUSED,
+        f"the primary's WAL ends at {format_lsn(primary_flush_lsn)}, "
+        f"but the quorum's log ends at {format_lsn(end_lsn)}",
+        "This primary lacks acknowledged commits (an old backup or snapshot?). Start it as a "
+        "standby of the safekeepers until it has replayed that position, then promote it.",
+    )
 
 
 def tail_begin_lsn(primary: Primary, vote: VoteResponse) -> int:
     """Where to begin comparing: 1 MiB below the end, as far as both surely have the WAL."""
-    end_lsn = vote.flush_lsn
+    end_lsn, seg_size = vote.flush_lsn, primary.server.wal_seg_size
+    if primary.slot_lsn == end_lsn and end_lsn % seg_size == 0:
+        return end_lsn  # the slot has confirmed just this log, and holds no byte of it
+    # A slot that holds too little is a new one, and this may be anybody's primary: whoever lacks
+    # the segment of the last byte is sent away by the primary itself.
+    held_lsn = min(primary.slot_lsn, end_lsn - 1)
     # The primary keeps the segment of its last switch under the new timeline's name only.
     switch_lsn = last_switch_lsn(primary.tli_history)
-    seg_size = primary.server.wal_seg_size
-    switch_segment_lsn = switch_lsn - switch_lsn % seg_size if switch_lsn <= end_lsn else 0
     begin_lsn = max(
-        end_lsn - TAIL_BYTES_MAX, vote.timeline_start_lsn, primary.oldest_lsn, switch_segment_lsn
+        end_lsn - TAIL_BYTES_MAX,
+        vote.timeline_start_lsn,
+        held_lsn - held_lsn % seg_size,
+        switch_lsn - switch_lsn % seg_size if switch_lsn <= end_lsn else 0,
     )
     return min(begin_lsn, end_lsn)
 

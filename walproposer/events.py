@@ -17,14 +17,13 @@ from pgwal.history import TimelineHistory
 class Primary:
     """What IDENTIFY_SYSTEM, TIMELINE_HISTORY and the slot said before the election.
 
-    `oldest_lsn` is the start of the oldest segment the slot holds: the primary surely has WAL from
-    there on.
+    `slot_lsn` is the slot's restart_lsn: the primary surely has WAL from its segment on.
     """
 
     server: ServerFacts
     tli_history: TimelineHistory
     flush_lsn: int
-    oldest_lsn: int
+    slot_lsn: int
 
 
 # ---- events
@@ -45,6 +44,13 @@ class PeerLost:
 class PeerMessage:
     peer: int
     message: SafekeeperMessage
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamStarted:
+    """The answer to StartUpstream; `flush_lsn` is where the primary's WAL ended just before."""
+
+    flush_lsn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,7 @@ Event = (
     PeerConnected
     | PeerLost
     | PeerMessage
+    | UpstreamStarted
     | WalReceived
     | TailRead
     | CatchUpWal
@@ -127,7 +134,7 @@ class ReadTail:
 
 @dataclass(frozen=True, slots=True)
 class StartUpstream:
-    """Ask the primary for its WAL from `begin_lsn` on."""
+    """Ask the primary where its WAL ends, and for the WAL from `begin_lsn` on if it has that."""
 
     begin_lsn: int
 

@@ -41,6 +41,7 @@ from walproposer.events import (
     StopCatchUp,
     TailRead,
     Tick,
+    UpstreamStarted,
     WalReceived,
 )
 from walproposer.peer import XLOG_DATA, open_donor, open_push, read_tail
@@ -324,16 +325,17 @@ class Incarnation:
 
     # ---- the primary
 
-    def _upstream_started(self, result: WalProposerError | None) -> None:
+    def _upstream_started(self, result: int | WalProposerError) -> None:
         if isinstance(result, Refusal):
             raise result
-        if result is not None:
+        if isinstance(result, WalProposerError):
             raise PrimaryLost(str(result))
         upstream = self.upstream
         assert upstream is not None
-        assert upstream.copy is not None
-        self._loop.watch(upstream.copy, self._upstream_ready, upstream.copy.flush)
-        log.info("streaming from the primary", primary=str(self.config.primary))
+        self._step(UpstreamStarted(result))
+        if upstream.copy is not None:
+            self._loop.watch(upstream.copy, self._upstream_ready, upstream.copy.flush)
+            log.info("streaming from the primary", primary=str(self.config.primary))
 
     def _upstream_ready(self) -> None:
         upstream = self.upstream

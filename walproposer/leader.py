@@ -129,6 +129,7 @@ class Leader:
     def _send(self, progress: Progress, append: Append) -> Send:
         assert append.begin_lsn == progress.next_lsn
         progress.next_lsn = append.end_lsn
+        progress.record_end_lsn = max(progress.record_end_lsn, append.record_end_lsn)
         progress.sent_commit_lsn = append.commit_lsn
         progress.last_sent_ms = self._now_ms
         return Send(progress.peer, append)
@@ -168,7 +169,13 @@ class Leader:
     # ---- catch-up
 
     def _maybe_start_catch_up(self, progress: Progress) -> list[Action]:
-        """Rule 7: the WAL below the window comes from a donor, not from the primary."""
+        """Rule 7: the WAL below the window comes from a donor, not from the primary.
+
+        A BoundaryFinder must begin on a boundary, so a peer that fell out of the window inside a
+        record starts over from its last whole one, on a new connection.
+        """
+        if progress.catch_up is None and progress.is_inside_record:
+            return progress.close("fell below the window inside a record")
         progress.state = PeerState.CATCHING_UP
         if progress.catch_up is not None or not progress.has_room:
             return []
@@ -208,13 +215,13 @@ class Leader:
         return [self._send(progress, append), *self._feed(progress)]
 
     def catch_up_lost(self, progress: Progress, reason: str) -> list[Action]:
-        """The next tick looks for a donor again. A BoundaryFinder must begin on a boundary, so a
-        peer that is inside a record starts over from its last whole one, on a new connection."""
+        """The next tick looks for a donor again; a peer inside a record starts over."""
         if progress.catch_up is None:
             return []
-        inside_record = progress.catch_up.record_end_lsn != progress.next_lsn
         progress.catch_up = progress.donor = None
-        return progress.close(f"lost its donor inside a record: {reason}") if inside_record else []
+        if progress.is_inside_record:
+            return progress.close(f"lost its donor inside a record: {reason}")
+        return []
 
     # ---- time
 
@@ -224,9 +231,9 @@ class Leader:
         actions = self._maybe_stuck()
         for progress in self.peers:
             if progress.is_following:
-                actions += self._feed(progress)
-                if now_ms - progress.last_sent_ms >= HEARTBEAT_MS:
-                    actions.append(self._heartbeat(progress))
+                actions += self._feed(progress)  # which may close it
+            if progress.is_following and now_ms - progress.last_sent_ms >= HEARTBEAT_MS:
+                actions.append(self._heartbeat(progress))
         return actions + self.spread_commit()
 
     def spread_commit(self) -> list[Action]:

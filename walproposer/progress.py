@@ -45,6 +45,8 @@ class Progress:
     #: It has answered under our NodeId on this connection: its positions count.
     answered: bool = False
     next_lsn: int = 0
+    #: The last record boundary it was told of; below next_lsn while a record is only partly sent.
+    record_end_lsn: int = 0
     durable_lsn: int = 0
     #: Survives a lost connection: what it had flushed under our NodeId stays flushed.
     flush_lsn: int = 0
@@ -66,6 +68,10 @@ class Progress:
     @property
     def has_room(self) -> bool:
         return self.next_lsn - self.durable_lsn < IN_FLIGHT_BYTES_MAX
+
+    @property
+    def is_inside_record(self) -> bool:
+        return self.next_lsn != self.record_end_lsn
 
     @property
     def awaits_answer(self) -> bool:
@@ -94,7 +100,7 @@ class Progress:
     def become_following(self, start_lsn: int, now_ms: int) -> None:
         """Elected was sent: its log is ours up to `start_lsn`, and the next byte goes there."""
         self.state = PeerState.CATCHING_UP
-        self.next_lsn = self.durable_lsn = start_lsn
+        self.next_lsn = self.record_end_lsn = self.durable_lsn = start_lsn
         self.sent_commit_lsn = 0
         self.caught_up_ms = now_ms
 

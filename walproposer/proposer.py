@@ -26,7 +26,13 @@ from consensus.messages import (
 from consensus.quorum import has_quorum, quorum_lsn
 from pgwal.errors import WalFormatError
 from pgwal.lsn import format_lsn
-from walproposer.election import choose_donor, primary_problem, tail_begin_lsn, tail_problem
+from walproposer.election import (
+    behind_problem,
+    choose_donor,
+    fork_problem,
+    tail_begin_lsn,
+    tail_problem,
+)
 from walproposer.events import (
     Action,
     CatchUpLost,
@@ -43,6 +49,7 @@ from walproposer.events import (
     Stop,
     TailRead,
     Tick,
+    UpstreamStarted,
     WalReceived,
 )
 from walproposer.leader import Leader, WonTerm
@@ -91,15 +98,22 @@ class Proposer:
         #: From the election on.
         self.leader: Leader | None = None
         self._tail_begin_lsn = 0
-        self._primary_tail = bytearray()
+        #: From _tail_begin_lsn on, as far as it came before the check was passed.
+        self._primary_wal = bytearray()
         self._donor_tail: bytes | None = None
         self._now_ms = 0
 
     # ---- what the shell may ask
 
     def wants_wal(self) -> bool:
-        """False while the window is full: stop reading from the primary (not answering it)."""
-        return self.leader is None or not self.leader.window.is_full
+        """False while the window is full, or the primary is being checked and has sent its part:
+        stop reading from it (not answering it)."""
+        if self.leader is None:
+            return True
+        if self.state is State.CHECKING:
+            kept_lsn = self._tail_begin_lsn + len(self._primary_wal)
+            return kept_lsn < self.leader.term.term_start_lsn
+        return not self.leader.window.is_full
 
     def wants_catch_up(self, peer: int) -> bool:
         """False while the peer has enough in flight: stop reading from its donor."""
@@ -126,6 +140,8 @@ class Proposer:
         match event:
             case WalReceived(begin_lsn, wal):
                 return self._wal_received(begin_lsn, wal)
+            case UpstreamStarted(flush_lsn):
+                return self._upstream_started(flush_lsn)
             case PeerMessage(peer, message):
                 return self._peer_message(self.peers[peer], message)
             case Tick(now_ms):
@@ -259,7 +275,7 @@ class Proposer:
         donor = choose_donor(votes)
         vote = votes[donor]
         if self.primary is not None:
-            problem = primary_problem(self.primary, vote)
+            problem = fork_problem(self.primary, vote)
             if problem is not None:
                 return [problem]
         term = WonTerm(
@@ -289,33 +305,36 @@ class Proposer:
             return [start, *self._check_tail()]
         return [ReadTail(self.leader.term.donor, self._tail_begin_lsn, vote.flush_lsn), start]
 
-    def _wal_received(self, begin_lsn: int, wal: bytes) -> list[Action]:
-        """WAL below the term's start is only compared; the rest goes to the window."""
+    def _upstream_started(self, flush_lsn: int) -> list[Action]:
         assert self.leader is not None
-        term_start_lsn = self.leader.term.term_start_lsn
-        if begin_lsn >= term_start_lsn:
+        problem = behind_problem(flush_lsn, self.leader.term.term_start_lsn)
+        return [problem] if problem is not None else []
+
+    def _wal_received(self, begin_lsn: int, wal: bytes) -> list[Action]:
+        """Until the primary has passed its check, its WAL is only kept."""
+        assert self.leader is not None
+        if self.state is State.LEADING:
             return self.leader.wal_received(begin_lsn, wal)
-        assert begin_lsn == self._tail_begin_lsn + len(self._primary_tail)
-        below = term_start_lsn - begin_lsn
-        self._primary_tail += wal[:below]
-        actions = self._check_tail()
-        if len(wal) > below:
-            actions += self.leader.wal_received(term_start_lsn, wal[below:])
-        return actions
+        assert begin_lsn == self._tail_begin_lsn + len(self._primary_wal)
+        self._primary_wal += wal
+        return self._check_tail()
 
     def _check_tail(self) -> list[Action]:
         """Rule 3: the last bytes below the term's start must be the same on both sides."""
         assert self.leader is not None
-        tail_bytes = self.leader.term.term_start_lsn - self._tail_begin_lsn
-        if self._donor_tail is None or len(self._primary_tail) < tail_bytes:
+        term_start_lsn = self.leader.term.term_start_lsn
+        tail_bytes = term_start_lsn - self._tail_begin_lsn
+        if self._donor_tail is None or len(self._primary_wal) < tail_bytes:
             return []
         if len(self._donor_tail) != tail_bytes:
             return [Stop(Outcome.RESTART, "the donor's tail came short")]
-        problem = tail_problem(self._tail_begin_lsn, bytes(self._primary_tail), self._donor_tail)
+        ours, wal = bytes(self._primary_wal[:tail_bytes]), bytes(self._primary_wal[tail_bytes:])
+        problem = tail_problem(self._tail_begin_lsn, ours, self._donor_tail)
         if problem is not None:
             return [problem]
-        self._donor_tail = b""
-        return self._lead()
+        self._donor_tail, self._primary_wal = b"", bytearray()
+        actions = self._lead()
+        return actions + self.leader.wal_received(term_start_lsn, wal) if wal else actions
 
     # ---- leading
 

@@ -23,7 +23,7 @@ from pgwal.lsn import Lsn, format_lsn
 from telemetry.status_server import Pages
 from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
-from walproposer.election import primary_problem
+from walproposer.election import behind_problem, fork_problem
 from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
 from walproposer.events import Outcome, Primary, Stop
 from walproposer.incarnation import Incarnation
@@ -237,7 +237,7 @@ def _check_fit(found: FoundTimeline, members: list[Member], primary: Primary) ->
     statuses = [m.timelines[found.timeline] for m in members if found.timeline in m.timelines]
     votes = [_as_vote(status) for status in statuses]
     best = max(votes, key=lambda vote: (vote.last_log_node_id, vote.flush_lsn))
-    problem = primary_problem(primary, best)
+    problem = fork_problem(primary, best) or behind_problem(primary.flush_lsn, best.flush_lsn)
     if problem is not None:
         raise Refusal(problem.message, hint=problem.hint)
 

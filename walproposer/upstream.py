@@ -148,7 +148,7 @@ class Upstream:
                 slot = ensure_slot(questions, address)
             except psycopg.Error as error:
                 raise _refusal(error, "could not inspect the primary") from error
-        self._oldest_lsn = slot.restart_lsn - slot.restart_lsn % self.server.wal_seg_size
+        self._slot_lsn = slot.restart_lsn
         self._connection = open_connection(
             address.dsn,
             f"the primary ({address})",
@@ -177,14 +177,17 @@ class Upstream:
             server=self.server,
             tli_history=history,
             flush_lsn=int(Lsn.parse(flush_lsn or "")),
-            oldest_lsn=self._oldest_lsn,
+            slot_lsn=self._slot_lsn,
         )
 
-    def start(self, begin_lsn: int) -> None:
-        """Ask for the WAL from `begin_lsn` on. Blocks while a predecessor still has the slot.
+    def start(self, begin_lsn: int) -> int:
+        """Ask for the WAL from `begin_lsn` on, if there is any: returns where it ends.
 
-        Raises WalProposerError.
+        Blocks while a predecessor still has the slot. Raises WalProposerError.
         """
+        flush_lsn = self._identify().flush_lsn
+        if flush_lsn < begin_lsn:
+            return flush_lsn
         tli = self._timeline_to_ask(begin_lsn)
         command = format_start_replication(
             StartReplication(Lsn(begin_lsn), slot=self.address.slot, timeline=tli)
@@ -206,6 +209,7 @@ class Upstream:
             raise Unreachable("the primary did not start to stream")
         self._next_lsn = begin_lsn
         self.copy = CopyConnection(self._connection)
+        return flush_lsn
 
     def _timeline_to_ask(self, lsn: int) -> int:
         """A segment with a switch in it exists whole on the newer timeline, so from its start on

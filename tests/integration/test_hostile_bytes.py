@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import random
 import secrets
+import socket
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import hand_written_proposer as by_hand
 import pytest
 from hand_written_proposer import command, create_timeline, named
-from hostile_streams import copy_data, mutate, split_packets, throw
+from hostile_streams import copy_data, mutate, mutate_bytes, split_packets, throw
 from reckoning import assert_nothing_lost
 from recording_proxy import RecordingProxy
 
@@ -26,13 +29,16 @@ from consensus.ids import NodeId, TimelineId
 from consensus.messages import Append, Elected, ProposerGreeting, ServerFacts, VoteRequest
 from consensus.term_history import TermHistory
 from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.http_status import is_healthy
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 from pgwire.replication import StandbyStatus
+from pgwire.startup import StartupMessage
 from walproposer.copy_connection import CopyConnection
+from walproposer.errors import Unreachable
 from walproposer.peer import open_donor
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 
@@ -40,9 +46,9 @@ SEED_VARIABLE = "SK_HOSTILE_SEED"
 STREAMS = 10_000
 HTTP_STREAMS = 1_000
 TIMEOUT = 60.0
-RSS_GROWTH_BYTES_MAX = 64 << 20
+# Some 24 connections at once, with buffers of 2 MiB each, and what the allocator keeps of them.
+RSS_GROWTH_BYTES_MAX = 128 << 20
 CLIENTS_MAX = 200  # of a safekeeper
-THREADS_MAX = CLIENTS_MAX + 20
 
 START_LSN = 0x1100000
 STRANGERS = 20  # timelines that nobody uses
@@ -246,3 +252,113 @@ def forget_strangers(cluster: QuorumCluster, safekeeper: SafekeeperProcess) -> N
         if status["timeline_id"] != used:
             timeline = by_hand.timeline_id(status)
             command(safekeeper.address, "DELETE_TIMELINE", **named(timeline))
+
+
+# ---- the HTTP port
+
+REQUESTS = [
+    b"GET /status HTTP/1.1\r\nHost: sk\r\nConnection: close\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: sk\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n",
+    b"GET /healthz HTTP/1.0\r\n\r\n",
+    b"GET /status HTTP/1.1\r\nHost: sk\r\nAuthorization: Basic c2s6c2s=\r\n\r\n",
+    b"HEAD /status?x=1 HTTP/1.1\r\nHost: sk\r\n\r\nGET /metrics HTTP/1.1\r\nHost: sk\r\n\r\n",
+    b"POST /status HTTP/1.1\r\nHost: sk\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    b"PUT /healthz HTTP/1.1\r\nHost: sk\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello",
+    b"GET /../../etc/passwd HTTP/1.1\r\nHost: sk\r\n\r\n",
+    b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: sk\r\n\r\n",
+]
+
+
+def test_a_thousand_hostile_streams_at_the_http_port(
+    cluster: QuorumCluster, generator: random.Random, ledger: Ledger
+) -> None:
+    safekeeper = cluster.safekeepers[0]
+    lines = log_lines(safekeeper)
+    codes: Counter[bytes] = Counter()
+    for answer in throw(safekeeper.http_address, http_streams(generator)):
+        codes[answer[9:12]] += 1
+    print(dict(codes))
+    assert codes[b"200"] > 10
+    assert codes[b"400"] > 10
+    assert not [code for code in codes if code.startswith(b"5") and code != b"503"]
+    assert "Traceback" not in "\n".join(safekeeper.log_text().splitlines()[lines:])
+    assert is_healthy(safekeeper.http_address)
+    assert_nothing_lost(cluster, ledger)
+
+
+def http_streams(generator: random.Random) -> Iterator[bytes]:
+    yield from REQUESTS
+    for _ in range(HTTP_STREAMS - len(REQUESTS)):
+        if generator.random() < 0.1:
+            yield generator.randbytes(1 << generator.randrange(14))
+        else:
+            stream = bytearray(generator.choice(REQUESTS))
+            for _ in range(generator.randint(1, 3)):
+                mutate_bytes(generator, stream)
+            yield bytes(stream)
+
+
+# ---- clients that say nothing, or stop in the middle
+
+
+def test_half_open_connections_hold_nobody_up(
+    cluster: QuorumCluster, generator: random.Random, ledger: Ledger
+) -> None:
+    """Fewer than the limit: nobody is refused. The ends, when they come, are resets."""
+    safekeeper = cluster.safekeepers[0]
+    threads = threads_count(safekeeper)
+    startup, noise = startup_packet(), generator.randbytes(7)
+    with ExitStack() as slow:
+        for number in range(CLIENTS_MAX // 2):
+            sock = slow.enter_context(dial(safekeeper.address))
+            sock.sendall(
+                [b"", startup[:1], startup[: len(startup) // 2], startup, noise][number % 5]
+            )
+        wait_until(
+            lambda: threads_count(safekeeper) >= threads + CLIENTS_MAX // 2 - 25,
+            TIMEOUT, "the slow clients to be served",
+        )  # fmt: skip
+        ledger.wait_for_progress(50, TIMEOUT)
+        assert SafekeeperClient(SafekeeperAddress.parse(safekeeper.address)).identify()
+    wait_until(lambda: threads_count(safekeeper) <= threads, TIMEOUT, "their threads to end")
+    assert_nothing_lost(cluster, ledger)
+
+
+def test_too_many_clients_are_sent_away(cluster: QuorumCluster, ledger: Ledger) -> None:
+    """Those who are in stay in, the running proposer among them."""
+    safekeeper = cluster.safekeepers[0]
+    leader = cluster.proposer.status()["node_id"]
+    with ExitStack() as crowd:
+        clients = [crowd.enter_context(dial(safekeeper.address)) for _ in range(CLIENTS_MAX + 50)]
+        assert clients[-1].recv(1) == b""  # the end: nobody had said a word
+        ledger.wait_for_progress(50, TIMEOUT)
+        assert len(cluster.proposer.status()["safekeepers"]) == 3
+        assert cluster.proposer.status()["quorum"]["connected"] == 3
+    wait_until(lambda: is_serving(safekeeper), TIMEOUT, "the port to serve again")
+    assert "too many clients" in safekeeper.log_text()
+    assert cluster.proposer.status()["node_id"] == leader
+    assert_nothing_lost(cluster, ledger)
+
+
+def is_serving(safekeeper: SafekeeperProcess) -> bool:
+    try:
+        return bool(SafekeeperClient(SafekeeperAddress.parse(safekeeper.address)).identify())
+    except Unreachable:
+        return False
+
+
+def startup_packet() -> bytes:
+    """Of a replication client that names no timeline."""
+    return StartupMessage({"user": "stranger", "replication": "true"}).encode()
+
+
+def dial(address: str) -> socket.socket:
+    """A connection that ends with a reset."""
+    host, _, port = address.rpartition(":")
+    sock = socket.create_connection((host, int(port)), TIMEOUT)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return sock
+
+
+def threads_count(safekeeper: SafekeeperProcess) -> int:
+    return len(list(Path(f"/proc/{safekeeper.pid}/task").iterdir()))

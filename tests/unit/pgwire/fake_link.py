@@ -71,20 +71,13 @@ class FakeLink:
     def shake_hands(self) -> None:
         """Until both are idle. Raises what either half raises."""
         to_server = self.client_handshake.start()
-        while not self.server_handshake.is_over:
-            to_client = b""
-            self.server.feed(to_server)
-            for message in received(self.server):
-                self.server_got.append(message)
-                to_client += self.server_handshake.receive(message)
-            if self.server_handshake.is_over:
-                to_client += self.server.send(*greeting(PARAMETERS, 7, b"key!"))
-            to_server = self._to_client(to_client)
+        while self.client.state is not State.IDLE:
+            to_server = self._to_client(self._to_server(to_server))
             if self.client.state is State.TLS_HANDSHAKE:
                 self.client.tls_established()
                 self.server.tls_established()
                 to_server = self.client_handshake.start()
-        assert self.states == (State.IDLE, State.IDLE)
+        assert self.server.state is State.IDLE
 
     @property
     def states(self) -> tuple[State, State]:
@@ -103,6 +96,17 @@ class FakeLink:
         assert self.from_client(Query("START_WAL_PUSH")) == [Query("START_WAL_PUSH")]
         assert self.from_server(CopyBothResponse()) == [CopyBothResponse()]
         assert self.states == (State.COPY_BOTH, State.COPY_BOTH)
+
+    def _to_server(self, data: bytes) -> bytes:
+        assert data, "the client waits for a server that has nothing to say"
+        self.server.feed(data)
+        answer = b""
+        for message in received(self.server):
+            self.server_got.append(message)
+            answer += self.server_handshake.receive(message)
+        if self.server_handshake.is_over:
+            answer += self.server.send(*greeting(PARAMETERS, 7, b"key!"))
+        return answer
 
     def _to_client(self, data: bytes) -> bytes:
         self.client.feed(data)

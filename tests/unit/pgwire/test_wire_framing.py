@@ -56,7 +56,9 @@ def test_an_impossible_startup_packet_is_refused_at_its_length(length: int) -> N
 
 def test_the_longest_startup_packet_is_taken() -> None:
     payload = bytes(STARTUP_PACKET_BYTES_MAX)
-    assert buffer_with(struct.pack(">I", 4 + len(payload)) + payload).take_startup() == payload
+    taken = buffer_with(struct.pack(">I", 4 + len(payload)) + payload).take_startup()
+    assert taken is not None
+    assert bytes(taken) == payload
 
 
 def test_copy_data_is_taken_up_to_another_frame() -> None:
@@ -80,7 +82,7 @@ def test_copy_data_is_taken_up_to_an_incomplete_frame() -> None:
 @pytest.mark.parametrize("length", [3, 4 + MESSAGE_BYTES_MAX + 1])
 def test_copy_data_of_an_impossible_length_is_refused(length: int) -> None:
     frames = buffer_with(b"d" + struct.pack(">I", length))
-    assert frames.has_frame == (length > 4), "who polls must not wait for what cannot come"
+    assert frames.has_frame, "who polls must not wait for what cannot come"
     with pytest.raises(ProtocolError, match="invalid message length"):
         frames.take_copy_data(MESSAGE_BYTES_MAX)
 
@@ -104,7 +106,7 @@ def test_memory_is_bounded_by_the_longest_message() -> None:
 def test_views_stay_whole_until_the_next_room() -> None:
     frames = buffer_with(frame(b"d", b"one") + frame(b"d", b"two")[:6])
     (view,) = frames.take_copy_data(100)
-    assert view == b"one"
+    assert bytes(view) == b"one"
     room = frames.room()
     room[:2] = b"wo"
     frames.filled(2)
@@ -115,7 +117,7 @@ def test_growing_keeps_what_is_there_and_what_was_given_out() -> None:
     frames = buffer_with(frame(b"d", b"one") + b"d\0\0")
     (view,) = frames.take_copy_data(100)
     frames.reserve(10 * FRAME_BUFFER_BYTES)
-    assert view == b"one"
+    assert bytes(view) == b"one"
     frames.feed(b"\0\x07two")
     assert [bytes(p) for p in frames.take_copy_data(100)] == [b"two"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from fake_link import (
     busy_client,
     client_in_copy,
@@ -12,6 +11,7 @@ from fake_link import (
     read_three_ways,
     server_in_copy,
 )
+
 from pgwire.connection import TRANSITIONS
 from pgwire.errors import CommandSyntaxError, ProtocolError
 from pgwire.messages import (
@@ -74,7 +74,7 @@ FRAMES: list[tuple[Message, bytes]] = [
     (EmptyQueryResponse(), b"I\0\0\0\4"),
     (
         ErrorResponse("ERROR", "42601", "m", "d", "h", 12),
-        b"E\0\0\0\x28SERROR\0VERROR\0C42601\0Mm\0Dd\0Hh\0P12\0\0",
+        b"E\0\0\0\x27SERROR\0VERROR\0C42601\0Mm\0Dd\0Hh\0P12\0\0",
     ),
     (NoticeResponse("WARNING", "01000", "m"), b"N\0\0\0\x21SWARNING\0VWARNING\0C01000\0Mm\0\0"),
     (CopyBothResponse(), b"W\0\0\0\x07\0\0\0"),

@@ -1,0 +1,165 @@
+"""SCRAM-SHA-256 against Postgres's own verifier, against itself, and against liars."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from pgwire.auth import (
+    ITERATIONS_MAX,
+    ScramClient,
+    ScramServer,
+    ScramVerifier,
+    make_verifier,
+    mock_verifier,
+)
+from pgwire.errors import ConnectionRefused, ProtocolError
+
+SALT = bytes(range(16))
+VERIFIER = make_verifier("pencil", SALT)
+
+
+def exchange(verifier: ScramVerifier, password: str) -> None:
+    """The whole conversation. Raises what the side raises that ends it."""
+    server = ScramServer("u", verifier, "server")
+    client = ScramClient(password, "client")
+    client.verify(server.final(client.respond(server.first(client.first()))))
+
+
+def test_the_exchange_of_rfc_7677() -> None:
+    """The RFC's client names its user in n=, libpq does not: the server takes both."""
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    server = ScramServer("user", make_verifier("pencil", salt), "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+    assert server.first(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO") == (
+        b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    )
+    final = (
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    assert server.final(final) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def test_a_verifier_as_postgres_writes_it() -> None:
+    """From pg_authid.rolpassword of a Postgres 15, ALTER ROLE ... PASSWORD 'correct horse'."""
+    text = (
+        "SCRAM-SHA-256$4096:@SALT@"
+        "$@STORED@:@SERVER@"
+    )
+    verifier = ScramVerifier.parse(text)
+    assert str(verifier) == text
+    assert make_verifier("correct horse", verifier.salt, verifier.iterations) == verifier
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "md5c4ca4238a0b923820dcc509a6f75849b",
+        str(VERIFIER) + "x",
+        str(VERIFIER).replace("4096", "0"),
+        str(VERIFIER).replace("4096", "-1"),
+        str(VERIFIER).replace("SHA-256", "SHA-512"),
+        "SCRAM-SHA-256$4096:!$AAAA:AAAA",
+        "SCRAM-SHA-256$4096:AAAA$AAAA:AAAA",
+    ],
+)
+def test_a_malformed_verifier_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"invalid SCRAM verifier|base64|padding|Non-base64"):
+        ScramVerifier.parse(text)
+
+
+@pytest.mark.parametrize("password", ["pencil", "", "pässwörd", "パスワード", "a\u00adb", "\u0627a"])
+def test_the_right_password(password: str) -> None:
+    exchange(make_verifier(password, SALT), password)
+
+
+def test_passwords_are_prepared_as_rfc_4013_says() -> None:
+    """The RFC's examples: mapped to nothing, to a space, composed; the forbidden ones stay."""
+    assert make_verifier("I\u00adX", SALT, 1) == make_verifier("IX", SALT, 1)
+    assert make_verifier("a\u00a0b", SALT, 1) == make_verifier("a b", SALT, 1)
+    assert make_verifier("\u2168", SALT, 1) == make_verifier("IX", SALT, 1)
+    assert make_verifier("\u00aa", SALT, 1) == make_verifier("a", SALT, 1)
+    assert make_verifier("\u2168\u0007", SALT, 1) != make_verifier("IX\u0007", SALT, 1)
+    assert make_verifier("\u0627\u00aa", SALT, 1) != make_verifier("\u0627a", SALT, 1)
+
+
+@pytest.mark.parametrize("password", ["pencil ", "Pencil", "", "pencilpencil"])
+def test_a_wrong_password(password: str) -> None:
+    with pytest.raises(ConnectionRefused, match='password authentication failed for user "u"') as e:
+        exchange(VERIFIER, password)
+    assert e.value.sqlstate == "28P01"
+
+
+def test_a_user_that_does_not_exist_looks_like_one_that_does() -> None:
+    mock = mock_verifier("nobody", b"secret")
+    assert mock == mock_verifier("nobody", b"secret"), "its salt must not change from try to try"
+    assert mock.salt != mock_verifier("nobody", b"other").salt
+    assert mock.salt != mock_verifier("somebody", b"secret").salt
+    assert (mock.iterations, len(mock.salt)) == (VERIFIER.iterations, len(VERIFIER.salt))
+    with pytest.raises(ConnectionRefused, match='password authentication failed for user "u"'):
+        exchange(mock, "pencil")
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (b"", "expected n,,"),
+        (b"\xff", "expected UTF-8"),
+        (b"n,,n=,r=", "expected n,,"),
+        (b"n,,n=,r=a b", "expected n,,"),
+        (b"n,,m=x,n=,r=a", "expected n,,"),
+        (b"p=tls-server-end-point,,n=,r=a", "channel binding was not offered"),
+        (b"n,a=admin,n=,r=a", "authorization identity"),
+    ],
+)
+def test_a_malformed_first_message(message: bytes, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        ScramServer("u", VERIFIER, "server").first(message)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ((b"c=biws", b"c=eSws"), "channel binding does not match"),
+        ((b"c=biws", b"c=***"), "expected base64"),
+        ((b"r=client", b"r=other"), "nonce does not match"),
+        ((b",p=", b",q="), "expected c=, r= and p="),
+        ((b",p=", b",p=AAAA,p="), "expected c=, r= and p="),
+        ((b",p=", b",p=AAAA"), "expected base64|expected 32 bytes"),
+    ],
+)
+def test_a_forged_final_message(change: tuple[bytes, bytes], why: str) -> None:
+    server, client = ScramServer("u", VERIFIER, "server"), ScramClient("pencil", "client")
+    final = client.respond(server.first(client.first()))
+    assert change[0] in final
+    with pytest.raises((ProtocolError, ConnectionRefused), match=f"{why}|password") as caught:
+        server.final(final.replace(*change))
+    if change[0] != b",p=":
+        assert isinstance(caught.value, ProtocolError)
+
+
+@pytest.mark.parametrize(
+    ("challenge", "why"),
+    [
+        (b"", "expected r=, s= and i="),
+        (b"e=other-error", "expected r=, s= and i="),
+        (b"r=clientserver,s=***,i=1", "expected base64"),
+        (b"r=server,s=AAAA,i=1", "nonce does not match"),
+        (b"r=client,s=AAAA,i=1", "nonce does not match"),
+        (b"r=clientserver,s=AAAA,i=0", "iteration count"),
+        (f"r=clientserver,s=AAAA,i={ITERATIONS_MAX + 1}".encode(), "iteration count"),
+    ],
+)
+def test_a_client_distrusts_the_challenge(challenge: bytes, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        ScramClient("pencil", "client").respond(challenge)
+
+
+@pytest.mark.parametrize("final", [b"", b"e=x", b"v=", b"v=AAAA"])
+def test_a_client_unmasks_a_server_that_does_not_know_the_password(final: bytes) -> None:
+    server, client = ScramServer("u", VERIFIER, "server"), ScramClient("pencil", "client")
+    client.respond(server.first(client.first()))
+    with pytest.raises(ProtocolError, match="server does not know the password"):
+        client.verify(final)
