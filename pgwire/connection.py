@@ -312,7 +312,10 @@ class _Connection:
     # Messages in, bytes out.
 
     def send(self, *messages: Message) -> bytes:
-        """The bytes of our messages. Raises LocalProtocolError when one is not legal now."""
+        """The bytes of our messages. Raises LocalProtocolError when one is not legal now.
+
+        Raises ProtocolError when TLS is granted to a peer that did not wait for the answer.
+        """
         for message in messages:
             self._move(self.side, message)
         return b"".join([message.encode() for message in messages])
@@ -402,12 +405,15 @@ class _Connection:
             self.state = State.TLS_HANDSHAKE
             if self.buffered:
                 # Sent by who is in between, to be taken for what was sent under TLS.
-                raise ProtocolError("received unencrypted data after SSL request")
+                intrusion = ProtocolError("received unencrypted data after SSL request")
+                self._fail(intrusion)
+                raise intrusion
 
     def _fail(self, error: WireError) -> None:
-        self._error = error
-        # A peer that waits for a TLS handshake can read no report.
-        self.state = State.CLOSED if self.state is State.TLS_HANDSHAKE else State.FAILED
+        if self._error is None:
+            self._error = error
+            # A peer that waits for a TLS handshake can read no report.
+            self.state = State.CLOSED if self.state is State.TLS_HANDSHAKE else State.FAILED
 
 
 class ServerConnection(_Connection):

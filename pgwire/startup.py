@@ -165,7 +165,10 @@ def parse_options(text: str) -> dict[str, str]:
             )
         name, equals, value = setting.partition("=")
         if not name or not equals:
-            raise ConnectionRefused(f"{word} {setting} requires a value", sqlstate=SYNTAX_ERROR)
+            raise ConnectionRefused(
+                f'invalid option "{setting}" in startup packet: expected name=value',
+                sqlstate=SYNTAX_ERROR,
+            )
         options[name.replace("-", "_")] = value
     return options
 

@@ -8,6 +8,7 @@ password are optional, and `/healthz` alone is answered without the password.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +18,22 @@ from typing import Any
 import msgspec
 import uvloop
 from aiohttp import BasicAuth, web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 START_TIMEOUT_SECONDS = 10
+
+_log = logging.getLogger(__name__)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """A client that speaks no HTTP is told so; a traceback each would let strangers fill a disk."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
+
+
+_log.addFilter(_is_ours)
 
 
 class ListenError(Exception):
@@ -84,7 +97,7 @@ class StatusServer:
         app.router.add_get("/status", self._status)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        self._runner = web.AppRunner(app, access_log=None, logger=_log, shutdown_timeout=1)
         await self._runner.setup()
         listener = self.listener
         site = web.TCPSite(

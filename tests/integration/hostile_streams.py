@@ -103,18 +103,20 @@ def mutate_bytes(generator: random.Random, stream: bytearray) -> None:
 
 @dataclass(slots=True)
 class Throw:
-    """One connection: what is still to be sent, and what came back."""
+    """One connection: what is still to be sent, whether our half has ended, what came back."""
 
     sock: socket.socket
     rest: memoryview
     started_at: float
+    ended: bool = False
     answer: bytearray = field(default_factory=bytearray)
 
 
-def throw(address: str, streams: Iterable[bytes]) -> Iterator[bytes]:
+def throw(address: str, streams: Iterable[bytes], patience: float = 0.0) -> Iterator[bytes]:
     """Send each stream on a connection of its own, end our half, and yield what came back.
 
-    Many at once, in no order. Raises TimeoutError when the service keeps a connection.
+    Many at once, in no order. `patience` seconds are left for an answer before we end our half, to
+    a service that answers nobody who did. Raises TimeoutError when the service keeps a connection.
     """
     host, _, port = address.rpartition(":")
     waiting = iter(streams)
@@ -129,10 +131,10 @@ def throw(address: str, streams: Iterable[bytes]) -> Iterator[bytes]:
                     selector.register(
                         connection.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, connection
                     )
-            for key, events in selector.select(1.0):
+            for key, events in selector.select(patience or 1.0):
                 if go_on(selector, key.data, events):
                     yield bytes(key.data.answer)
-            check_deadlines(selector)
+            check_time(selector, patience)
 
 
 def connect(host: str, port: int, stream: bytes) -> Throw:
@@ -147,7 +149,6 @@ def go_on(selector: selectors.BaseSelector, connection: Throw, events: int) -> b
         if events & selectors.EVENT_WRITE:
             connection.rest = connection.rest[connection.sock.send(connection.rest) :]
             if not connection.rest:
-                connection.sock.shutdown(socket.SHUT_WR)
                 selector.modify(connection.sock, selectors.EVENT_READ, connection)
         if events & selectors.EVENT_READ:
             data = connection.sock.recv(1 << 16)
@@ -166,8 +167,17 @@ def go_on(selector: selectors.BaseSelector, connection: Throw, events: int) -> b
     return True
 
 
-def check_deadlines(selector: selectors.BaseSelector) -> None:
+def check_time(selector: selectors.BaseSelector, patience: float) -> None:
+    """End our half of those that have said everything, and waited for long enough."""
     now = time.monotonic()
     for key in list(selector.get_map().values()):
-        if now - key.data.started_at > STREAM_TIMEOUT:
-            raise TimeoutError(f"the service keeps a connection after {bytes(key.data.answer)!r}")
+        connection: Throw = key.data
+        age = now - connection.started_at
+        if age > STREAM_TIMEOUT:
+            raise TimeoutError(f"the service keeps a connection after {connection.answer!r}")
+        if not connection.rest and not connection.ended and age >= patience:
+            connection.ended = True
+            try:
+                connection.sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass  # it was reset; reading will tell

@@ -41,15 +41,26 @@ def test_the_exchange_of_rfc_7677() -> None:
     assert server.final(final) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
-def test_a_verifier_as_postgres_writes_it() -> None:
-    """From pg_authid.rolpassword of a Postgres 15, ALTER ROLE ... PASSWORD 'correct horse'."""
-    text = (
-        "SCRAM-SHA-256$4096:@SALT@"
-        "$@STORED@:@SERVER@"
-    )
+@pytest.mark.parametrize(
+    ("password", "text"),
+    [
+        (
+            "correct horse",
+            "SCRAM-SHA-256$4096:7mBIUW0ttN1JVixd2WKVBw==$a+aSZAa2gGQ0vJIOmt5kxEzRWIuByHNAuHrG+"
+            "gyTbSE=:OrybL8uiv3reKd9b4m/5hAgf2VgpFb+giwi7JBeKESA=",
+        ),
+        (
+            "I\u00adX \u2178 \u00aaパス",
+            "SCRAM-SHA-256$4096:rPNNGOwOrNTwghyVKggYxQ==$j89AaSwFArPs3v4uLr6rumKvZwVXl+1D0/50M"
+            "7/YdQw=:Ajd+tIIM+npXwCX6L0gTqNWLAx+VZ4lhoweuGsHG2qU=",
+        ),
+    ],
+)
+def test_verifiers_as_postgres_made_them(password: str, text: str) -> None:
+    """pg_authid.rolpassword of Postgres 15, after CREATE ROLE ... PASSWORD."""
     verifier = ScramVerifier.parse(text)
     assert str(verifier) == text
-    assert make_verifier("correct horse", verifier.salt, verifier.iterations) == verifier
+    assert make_verifier(password, verifier.salt, verifier.iterations) == verifier
 
 
 @pytest.mark.parametrize(
@@ -70,7 +81,9 @@ def test_a_malformed_verifier_is_refused(text: str) -> None:
         ScramVerifier.parse(text)
 
 
-@pytest.mark.parametrize("password", ["pencil", "", "pässwörd", "パスワード", "a\u00adb", "\u0627a"])
+@pytest.mark.parametrize(
+    "password", ["pencil", "", "pässwörd", "パスワード", "a\u00adb", "\u0627a"]
+)
 def test_the_right_password(password: str) -> None:
     exchange(make_verifier(password, SALT), password)
 

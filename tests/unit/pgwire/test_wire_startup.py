@@ -118,10 +118,10 @@ def test_options(text: str, options: dict[str, str]) -> None:
         ("a=b", "invalid command-line argument for server process: a=b"),
         ("-x", "invalid command-line argument for server process: -x"),
         ("--", "invalid command-line argument for server process: --"),
-        ("-c", "-c requires a value"),
-        ("-c a", "-c a requires a value"),
-        ("-c =b", "-c =b requires a value"),
-        ("--a", "--a requires a value"),
+        ("-c", 'invalid option "" in startup packet: expected name=value'),
+        ("-c a", 'invalid option "a" in startup packet: expected name=value'),
+        ("-c =b", 'invalid option "=b" in startup packet: expected name=value'),
+        ("--a", 'invalid option "a" in startup packet: expected name=value'),
     ],
 )
 def test_options_that_are_none(text: str, message: str) -> None:
@@ -139,5 +139,5 @@ def test_formatted_options_are_read_back(options: dict[str, str]) -> None:
 def test_any_options_are_read_or_refused(text: str) -> None:
     try:
         parse_options(text)
-    except ConnectionRefused as error:
-        assert error.sqlstate == "42601"
+    except ConnectionRefused:
+        pass  # the only thing it may raise

@@ -1,0 +1,135 @@
+"""Every message survives the wire; no bytes whatever raise anything but MessageError."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consensus.codec import decode_proposer_message, decode_safekeeper_message, encode
+from consensus.errors import MessageError
+from consensus.ids import NodeId, TimelineId
+from consensus.membership import Membership
+from consensus.messages import (
+    Append,
+    AppendResponse,
+    Elected,
+    HotStandbyFeedback,
+    ProposerGreeting,
+    SafekeeperGreeting,
+    ServerFacts,
+    VoteRequest,
+    VoteResponse,
+)
+from consensus.term_history import TermHistory, TermStart
+from pgwal.history import TimelineHistory
+
+U32 = st.integers(0, 2**32 - 1)
+U64 = st.integers(0, 2**64 - 1)
+ID = st.binary(min_size=16, max_size=16)
+NODE_ID = st.builds(NodeId, U64, ID)
+GROUP = st.sets(st.integers(1, 2**64 - 1), min_size=1, max_size=9).map(
+    lambda ids: tuple(sorted(ids))
+)
+MEMBERSHIP = st.builds(Membership, U32, GROUP, st.one_of(st.just(()), GROUP))
+TERM_HISTORY = st.lists(st.tuples(NODE_ID, U64), max_size=5, unique_by=lambda e: e[0]).map(
+    lambda entries: TermHistory(
+        tuple(
+            TermStart(node_id, lsn)
+            for node_id, lsn in zip(
+                sorted(n for n, _ in entries), sorted(lsn for _, lsn in entries), strict=True
+            )
+        )
+    )
+)
+TLI_HISTORY = st.one_of(
+    st.builds(TimelineHistory, st.integers(1, 2**32 - 1)),
+    st.just(TimelineHistory.parse(7, "1\t0/3000110\tno reason\n\n3\t1/50001A8\tbefore noon\n")),
+)
+WAL = st.binary(max_size=64)
+
+
+def append(wal: bytes, begin: int, **fields: Any) -> Append:
+    return Append(begin_lsn=begin, end_lsn=begin + len(wal), wal=wal, **fields)
+
+
+PROPOSER_MESSAGES = st.one_of(
+    st.builds(
+        ProposerGreeting,
+        U32,
+        st.builds(TimelineId, ID, ID),
+        st.builds(ServerFacts, U64, U32, U32),
+        ID,
+        MEMBERSHIP,
+    ),
+    st.builds(VoteRequest, U32, NODE_ID),
+    st.builds(Elected, U32, NODE_ID, U64, U64, TERM_HISTORY, TLI_HISTORY),
+    st.builds(
+        append,
+        WAL,
+        st.integers(0, 2**63),
+        generation=U32,
+        node_id=NODE_ID,
+        record_end_lsn=U64,
+        commit_lsn=U64,
+        truncate_lsn=U64,
+    ),
+)
+FEEDBACK = st.builds(HotStandbyFeedback, st.integers(-(2**63), 2**63 - 1), U32, U32, U32, U32)
+SAFEKEEPER_MESSAGES = st.one_of(
+    st.builds(SafekeeperGreeting, U64, NODE_ID, MEMBERSHIP),
+    st.builds(
+        VoteResponse, U32, st.booleans(), NODE_ID, U64, U64, U64, U64, TERM_HISTORY, TLI_HISTORY
+    ),
+    st.builds(AppendResponse, U32, NODE_ID, U64, U64, U64, U64, FEEDBACK),
+)
+
+
+@given(PROPOSER_MESSAGES)
+def test_proposer_messages_survive(message: Any) -> None:
+    assert decode_proposer_message(encode(message)) == message
+
+
+@given(SAFEKEEPER_MESSAGES)
+def test_safekeeper_messages_survive(message: Any) -> None:
+    assert decode_safekeeper_message(encode(message)) == message
+
+
+@given(st.one_of(PROPOSER_MESSAGES, SAFEKEEPER_MESSAGES), st.data())
+def test_mutated_messages_raise_message_error_only(message: Any, data: st.DataObject) -> None:
+    payload = bytearray(encode(message))
+    for _ in range(data.draw(st.integers(0, 3))):
+        if payload:
+            payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(payload)))
+    for damaged in (bytes(payload), bytes(payload[:cut]), bytes(payload) + b"\0"):
+        for decode in (decode_proposer_message, decode_safekeeper_message):
+            try:
+                decode(damaged)
+            except MessageError:
+                continue  # the only way to say no
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_raise_message_error_only(payload: bytes) -> None:
+    for decode in (decode_proposer_message, decode_safekeeper_message):
+        try:
+            decode(payload)
+        except MessageError:
+            continue  # the only way to say no
+
+
+@given(st.one_of(PROPOSER_MESSAGES, SAFEKEEPER_MESSAGES))
+def test_cut_messages_are_refused(message: Any) -> None:
+    payload = encode(message)
+    decode = decode_proposer_message if payload[:1] in b"gvea" else decode_safekeeper_message
+    with pytest.raises(MessageError):
+        decode(payload[:-1] if not isinstance(message, Append) else payload[:60])
+
+
+def test_a_huge_count_is_refused_before_anything_is_allocated() -> None:
+    header = encode(VoteRequest(1, NodeId.ZERO)).replace(b"v", b"e", 1) + bytes(16)
+    with pytest.raises(MessageError, match="4294967295 entries"):
+        decode_proposer_message(header + b"\xff\xff\xff\xff")

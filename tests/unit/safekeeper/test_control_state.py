@@ -1,0 +1,76 @@
+"""The control file: golden bytes, and a clear refusal of every damage; never a silent reset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consensus.ids import NodeId, TimelineId
+from consensus.membership import Membership
+from consensus.messages import ServerFacts
+from consensus.term_history import TermHistory
+from pgwal.history import TimelineHistory
+from safekeeper.control_state import ControlState, decode_control_state, encode_control_state
+from safekeeper.errors import ControlFileError
+
+GOLDEN = Path(__file__).parents[2] / "data" / "control_v1.hex"
+
+STATE = ControlState(
+    timeline=TimelineId(bytes(range(16)), bytes(range(16, 32))),
+    server=ServerFacts(7_710_436_577_244_032_284, 150_018, 16 * 1024 * 1024),
+    active=True,
+    membership=Membership(3, (1, 2, 3), (2, 3, 4)),
+    promised=NodeId(7, b"p" * 16),
+    term_history=TermHistory.initial(0x1000000)
+    .extended(NodeId(5, b"a" * 16), 0x1000000)
+    .extended(NodeId(7, b"p" * 16), 0x16B3748),
+    tli_history=TimelineHistory.parse(2, "1\t0/16B3748\tno recovery target specified\n"),
+    timeline_start_lsn=0x1000000,
+    local_start_lsn=0x1000000,
+    commit_lsn=0x16B3748,
+    truncate_lsn=0x16B0000,
+    archived_lsn=0x1000000,
+    remote_consistent_lsn=0x10FFFF8,
+)
+
+
+def golden_bytes() -> bytes:
+    return bytes.fromhex(GOLDEN.read_text())
+
+
+def test_golden_bytes() -> None:
+    """A change of these bytes is a change of the format: it needs a new version and a reader of
+    the old one."""
+    assert encode_control_state(STATE) == golden_bytes()
+    assert decode_control_state(golden_bytes(), "golden") == STATE
+
+
+def test_every_flipped_bit_is_refused() -> None:
+    content = golden_bytes()
+    for position in range(len(content)):
+        for bit in range(8):
+            damaged = bytearray(content)
+            damaged[position] ^= 1 << bit
+            with pytest.raises(ControlFileError):
+                decode_control_state(bytes(damaged), "damaged")
+
+
+def test_every_truncation_is_refused() -> None:
+    content = golden_bytes()
+    for length in range(len(content)):
+        with pytest.raises(ControlFileError):
+            decode_control_state(content[:length], "short")
+
+
+def test_trailing_bytes_are_refused() -> None:
+    with pytest.raises(ControlFileError, match="checksum"):
+        decode_control_state(golden_bytes() + b"\0", "long")
+
+
+def test_another_version_says_so_and_what_to_do() -> None:
+    content = bytearray(golden_bytes())
+    content[7] = 9
+    with pytest.raises(ControlFileError, match="format version 9, expected 1") as caught:
+        decode_control_state(bytes(content), "newer")
+    assert "release" in caught.value.hint
