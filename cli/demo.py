@@ -224,30 +224,32 @@ class Demo:
 @click.command()
 @click.option(
     "--dir",
-    "directory",
     type=click.Path(path_type=Path, file_okay=False),
     help="Where to run it, and to keep everything; must be new or empty. Default: a temporary one.",
 )
-@click.option("--pg-major", type=click.IntRange(13, 18), help="Major version of Postgres.")
+@click.option(
+    "--pg-major", type=click.IntRange(13, 18), metavar="N", help="Major version of Postgres."
+)
 @click.option(
     "--rows",
     type=click.IntRange(1),
+    metavar="N",
     default=1000,
     show_default=True,
     help="Rows to see acknowledged after each fault.",
 )
 @click.pass_context
-def demo(context: click.Context, directory: Path | None, pg_major: int | None, rows: int) -> None:
+def demo(context: click.Context, dir: Path | None, pg_major: int | None, rows: int) -> None:
     """Kill the parts of a running cluster, and prove that nothing acknowledged is lost.
 
     Postgres, three safekeepers and a proposer are started on this machine, clients commit rows, and
     one part after the other is killed with kill -9. Takes less than a minute. Exits with 1 if
     anything is lost or differs.
     """
-    if directory is not None and directory.exists() and any(directory.iterdir()):
-        raise CommandError(f'directory "{directory}" is not empty', "Choose a new one.")
+    if dir is not None and dir.exists() and any(dir.iterdir()):
+        raise CommandError(f'directory "{dir}" is not empty', "Choose a new one.")
     try:
-        with playground(directory) as root:
+        with playground(dir) as root:
             scenario = Demo(root, pg_major, rows)
             with DemoView(scenario):
                 reckoning = scenario.run()

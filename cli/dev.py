@@ -19,28 +19,30 @@ POLL_SECONDS = 0.2
 @click.command()
 @click.option(
     "--dir",
-    "directory",
     type=click.Path(path_type=Path, file_okay=False),
     help="Where to keep it; go on with it next time. Default: a temporary one, removed at the end.",
 )
-@click.option("--pg-major", type=click.IntRange(13, 18), help="Major version of Postgres.")
+@click.option(
+    "--pg-major", type=click.IntRange(13, 18), metavar="N", help="Major version of Postgres."
+)
 @click.option(
     "--members",
     type=click.IntRange(1, 9),
+    metavar="N",
     default=3,
     show_default=True,
     help="Number of safekeepers.",
 )
-def dev(directory: Path | None, pg_major: int | None, members: int) -> None:
+def dev(dir: Path | None, pg_major: int | None, members: int) -> None:
     """Run Postgres, safekeepers and a proposer on this machine, until Ctrl-C.
 
     Nothing is protected by a password, and everything listens on 127.0.0.1 only.
     """
     try:
-        with playground(directory) as root:
+        with playground(dir) as root:
             cluster = QuorumCluster(root, pg_major=pg_major, safekeepers=members)
             with cluster:
-                click.echo(_introduction(cluster, removed=directory is None))
+                click.echo(_introduction(cluster, removed=dir is None))
                 _report_ends(cluster)
     except KeyboardInterrupt:
         click.echo("everything has ended")

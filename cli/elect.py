@@ -29,9 +29,10 @@ from walproposer.upstream import PrimaryAddress
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
     default=60.0,
     show_default=True,
-    help="Seconds to wait for a quorum.",
+    help="How long to wait for a quorum.",
 )
 def elect(
     safekeepers: tuple[SafekeeperAddress, ...],

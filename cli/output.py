@@ -29,7 +29,7 @@ from safekeeper.errors import SafekeeperError
 from walproposer.errors import Fenced, Unreachable, WalProposerError
 
 # Tables are not wrapped for a pipe: a program or `less -S` reads them.
-PIPE_COLUMNS = 250
+PIPE_COLUMNS = 1000
 
 
 class ExitCode(IntEnum):
@@ -78,7 +78,7 @@ def print_json(value: Any) -> None:
 def console() -> Console:
     """stdout, as wide as the terminal; colours only there."""
     return Console(
-        highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS
+        highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS
     )
 
 

@@ -104,10 +104,10 @@ def safekeepers_option(function: F) -> F:
 
 
 def timeline_option(function: F) -> F:
-    """--timeline."""
-    return click.option(
-        "--timeline", type=TimelineName(), help="TENANT/TIMELINE, when there are several."
-    )(function)
+    """--timeline, to choose one."""
+    return click.option("--timeline", type=TimelineName(), help="Which, when there are several.")(
+        function
+    )
 
 
 def json_option(function: F) -> F:

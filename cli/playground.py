@@ -16,7 +16,8 @@ from cli.output import CommandError
 def playground(directory: Path | None) -> Iterator[Path]:
     """The folder, made if need be. A temporary one (None) is removed at the end; but after an
     error it stays, and the error says where it is. SIGTERM ends the block as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a script's background job ignores the first
+        signal.signal(number, signal.default_int_handler)
     try:
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ def safekeeper() -> None:
 
 
 @safekeeper.command()
-@click.option("--id", type=click.IntRange(1), required=True, help="Unique member id.")
+@click.option("--id", type=click.IntRange(1), metavar="N", required=True, help="Unique member id.")
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), required=True, help="Where its WAL is kept."
 )

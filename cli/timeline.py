@@ -14,7 +14,6 @@ from cli.parameters import (
     primary_option,
     safekeepers_option,
     slot_option,
-    timeline_option,
     with_conninfo,
 )
 from cli.status import timeline_json
@@ -86,17 +85,23 @@ class GivenFacts:
 @safekeepers_option
 @primary_option(required=False)
 @slot_option
-@timeline_option
-@click.option("--system-id", type=click.IntRange(1, 2**64 - 1), help="Instead of --primary.")
-@click.option("--pg-version", type=int, help="Instead of --primary: server_version_num.")
+@click.option("--timeline", type=TimelineName(), help="Its name; a new one by default.")
+@click.option(
+    "--system-id",
+    type=click.IntRange(1, 2**64 - 1),
+    metavar="N",
+    help="Instead of --primary, with the next three: the system identifier.",
+)
+@click.option("--pg-version", type=int, metavar="N", help="Its server_version_num, as in 150018.")
 @click.option(
     "--wal-seg-size",
     type=click.Choice([str(1 << bits) for bits in range(20, 31)]),
+    metavar="BYTES",
     default=str(16 << 20),
     show_default=True,
-    help="Instead of --primary: bytes of a segment.",
+    help="Its segment size.",
 )
-@click.option("--start-lsn", help="Instead of --primary: where the log begins, a segment's start.")
+@click.option("--start-lsn", metavar="LSN", help="Where the log begins: the start of a segment.")
 def create(
     safekeepers: tuple[SafekeeperAddress, ...],
     safekeeper_conninfo: str,

@@ -240,8 +240,12 @@ class _Channel:
 
     def hang_up(self, error: WireError) -> None:
         """Tell the client why the connection ends, if it can still hear, and end it."""
+        last_words = self.connection.farewell(error)
+        if not last_words:
+            self.close()
+            return
         try:
-            self.write(self.connection.farewell(error))
+            self.write(last_words)
         except OSError:
             pass  # it has left before
         close_after_sending(self.transport.socket)

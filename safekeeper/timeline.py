@@ -170,6 +170,7 @@ class Timeline:
     def _stop(self, error: SafekeeperError) -> None:
         """From here on nothing is written, and nothing is believed that is not on disk."""
         self._acceptor = None
+        self.store.abandon()
         self.state = TimelineState.STOPPED
         self.stopped_reason = str(error)
         self._heals = error.sqlstate == DISK_FULL

@@ -145,11 +145,19 @@ class WalStore:
     def close(self) -> None:
         """Flush and let go of the open segment."""
         if self._fd >= 0:
+            try:
+                durable.sync_data(self._fd, self._path)
+            finally:
+                self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the open segment without a flush: after a failure none could be believed."""
+        if self._fd >= 0:
             fd, self._fd = self._fd, -1
             try:
-                durable.sync_data(fd, self._path)
-            finally:
                 os.close(fd)
+            except OSError:
+                pass  # it is closed all the same; what was written is judged by reading it again
 
     def _open_segment(self) -> None:
         """The segment that `end_lsn` is in, created when it is not there."""

@@ -11,6 +11,10 @@ import pytest
 TESTS = Path(__file__).parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the golden scripts anew")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each test carries the marker of its ring: the first folder below tests/."""
     for item in items:

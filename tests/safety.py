@@ -5,6 +5,7 @@
     LogSafety        two commits at one position, at any two times, have the same bytes
     AckedIsSafe      what was reported flushed is in the donor's log of every greater election
     OneHistory       equal (NodeId, lsn) on two safekeepers means equal logs below
+    CommitRule       a commit is at or above the start of the term that reports it (figure 8)
     Monotone         commit_lsn, truncate_lsn and the promise never go back
     Durable          no answer speaks of what a power loss could take back
     RecordBoundary   flush_lsn and the start of a term are ends of records
@@ -208,8 +209,9 @@ class Safety:
         assert node_id is not None
         check("LogSafety", state is State.LEADING, f"{node_id} commits while {state.value}")
         log = self.won_logs[node_id]
+        term_start_lsn = START_LSN + len(log)
+        check("CommitRule", lsn >= term_start_lsn, f"{node_id} commits what it did not write")
         if process.primary is not None:
-            term_start_lsn = START_LSN + len(log)
             log += process.primary.read(term_start_lsn, lsn)
         log = log[: lsn - START_LSN]
         check("LogSafety", len(log) == lsn - START_LSN, f"{node_id} commits what nobody wrote")

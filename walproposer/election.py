@@ -12,6 +12,9 @@ from walproposer.events import Outcome, Primary, Stop
 # Equal ids, timelines and positions do not prove equal bytes: a machine rolled back to a snapshot
 # writes other WAL on the same timeline. So this much of both logs is compared (law 3).
 TAIL_BYTES_MAX = 1024 * 1024
+# A log that ends with its segment may end with the padding of a switch: zeros, which prove nothing.
+# Then the segment is compared, or this much of a very large one.
+SEGMENT_TAIL_BYTES_MAX = 64 * 1024 * 1024
 
 
 def choose_donor(votes: Mapping[int, VoteResponse]) -> int:
@@ -61,17 +64,19 @@ def behind_problem(primary_flush_lsn: int, end_lsn: int) -> Stop | None:
 
 
 def tail_begin_lsn(primary: Primary, vote: VoteResponse) -> int:
-    """Where to begin comparing: 1 MiB below the end, as far as both surely have the WAL."""
+    """Where to begin comparing: at the tail, as far as both surely have the WAL."""
     end_lsn, seg_size = vote.flush_lsn, primary.server.wal_seg_size
-    if primary.slot_lsn == end_lsn and end_lsn % seg_size == 0:
+    ends_with_segment = end_lsn % seg_size == 0
+    if primary.slot_lsn == end_lsn and ends_with_segment:
         return end_lsn  # the slot has confirmed just this log, and holds no byte of it
     # A slot that holds too little is a new one, and this may be anybody's primary: whoever lacks
     # the segment of the last byte is sent away by the primary itself.
     held_lsn = min(primary.slot_lsn, end_lsn - 1)
+    segment_bytes = min(seg_size, SEGMENT_TAIL_BYTES_MAX) if ends_with_segment else 0
     # The primary keeps the segment of its last switch under the new timeline's name only.
     switch_lsn = last_switch_lsn(primary.tli_history)
     begin_lsn = max(
-        end_lsn - TAIL_BYTES_MAX,
+        end_lsn - max(TAIL_BYTES_MAX, segment_bytes),
         vote.timeline_start_lsn,
         held_lsn - held_lsn % seg_size,
         switch_lsn - switch_lsn % seg_size if switch_lsn <= end_lsn else 0,

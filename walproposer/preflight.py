@@ -267,11 +267,11 @@ def _standby_names(primary: PrimarySettings, address: PrimaryAddress) -> Iterato
     elif ours not in primary.standbys and (primary.is_superuser or not primary.walsenders):
         yield warn(
             name,
-            f'"{value}", but no such standby streams: commits wait now',
+            f"{value}, but no such standby streams: commits wait now",
             "Run sk attach; or let commits go on without: sk detach.",
         )
     else:
-        yield ok(name, f'"{value}", commits wait for the quorum')
+        yield ok(name, f"{value}, commits wait for the quorum")
 
 
 def _synchronous_commit(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Finding]:

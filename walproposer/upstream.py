@@ -34,6 +34,8 @@ _STATUS = struct.Struct("!cQQQqB")
 _POSTGRES_EPOCH_US = 946_684_800_000_000
 
 OBJECT_IN_USE = "55006"
+#: The class of a server that shuts down, has crashed or is starting (57P01 to 57P03).
+OPERATOR_INTERVENTION = "57P"
 # A fenced predecessor lets go of the slot within moments; a stranger does not.
 SLOT_WAIT_SECONDS = 15
 SLOT_RETRY_SECONDS = 0.1
@@ -48,10 +50,10 @@ class PrimaryAddress:
     application_name: str = "walproposer"
 
     def __str__(self) -> str:
-        """Without the password."""
+        """Without the passwords: what libpq itself would not display (dispchar '*')."""
+        secret = {o.keyword.decode() for o in pq.Conninfo.get_defaults() if o.dispchar == b"*"}
         parts = conninfo_to_dict(self.dsn)
-        parts.pop("password", None)
-        return make_conninfo("", **parts)
+        return make_conninfo("", **{k: v for k, v in parts.items() if k not in secret})
 
     def connect(self, **overrides: object) -> psycopg.Connection:
         """An ordinary connection, for questions; it never waits for a synchronous commit."""
@@ -97,7 +99,7 @@ def ensure_slot(connection: psycopg.Connection, address: PrimaryAddress) -> Slot
             )
             state = read_slot(connection, address.slot)
     except psycopg.Error as error:
-        raise _refusal(error, "could not create the replication slot") from error
+        raise _failure("could not create the replication slot", error) from error
     if state is None:
         raise Unreachable(f'replication slot "{address.slot}" vanished')
     if state.holder_pid is not None and state.holder not in (address.application_name, ""):
@@ -147,7 +149,7 @@ class Upstream:
                 self.server = read_server_facts(questions)
                 slot = ensure_slot(questions, address)
             except psycopg.Error as error:
-                raise _refusal(error, "could not inspect the primary") from error
+                raise _failure("could not inspect the primary", error) from error
         self._slot_lsn = slot.restart_lsn
         self._connection = open_connection(
             address.dsn,
@@ -165,13 +167,13 @@ class Upstream:
         self._connection.close()
 
     def _identify(self) -> Primary:
-        pgconn = self._connection.pgconn
-        system_id, tli, flush_lsn, _ = rows_of(command_result(pgconn, "IDENTIFY_SYSTEM"))[0]
+        doing = "could not identify the primary"
+        system_id, tli, flush_lsn, _ = rows_of(self._command("IDENTIFY_SYSTEM", doing))[0]
         if int(system_id or 0) != self.server.system_id:
             raise Refusal(f"the DSN leads to two systems: {self.server.system_id} and {system_id}")
         history = TimelineHistory(int(tli or 0))
         if history.tli > 1:
-            rows = rows_of(command_result(pgconn, f"TIMELINE_HISTORY {tli}"))
+            rows = rows_of(self._command(f"TIMELINE_HISTORY {tli}", doing))
             history = TimelineHistory.parse(history.tli, rows[0][1] or "")
         return Primary(
             server=self.server,
@@ -179,6 +181,15 @@ class Upstream:
             flush_lsn=int(Lsn.parse(flush_lsn or "")),
             slot_lsn=self._slot_lsn,
         )
+
+    def _command(self, command: str, doing: str) -> pq.abc.PGresult:
+        """Raises Unreachable, Refusal."""
+        try:
+            return command_result(self._connection.pgconn, command)
+        except psycopg.Error as error:
+            raise _failure(doing, error) from error
+        except WalProposerError as error:
+            raise _refused_or_gone(doing, str(error), error.sqlstate, error.hint) from error
 
     def start(self, begin_lsn: int) -> int:
         """Ask for the WAL from `begin_lsn` on, if there is any: returns where it ends.
@@ -195,16 +206,12 @@ class Upstream:
         deadline = time.monotonic() + SLOT_WAIT_SECONDS
         while True:
             try:
-                result = command_result(self._connection.pgconn, command)
+                result = self._command(command, "the primary did not stream")
                 break
-            except WalProposerError as error:
+            except Refusal as error:
                 if error.sqlstate != OBJECT_IN_USE or time.monotonic() > deadline:
-                    raise Refusal(
-                        f"the primary refused to stream: {error}", hint=error.hint
-                    ) from error
+                    raise
                 time.sleep(SLOT_RETRY_SECONDS)  # nothing announces a slot's release
-            except psycopg.Error as error:
-                raise Unreachable(f"lost the primary: {error}") from error
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise Unreachable("the primary did not start to stream")
         self._next_lsn = begin_lsn
@@ -254,6 +261,13 @@ class Upstream:
         self.copy.send(_STATUS.pack(b"r", commit_lsn, commit_lsn, commit_lsn, now_us, 0))
 
 
-def _refusal(error: psycopg.Error, doing: str) -> Refusal:
+def _failure(doing: str, error: psycopg.Error) -> WalProposerError:
     message = error.diag.message_primary or first_line(error)
-    return Refusal(f"{doing}: {message}", hint=error.diag.message_hint or "")
+    return _refused_or_gone(doing, message, error.sqlstate or "", error.diag.message_hint or "")
+
+
+def _refused_or_gone(doing: str, message: str, sqlstate: str, hint: str) -> WalProposerError:
+    """A primary that stopped or crashed just now will be back; what it refuses, it refuses."""
+    is_gone = not sqlstate or sqlstate.startswith(OPERATOR_INTERVENTION)
+    kind = Unreachable if is_gone else Refusal
+    return kind(f"{doing}: {message}", hint=hint, sqlstate=sqlstate)

@@ -100,9 +100,7 @@ def ledger_of() -> Iterator[Callable[[QuorumCluster], Ledger]]:
     ledgers: list[Ledger] = []
 
     def make(cluster: QuorumCluster, clients: int = CLIENTS) -> Ledger:
-        ledger = Ledger(
-            cluster.postgres.dsn(), clients=clients, table=f"ledger_{next(_numbers)}"
-        )
+        ledger = Ledger(cluster.postgres.dsn(), clients=clients, table=f"ledger_{next(_numbers)}")
         ledgers.append(ledger)
         ledger.start()
         ledger.wait_for_progress(10, TIMEOUT)
@@ -114,8 +112,6 @@ def ledger_of() -> Iterator[Callable[[QuorumCluster], Ledger]]:
 
 
 @pytest.fixture
-def ledger(
-    cluster: QuorumCluster, ledger_of: Callable[[QuorumCluster], Ledger]
-) -> Ledger:
+def ledger(cluster: QuorumCluster, ledger_of: Callable[[QuorumCluster], Ledger]) -> Ledger:
     """Clients that commit on the shared cluster for as long as the test runs."""
     return ledger_of(cluster)

@@ -17,6 +17,7 @@ from pg_fixtures.cluster import QuorumCluster, flush_lsn
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
+from pgwal.lsn import Lsn
 
 MEGABYTE = 1 << 20
 PROPOSER_RSS_MAX = 200 * MEGABYTE
@@ -34,6 +35,12 @@ def cluster_options() -> dict[str, Any]:
 def proposers_view(cluster: QuorumCluster, safekeeper: SafekeeperProcess) -> dict[str, Any]:
     """What the proposer's status says of one safekeeper."""
     return dict(cluster.proposer.status()["safekeepers"][safekeeper.id - 1])
+
+
+def written_lsn(safekeeper: SafekeeperProcess) -> Lsn:
+    timeline = safekeeper.timeline()
+    assert timeline is not None
+    return Lsn.parse(timeline["written_lsn"])
 
 
 def test_a_member_that_was_down_from_the_start_gets_everything(
@@ -149,6 +156,27 @@ def test_a_laggard_whose_donor_dies_finds_another(cluster: QuorumCluster, ledger
     assert flush_lsn(laggard) >= end_lsn
     assert len(DONOR.findall(cluster.proposer.log_text())) >= reads_before + 2
     donor.start()
+    proxy.restore()
+    assert_nothing_lost(cluster, ledger)
+
+
+def test_a_laggard_inside_a_long_record_may_crash(cluster: QuorumCluster, ledger: Ledger) -> None:
+    """It falls out of the window inside a record, so its donor begins in the middle of one; what it
+    has of the record must not count as flushed, since its restart will not find it."""
+    laggard, proxy = cluster.safekeepers[0], cluster.proxies[0]
+    ledger.pause()
+    ledger.wait_idle(TIMEOUT)
+    proxy.stall()
+    write_wal(cluster.postgres, 60, message_bytes=60 * MEGABYTE)
+    ledger.resume()
+    ledger.wait_for_progress(20, TIMEOUT)
+    proxy.restore()
+    proxy.delay(0.1)
+    wait_until(lambda: "catching up" in cluster.proposer.log_tail(), TIMEOUT, "the catch-up")
+    begin_lsn = written_lsn(laggard)
+    wait_until(lambda: written_lsn(laggard) > begin_lsn + MEGABYTE, TIMEOUT, "it to get on")
+    laggard.kill()
+    laggard.start()
     proxy.restore()
     assert_nothing_lost(cluster, ledger)
 

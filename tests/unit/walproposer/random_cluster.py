@@ -12,8 +12,13 @@ from collections.abc import Callable
 from random import Random
 
 from memory_cluster import Link, MemoryCluster, ProposerProcess
+from memory_node import MemoryNode
 from wal_builder import PAGE_SIZE, WalBuilder
-from walproposer.proposer import State
+
+from safekeeper.events import Action as NodeAction
+from safekeeper.events import Event as NodeEvent
+from safekeeper.events import TruncateWal
+from walproposer.events import Action, CatchUpWal, Event
 
 PROPOSERS_MAX = 3
 #: Small, one of several pages, one that fills most of the proposer's window.
@@ -30,26 +35,31 @@ class RandomCluster:
         self.cluster = MemoryCluster(f"S{i}" for i in range(1, nodes_count + 1))
         self.now_ms = 0
         self.records_count = 0
-        self.elections_count = 0
-        self.truncations_count = 0
         self.power_losses_count = 0
+        self.catch_ups_count = 0
+        self.truncations_count = 0
+        self.cluster.observers.append(self)
 
     def run(self, steps: int) -> None:
-        kinds: dict[Callable[[], None], int] = {
+        common: dict[Callable[[], None], float] = {
             self._deliver: 60,
             self._write: 15,
             self._bring: 15,
             self._connect: 12,
-            self._lose_link: 2,
-            self._start_proposer: 3,
-            self._kill_proposer: 1,
-            self._lose_power: 1,
             self._restart: 4,
             self._tick: 3,
         }
-        choices, weights = list(kinds), list(kinds.values())
+        rare: dict[Callable[[], None], float] = {
+            self._lose_link: 2,
+            self._start_proposer: 2,
+            self._kill_proposer: 1,
+            self._lose_power: 1,
+        }
+        # Each seed has a temper of its own: what is rare in one run is common in another.
+        rare = {kind: weight * self.random.choice((0.2, 1, 2)) for kind, weight in rare.items()}
+        kinds = common | rare
         for _ in range(steps):
-            self.random.choices(choices, weights)[0]()
+            self.random.choices(list(kinds), list(kinds.values()))[0]()
 
     # ---- proposers
 
@@ -176,6 +186,7 @@ class RandomCluster:
     def _lose_power(self) -> None:
         node = self.random.choice(self.cluster.nodes)
         if node.acceptor is not None:
+            self.power_losses_count += 1
             unflushed = node.disk.written_lsn - node.disk.flushed_lsn
             self.cluster.lose_power(node, self.random.randint(0, unflushed))
 
@@ -184,6 +195,20 @@ class RandomCluster:
         if down:
             self.cluster.restart(self.random.choice(down))
 
-    @property
-    def leaders_count(self) -> int:
-        return sum(p.core.state is State.LEADING for p in self.cluster.processes)
+    # ---- what was done
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "elections": len(self.cluster.safety.won_logs),
+            "commits": len(self.cluster.safety.commits),
+            "records": self.records_count,
+            "truncations": self.truncations_count,
+            "power losses": self.power_losses_count,
+            "catch-ups": self.catch_ups_count,
+        }
+
+    def node_stepped(self, _: MemoryNode, __: NodeEvent, actions: list[NodeAction]) -> None:
+        self.truncations_count += sum(isinstance(action, TruncateWal) for action in actions)
+
+    def proposer_stepped(self, _: ProposerProcess, event: Event, __: list[Action]) -> None:
+        self.catch_ups_count += isinstance(event, CatchUpWal)

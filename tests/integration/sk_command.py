@@ -1,0 +1,52 @@
+"""Running `sk` as a user does, and what every refusal of it must look like."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from pg_fixtures.processes import SK
+
+TIMEOUT = 60.0
+
+Done = subprocess.CompletedProcess[str]
+
+
+def sk(*arguments: object, env: Mapping[str, str] | None = None, stdin: str = "") -> Done:
+    """Run it to its end."""
+    return subprocess.run(
+        [*SK, *map(str, arguments)],
+        env={**os.environ, **(env or {})},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+
+
+def sk_json(*arguments: object) -> Any:
+    """What it prints with --json, whatever its exit code."""
+    done = sk(*arguments, "--json")
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+def assert_refused(done: Done, exit_code: int, sentence: str, hint: str = "") -> None:
+    """One sentence, a hint if there is one to give, this exit code; and never a traceback."""
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == exit_code, done.stderr
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("sk: error: ")]
+    assert sentence in error
+    hints = [line for line in done.stderr.splitlines() if line.startswith("hint: ")]
+    assert len(hints) == (1 if hint else 0), done.stderr
+    assert not hint or hint in hints[0]
+
+
+def assert_wrong_usage(done: Done, sentence: str) -> None:
+    """Exit code 2, and the words of click."""
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == 2, done.stderr
+    assert sentence in " ".join(done.stderr.split())

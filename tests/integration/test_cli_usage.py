@@ -1,0 +1,85 @@
+"""The command line itself: precedence of its three sources, the config file, wrong usage, help."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from sk_command import assert_refused, assert_wrong_usage, sk
+
+from cli.reference import reference
+
+ROOT = Path(__file__).parent.parent.parent
+NOBODY = "127.0.0.1:1"  # refuses every connection
+SECRET = "s3cret-word"
+
+
+def asked(*arguments: object, **variables: str) -> list[str]:
+    """The addresses that `sk status` asked."""
+    done = sk(*arguments, "--json", env=variables)
+    assert done.returncode == 4, done.stderr
+    return [report["address"] for report in json.loads(done.stdout)["safekeepers"]]
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "sk.toml"
+    config.write_text('[status]\nsafekeepers = ["127.0.0.1:3", "127.0.0.1:4"]\n')
+    variable = {"SK_STATUS_SAFEKEEPERS": "127.0.0.1:2"}
+    file = ("--config", config)
+    assert asked(*file, "status", "--safekeepers", NOBODY, **variable) == [NOBODY]
+    assert asked(*file, "status", **variable) == ["127.0.0.1:2"]
+    assert asked(*file, "status") == ["127.0.0.1:3", "127.0.0.1:4"]
+    assert asked("status", SK_CONFIG=str(config)) == ["127.0.0.1:3", "127.0.0.1:4"]
+
+
+def test_the_file_sets_options_of_sk_itself_and_of_nested_commands(tmp_path: Path) -> None:
+    config = tmp_path / "sk.toml"
+    config.write_text(
+        f'log-format = "json"\n[safekeeper.run]\nid = 7\ndata_dir = "{tmp_path}/sk"\n'
+        f'tls-cert = "{tmp_path}/none"\ntls-key = "{tmp_path}/none"\n'
+    )
+    done = sk("--config", config, "safekeeper", "run")
+    assert_refused(done, 1, "could not load the TLS certificate")
+    assert json.loads((tmp_path / "sk/safekeeper.json").read_text())["safekeeper_id"] == 7
+
+
+def test_wrong_usage_is_one_sentence(tmp_path: Path) -> None:
+    config = tmp_path / "sk.toml"
+    config.write_text("[status]\nsafekeeper = 'x'")
+    assert_wrong_usage(sk("--config", config, "status"), 'unknown key "status.safekeeper"')
+    assert_wrong_usage(sk("nonsense"), "No such command 'nonsense'")
+    assert_wrong_usage(sk("status", "--safekeepers", "a:99999"), "invalid safekeeper address")
+    watch = sk("status", "--safekeepers", NOBODY, "--watch", "--json")
+    assert_wrong_usage(watch, "exclude each other")
+    run = ("safekeeper", "run", "--id", "1", "--data-dir", tmp_path / "sk", "--tls-key", config)
+    assert_wrong_usage(sk(*run), "--tls-cert and --tls-key belong together")
+    assert list(tmp_path.iterdir()) == [config]
+
+
+def test_a_password_is_never_printed() -> None:
+    dsn = f"host=127.0.0.1 port=1 user=u password={SECRET} sslpassword={SECRET}"
+    conninfo = ("--safekeeper-conninfo", f"user=u password={SECRET}")
+    members = ("--safekeepers", NOBODY)
+    for command in (
+        ("check", "--primary", dsn, *members, *conninfo),
+        ("attach", "--primary", dsn, *members, *conninfo, "--http", "127.0.0.1:0"),
+        ("detach", "--primary", dsn),
+        ("status", *members, *conninfo),
+    ):
+        done = sk(*command)
+        assert done.returncode != 0
+        assert "Traceback" not in done.stderr
+        assert SECRET not in done.stdout + done.stderr
+
+
+def test_the_manual_is_current() -> None:
+    page = (ROOT / "docs/cli.md").read_text()
+    assert page == reference(), "run: python -m cli.reference > docs/cli.md"
+
+
+def test_the_console_script_is_installed() -> None:
+    script = Path(sys.executable).with_name("sk")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("sk, version ")

@@ -1,0 +1,234 @@
+"""The verdict: for everything that can be wrong, the line that says so and what to do."""
+
+from __future__ import annotations
+
+import pytest
+from cluster_pages import (
+    HTTP,
+    NOW,
+    OTHER_HTTP,
+    TIMELINE,
+    Answers,
+    address,
+    emptied,
+    lost_peer,
+    node_id,
+    page,
+    peer,
+    proposer_of,
+    safekeeper,
+    silent,
+)
+
+from cli.cluster_view import MemberState
+from cli.verdict import judge
+
+BLOCKED_QUORUM = {"ok": False, "since": "2026-01-31T12:00:10+00:00"}
+
+
+def verdict_of(answers: Answers) -> str:
+    return str(judge(answers.view()))
+
+
+def test_all_is_well() -> None:
+    assert verdict_of(Answers()) == "OK: commits proceed, 3 of 3 safekeepers"
+
+
+def test_a_safekeeper_is_down() -> None:
+    answers = Answers(
+        [safekeeper(1), silent(2), safekeeper(3)], {HTTP: page(peer(1), lost_peer(2), peer(3))}
+    )
+    assert verdict_of(answers) == (
+        "DEGRADED: commits proceed with 2 of 3 safekeepers; safekeeper 2 (10.0.0.2:5454) is "
+        "unreachable since 2026-01-31 12:00:10 UTC: start it"
+    )
+
+
+def test_a_safekeeper_that_only_we_cannot_reach_is_no_problem() -> None:
+    assert verdict_of(Answers([safekeeper(1), silent(2), safekeeper(3)])).startswith("OK")
+
+
+def test_a_safekeeper_runs_but_is_not_connected() -> None:
+    peers = (peer(1), peer(2, state="offline", connected=False, error="timeout"), peer(3))
+    assert verdict_of(Answers(pages={HTTP: page(*peers)})) == (
+        "DEGRADED: commits proceed with 2 of 3 safekeepers; safekeeper 2 (10.0.0.2:5454) runs, "
+        "but the proposer is not connected to it, timeout"
+    )
+
+
+def test_a_safekeeper_catches_up() -> None:
+    peers = (peer(1), peer(2, state="catching up", lag_bytes=4096), peer(3))
+    text = verdict_of(Answers(pages={HTTP: page(*peers)}))
+    assert text.startswith("DEGRADED: commits proceed with 3 of 3 safekeepers; ")
+    assert text.endswith("(10.0.0.2:5454) is catching up, 4096 bytes behind")
+
+
+def test_a_safekeeper_lost_its_data() -> None:
+    answers = Answers(
+        [safekeeper(1), emptied(2), safekeeper(3)], {HTTP: page(peer(1), lost_peer(2), peer(3))}
+    )
+    assert verdict_of(answers).endswith(
+        "; safekeeper 2 (10.0.0.2:5454) lost its data: replace it by a new id"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("could not write: No space left on device", "free some space"),
+        ("could not fdatasync: Input/output error", "mend its disk and restart it"),
+    ],
+)
+def test_a_stopped_timeline_and_its_reason(reason: str, remedy: str) -> None:
+    answers = Answers(
+        [safekeeper(1), safekeeper(2, state="stopped", stopped_reason=reason), safekeeper(3)],
+        {HTTP: page(peer(1), lost_peer(2), peer(3))},
+    )
+    assert verdict_of(answers).endswith(f"stopped this timeline: {reason}: {remedy}")
+
+
+@pytest.mark.parametrize("by_status", [True, False])
+def test_a_damaged_timeline(by_status: bool) -> None:
+    folder = f"{'0' * 32}.{TIMELINE.timeline_id.hex()}"
+    damaged = (
+        safekeeper(2, state="damaged", stopped_reason="a hole in it")
+        if by_status
+        else emptied(2, {folder: "a hole in it"})
+    )
+    answers = Answers(
+        [safekeeper(1), damaged, safekeeper(3)], {HTTP: page(peer(1), lost_peer(2), peer(3))}
+    )
+    assert verdict_of(answers).endswith("is damaged, a hole in it: replace it by a new id")
+
+
+def test_the_quorum_is_lost() -> None:
+    answers = Answers(
+        [safekeeper(1), silent(2), silent(3)],
+        {HTTP: page(peer(1), lost_peer(2), lost_peer(3), quorum=BLOCKED_QUORUM)},
+    )
+    verdict = judge(answers.view())
+    assert not verdict.commits_proceed
+    since = "is unreachable since 2026-01-31 12:00:10 UTC: start it"
+    assert str(verdict) == (
+        "BLOCKED: commits wait since 2026-01-31 12:00:10 UTC: 1 of 3 safekeepers follow, 2 are "
+        f"needed; safekeeper 2 (10.0.0.2:5454) {since}; safekeeper 3 (10.0.0.3:5454) {since}"
+    )
+
+
+def test_no_proposer() -> None:
+    answers = Answers([safekeeper(i, proposer=None) for i in (1, 2, 3)], {})
+    assert verdict_of(answers) == (
+        "NO PROPOSER: no proposer is connected (the last election was 5/00000000): run sk attach "
+        "for its primary"
+    )
+
+
+def test_no_proposer_and_too_few_to_elect_one() -> None:
+    """Nobody remembers which of the two addresses is which member."""
+    answers = Answers([safekeeper(1, proposer=None), silent(2), silent(3)], {})
+    either = f"({address(2)} or {address(3)}) is unreachable: start it"
+    assert verdict_of(answers).endswith(f"; safekeeper 2 {either}; safekeeper 3 {either}")
+
+
+def test_the_last_proposer_waits_for_its_primary() -> None:
+    last = {"address": "10.0.0.9:40000", "http": HTTP}
+    waiting = page(
+        state="waiting_for_primary",
+        node_id=None,
+        primary={"dsn": "host=db", "connected": False, "error": "Connection refused"},
+        quorum={"ok": False},
+    )
+    answers = Answers(
+        [safekeeper(i, proposer=None, last_proposer=last) for i in (1, 2, 3)], {HTTP: waiting}
+    )
+    assert verdict_of(answers) == (
+        f"NO PRIMARY: proposer ({HTTP}) waits for the primary (host=db): Connection refused; "
+        "start the primary"
+    )
+
+
+def test_a_last_proposer_that_is_gone_or_another_ones_is_none() -> None:
+    last = {"address": "10.0.0.9:40000", "http": HTTP}
+    reports = [safekeeper(i, proposer=None, last_proposer=last) for i in (1, 2, 3)]
+    for found in (None, page(timeline_id="cd" * 16)):
+        assert verdict_of(Answers(reports, {HTTP: found})).startswith("NO PROPOSER")
+
+
+@pytest.mark.parametrize("state", ["connecting", "campaigning", "recovering"])
+def test_a_campaign(state: str) -> None:
+    answers = Answers(
+        [safekeeper(1), silent(2), silent(3)],
+        {HTTP: page(lost_peer(1), lost_peer(2), lost_peer(3), state=state)},
+    )
+    text = verdict_of(answers)
+    assert text.startswith(f"ELECTION: proposer 5/00000000 ({HTTP}) is {state}, commits wait; ")
+    assert "safekeeper 2 (10.0.0.2:5454) is unreachable since" in text
+
+
+def test_a_proposer_whose_page_does_not_answer() -> None:
+    text = verdict_of(Answers(pages={HTTP: None}))
+    assert text == (
+        f"DEGRADED: proposer 5/00000000 ({HTTP}) streams to 3 of 3 safekeepers, but cannot be "
+        f"asked: {HTTP} is silent"
+    )
+    alone = [safekeeper(1), safekeeper(2, proposer=None), silent(3)]
+    text = verdict_of(Answers(alone, {HTTP: None}))
+    assert text.startswith("BLOCKED: ")
+    assert "streams to 1 of 3 safekeepers only" in text
+
+
+def test_a_deposed_proposer_is_named_beside_the_leader() -> None:
+    answers = Answers(
+        [safekeeper(1, proposer=proposer_of(4, OTHER_HTTP)), safekeeper(2), safekeeper(3)],
+        {HTTP: page(lost_peer(1), peer(2), peer(3)), OTHER_HTTP: page(node_id=node_id(4))},
+    )
+    text = verdict_of(answers)
+    assert text.startswith("DEGRADED: commits proceed with 2 of 3 safekeepers; ")
+    assert text.endswith(f"; deposed and to be stopped: proposer 4/00000000 ({OTHER_HTTP})")
+
+
+def test_a_proposer_was_deposed_and_nobody_follows() -> None:
+    reports = [safekeeper(1), *(safekeeper(i, promised=node_id(6)) for i in (2, 3))]
+    answers = Answers(
+        reports, {HTTP: page(peer(1), lost_peer(2), lost_peer(3), quorum=BLOCKED_QUORUM)}
+    )
+    assert verdict_of(answers) == (
+        f"FENCED: proposer 5/00000000 ({HTTP}) was deposed by 6/00000000, which does not stream: "
+        "run sk attach for the primary that is to go on"
+    )
+
+
+def test_an_unfinished_creation() -> None:
+    creating = {"state": "creating", "proposer": None}
+    answers = Answers([safekeeper(1, **creating), safekeeper(2, **creating), emptied(3)], {})
+    view = answers.view()
+    assert [m.state for m in view.members] == [MemberState.CREATING] * 3
+    assert str(judge(view)).startswith("UNFINISHED: ")
+
+
+def test_a_member_whose_address_was_not_given() -> None:
+    answers = Answers([safekeeper(1), safekeeper(2)])
+    assert verdict_of(answers).startswith("OK")
+    answers.pages = {HTTP: page(peer(1), peer(2), lost_peer(3))}
+    assert verdict_of(answers).endswith(
+        "; safekeeper 3 was not asked: give its address in --safekeepers"
+    )
+
+
+def test_a_silent_member_has_the_address_that_the_proposer_remembers() -> None:
+    answers = Answers(
+        [safekeeper(1), silent(3), silent(2)], {HTTP: page(peer(1), lost_peer(2), lost_peer(3))}
+    )
+    assert {m.safekeeper_id: m.address for m in answers.view().members} == {
+        number: address(number) for number in (1, 2, 3)
+    }
+
+
+def test_the_newest_membership_counts() -> None:
+    newer = {"generation": 2, "members": [1, 2, 4], "new_members": []}
+    answers = Answers([safekeeper(1, membership=newer), safekeeper(2), safekeeper(4)])
+    view = answers.view()
+    assert view.membership.generation == 2
+    assert [m.safekeeper_id for m in view.members] == [1, 2, 4]
+    assert view.leader is not None
+    assert view.leader.read_at == NOW
