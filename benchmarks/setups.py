@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.primary import Primary
+from pg_fixtures.errors import FixtureError, ProcessEnded
 from pg_fixtures.processes import ServiceProcess
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
@@ -160,19 +161,23 @@ def checkout_env(checkout: Path | None) -> dict[str, str]:
 def attached(primary: Primary, setup: Setup, directory: Path) -> Iterator[None]:
     """Inside the block commits wait for `setup` and for nobody else; it starts with empty data.
 
-    On entry a commit has been seen to wait, and to return when the setup had started.
+    On entry a commit has been seen to wait, and to return when the setup had started. Raises
+    FixtureError, with the logs of its processes, when the setup fails, also during the block.
     """
     directory.mkdir()
     primary.wait_for_standbys(setup.standby_names)
     try:
         with ExitStack() as stack:
-            for_commit = setup.standby_names and stack.enter_context(primary.waiting_commit())
+            commit = stack.enter_context(primary.waiting_commit()) if setup.standby_names else None
             setup.start(primary, directory)
-            if for_commit:
-                for_commit.wait_returned(ATTACH_TIMEOUT)
+            if commit is not None:
+                commit.wait_returned(ATTACH_TIMEOUT)
         setup.wait_ready(primary)
         yield
         _check_alive(setup.processes)
+    except FixtureError as error:
+        logs = [f"{process.name}: {process.log_tail()}" for process in setup.processes]
+        raise FixtureError("\n".join([f"{setup.name}: {error}", *logs])) from error
     finally:
         primary.wait_for_standbys("")
         for process in setup.processes:
@@ -182,10 +187,11 @@ def attached(primary: Primary, setup: Setup, directory: Path) -> Iterator[None]:
         os.sync()  # or the next measurement would pay for it
 
 
-def _check_alive(processes: list[ServiceProcess]) -> None:
+def _check_alive(processes: Sequence[ServiceProcess]) -> None:
     """A setup that lost a copy during the measurement was not the one that was to be measured."""
     for process in processes:
-        process.wait_until(lambda: True, 0, "the end of the measurement")
+        if not process.alive:
+            raise ProcessEnded(f"{process.name} ended with exit code {process.exit_code}")
 
 
 def _receiver_names() -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from cli.cluster_view import (
 from consensus.ids import NodeId
 from consensus.quorum import has_quorum, quorum_size
 
-REASON_CHARACTERS_MAX = 200
+REASON_CHARACTERS_MAX = 300
 
 
 class Condition(Enum):
@@ -125,11 +125,10 @@ def _with_silent_proposer(view: TimelineView, leader: ProposerView) -> Verdict:
 def _without_primary(leader: ProposerView) -> Verdict:
     page = leader.page
     assert page is not None
-    error = page["primary"].get("error")
-    reason = f": {_short(error)}" if error else ""
+    reason = page["primary"].get("error") or page["primary"]["dsn"]
     return Verdict(
         Condition.NO_PRIMARY,
-        f"{leader} waits for the primary ({page['primary']['dsn']}){reason}; start the primary",
+        f"{leader} waits for the primary: {_short(reason)}; start the primary",
     )
 
 

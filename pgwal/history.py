@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from pgwal.errors import TimelineHistoryError
 from pgwal.lsn import Lsn, format_lsn
 
-_LINE = re.compile(r"\s*(?P<tli>\d+)(?:\s+(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8}))?")
+_LINE = re.compile(
+    r"\s*(?P<tli>[0-9]{1,10})(?:\s+(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8}))?"
+)
 _FILE_NAME = re.compile(r"(?P<tli>[0-9A-F]{8})\.history")
 
 TLI_MAX = (1 << 32) - 1

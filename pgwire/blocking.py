@@ -52,7 +52,6 @@ from pgwire.transport import (
     PlainTransport,
     TlsTransport,
     Transport,
-    close_after_sending,
     prepare_socket,
     shut_down,
 )
@@ -240,15 +239,11 @@ class _Channel:
 
     def hang_up(self, error: WireError) -> None:
         """Tell the client why the connection ends, if it can still hear, and end it."""
-        last_words = self.connection.farewell(error)
-        if not last_words:
-            self.close()
-            return
         try:
-            self.write(last_words)
+            self.write(self.connection.farewell(error))
         except OSError:
             pass  # it has left before
-        close_after_sending(self.transport.socket)
+        self.close()
 
     def close(self) -> None:
         self.transport.socket.close()
@@ -417,7 +412,7 @@ class CopyStream:
             self._channel.send(CommandComplete("COPY 0"))
         except OSError:
             pass  # the client has left before
-        close_after_sending(self._transport.socket)
+        self._channel.close()
 
     def _await_copy_done(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout

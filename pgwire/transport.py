@@ -22,7 +22,6 @@ Part: TypeAlias = bytes | memoryview
 # wal_receiver_timeout and wal_sender_timeout of Postgres.
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
 UNACKNOWLEDGED_MS = 60_000
-LINGER_TIMEOUT_S = 1.0  # how long a client may take to read our last words
 JOIN_BYTES_MAX = 16 * 1024  # below it, joining the parts is cheaper than a gathering system call
 
 
@@ -160,21 +159,3 @@ def shut_down(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
     except OSError:
         pass  # it is closed already, or was never connected
-
-
-def close_after_sending(sock: socket.socket) -> None:
-    """Close, when the last words were sent, so that the peer can read them.
-
-    Closing over bytes that nobody read makes the kernel reset the connection, and the reset throws
-    away what the peer has not read yet. So the peer may finish its sentence, within a limit.
-    """
-    deadline = time.monotonic() + LINGER_TIMEOUT_S
-    try:
-        socket.socket.shutdown(sock, socket.SHUT_WR)
-        sock.settimeout(LINGER_TIMEOUT_S)
-        while socket.socket.recv(sock, 65536) and time.monotonic() < deadline:
-            pass
-    except OSError:
-        pass  # the peer is gone, or takes too long
-    finally:
-        sock.close()

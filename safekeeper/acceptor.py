@@ -94,10 +94,6 @@ class Acceptor:
                     self.streaming = None
                 return self._flush()
 
-    def control_hints(self) -> dict[str, int]:
-        """The fields of the control state that are saved now and then, off the append path."""
-        return {"commit_lsn": self.commit_lsn, "truncate_lsn": self.truncate_lsn}
-
     # ---- messages
 
     def _greeting(self, connection: int, greeting: ProposerGreeting) -> list[Action]:

@@ -12,6 +12,9 @@ from safekeeper.errors import ControlFileError
 
 CONTROL_FILE_NAME = "control"
 
+#: Positions that may lag behind the truth, and never go back.
+HINTS = ("commit_lsn", "truncate_lsn", "archived_lsn", "remote_consistent_lsn")
+
 
 class ControlFile:
     """`state` is what is on disk, no more and no less.
@@ -41,8 +44,13 @@ class ControlFile:
         return cls(directory, decode_control_state(data, str(path)))
 
     def persist(self, state: ControlState) -> None:
-        """Persist, then publish. Raises StorageError."""
+        """Persist, then publish. Raises StorageError.
+
+        The hints in `state` are as old as the acceptor; those saved since are kept.
+        """
         with self._lock:
+            hints = {hint: max(getattr(state, hint), getattr(self.state, hint)) for hint in HINTS}
+            state = replace(state, **hints)
             durable.replace_file(self.path, encode_control_state(state))
             self.state = state
 

@@ -23,12 +23,16 @@ DISK_FULL = "53100"
 
 
 @contextmanager
-def storage_errors(path: Path, doing: str) -> Iterator[None]:
-    """Turn an OSError into a StorageError: `could not <doing> "<path>": <what the OS said>`."""
+def storage_errors(path: Path, doing: str, *, heals: bool = True) -> Iterator[None]:
+    """Turn an OSError into a StorageError: `could not <doing> "<path>": <what the OS said>`.
+
+    A full disk heals when there is space again; but not when it was an fsync that failed, as thin
+    and copy-on-write volumes let it: what the page cache holds then is not what is on disk.
+    """
     try:
         yield
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        is_full = heals and error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise StorageError(
             f'could not {doing} "{path}": {error.strerror}',
             sqlstate=DISK_FULL if is_full else "",
@@ -38,7 +42,7 @@ def storage_errors(path: Path, doing: str) -> Iterator[None]:
 
 def sync_directory(path: Path) -> None:
     """Make the names in a folder durable."""
-    with storage_errors(path, "fsync directory"):
+    with storage_errors(path, "fsync directory", heals=False):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
@@ -48,7 +52,7 @@ def sync_directory(path: Path) -> None:
 
 def sync_file(path: Path) -> None:
     """Make what was read from a file durable: it may have been in the page cache only."""
-    with storage_errors(path, "fsync"):
+    with storage_errors(path, "fsync", heals=False):
         fd = os.open(path, os.O_RDONLY)
         try:
             os.fsync(fd)
@@ -61,7 +65,7 @@ def sync_data(fd: int, path: Path) -> None:
     try:
         os.fdatasync(fd)
     except OSError:
-        with storage_errors(path, "fdatasync"):
+        with storage_errors(path, "fdatasync", heals=False):
             raise
 
 

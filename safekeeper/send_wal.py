@@ -85,6 +85,7 @@ class WalSender:
         end_lsn = begin_lsn + SEND_BYTES_MAX
         end_lsn = limit_lsn if end_lsn >= limit_lsn else end_lsn - end_lsn % WAL_PAGE_SIZE
         wal = self._timeline.store.read(begin_lsn, end_lsn - begin_lsn)
+        self._limit_lsn()  # a greater promise, after which the log may be cut, came before the read
         if not wal:
             raise SafekeeperError(
                 f"requested WAL segment at {format_lsn(begin_lsn)} has already been removed",

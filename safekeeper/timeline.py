@@ -138,20 +138,17 @@ class Timeline:
         begun = time.monotonic()
         try:
             missing = self.store.missing_segment(control.local_start_lsn, known_lsn)
+            if missing is not None:
+                self._declare_damaged(f'segment "{missing}" is missing or short')
+                return
             end = self.store.recover(known_lsn - known_lsn % seg_size, known_lsn)
         except StorageError as error:
             self._stop(error)
             return
-        if missing is not None or end.end_lsn < known_lsn:
-            self.state = TimelineState.DAMAGED
-            self.stopped_reason = (
-                f'segment "{missing}" is missing or short'
-                if missing is not None
-                else f"WAL was committed up to {format_lsn(known_lsn)}, but is valid only up to "
+        if end.end_lsn < known_lsn:
+            self._declare_damaged(
+                f"WAL was committed up to {format_lsn(known_lsn)}, but is valid only up to "
                 f"{format_lsn(end.end_lsn)}: {end.reason}"
-            )
-            log.error(
-                "timeline is damaged", timeline=str(control.timeline), reason=self.stopped_reason
             )
             return
         self._acceptor = Acceptor(self.safekeeper_id, control, end.end_lsn)
@@ -167,6 +164,12 @@ class Timeline:
             seconds=round(time.monotonic() - begun, 3),
         )
 
+    def _declare_damaged(self, reason: str) -> None:
+        """Nothing on disk is touched: it is evidence, and may be all that is left."""
+        self.state = TimelineState.DAMAGED
+        self.stopped_reason = reason
+        log.error("timeline is damaged", timeline=str(self.control.timeline), reason=reason)
+
     def _stop(self, error: SafekeeperError) -> None:
         """From here on nothing is written, and nothing is believed that is not on disk."""
         self._acceptor = None
@@ -175,9 +178,14 @@ class Timeline:
         self.stopped_reason = str(error)
         self._heals = error.sqlstate == DISK_FULL
         log.error("timeline stopped", timeline=str(self.control.timeline), reason=str(error))
-        for connection in self._connections.values():
-            connection.close(str(error))
+        self._close_connections(str(error))
         self._notify()
+
+    def _close_connections(self, reason: str) -> None:
+        """What they had sent and nobody has read yet is never looked at."""
+        for connection in self._connections.values():
+            connection.close(reason)
+        self._connections.clear()
 
     def maybe_heal(self, free_bytes: int) -> None:
         """After a full disk: load again once there is room for the next segments."""
@@ -201,13 +209,12 @@ class Timeline:
             if self._acceptor is None:
                 return
             self._run([Disconnected(0)])
-            self._control_file.persist_hints(**self._acceptor.control_hints())
+            self._save_hints()
             self.store.close()
             self._acceptor = None
             self.state = TimelineState.STOPPED
             self.stopped_reason = reason
-            for connection in self._connections.values():
-                connection.close(reason)
+            self._close_connections(reason)
 
     # ---- events
 
@@ -233,6 +240,8 @@ class Timeline:
         """
         with self._lock:
             self._check_usable()
+            if connection not in self._connections:
+                raise TimelineError("a newer connection took over", sqlstate="55000")
             events: list[Event] = [Received(connection, message) for message in messages]
             events.append(BatchEnded(connection))
             return self._run(events)
@@ -245,15 +254,24 @@ class Timeline:
             )
 
     def _run(self, events: Iterable[Event]) -> list[SafekeeperMessage]:
-        """Step and execute; the lock is held. On a StorageError the timeline is stopped."""
+        """Step and execute; the lock is held.
+
+        A failure, whatever it is, stops the timeline: the acceptor is ahead of the disk then. Only
+        a refusal is none: it is the acceptor's own answer.
+        """
         assert self._acceptor is not None
         replies: list[SafekeeperMessage] = []
         try:
             for event in events:
                 for action in self._acceptor.step(event):
                     self._execute(action, replies)
-        except StorageError as error:
+        except Refused:
+            raise
+        except SafekeeperError as error:
             self._stop(error)
+            raise
+        except Exception as error:
+            self._stop(SafekeeperError(f"unexpected {type(error).__name__}: {error}"))
             raise
         self._publish()
         return replies
@@ -275,7 +293,7 @@ class Timeline:
                 self.store.truncate(end_lsn)
             case CloseConnection(connection, reason):
                 if connection in self._connections:
-                    self._connections[connection].close(reason)
+                    self._connections.pop(connection).close(reason)
             case Refuse(_, sqlstate, message, hint):
                 raise Refused(message, sqlstate=sqlstate, hint=hint)
 
@@ -300,10 +318,16 @@ class Timeline:
     def keep_house(self) -> None:
         """Save the hints, and have the next segment ready. Raises StorageError, which harms
         nothing here: the append path meets the same disk and stops the timeline itself."""
-        acceptor = self._acceptor
-        if acceptor is None or self.state is not TimelineState.ACTIVE:
+        if self._acceptor is None or self.state is not TimelineState.ACTIVE:
             return
-        self._hinted_lsn = acceptor.commit_lsn
-        self._control_file.persist_hints(**acceptor.control_hints())
+        self._save_hints()
         if self.positions.written_lsn > self.control.local_start_lsn or self._connections:
             self.store.prepare_next_segment()
+
+    def _save_hints(self) -> None:
+        """What was published, and so is on disk; the acceptor may be in the middle of a step."""
+        positions = self.positions
+        self._hinted_lsn = positions.commit_lsn
+        self._control_file.persist_hints(
+            commit_lsn=positions.commit_lsn, truncate_lsn=positions.truncate_lsn
+        )

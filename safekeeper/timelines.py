@@ -40,6 +40,7 @@ class Timelines:
     def _load(self, folder: Path) -> Timeline | None:
         try:
             control = ControlFile.read(folder)
+            self._check_place(folder, control.state)
         except ControlFileError as error:
             self.damaged[folder.name] = f"{error}. {error.hint}"
             return None
@@ -47,15 +48,27 @@ class Timelines:
         self._timelines[control.state.timeline] = timeline
         return timeline
 
+    def _check_place(self, folder: Path, state: ControlState) -> None:
+        """A folder copied under another name would be a second memory of the same promises."""
+        if folder != self.data_directory.folder(state.timeline):
+            raise ControlFileError(
+                f'control file "{folder / CONTROL_FILE_NAME}" belongs to timeline {state.timeline}',
+                hint="Move the copy out of the data directory.",
+            )
+
     def get(self, timeline: TimelineId) -> Timeline:
         """Raises TimelineError."""
         try:
             return self._timelines[timeline]
         except KeyError:
-            folder = self.data_directory.folder(timeline)
-            if folder.name in self.damaged:
-                raise TimelineError(self.damaged[folder.name], sqlstate="XX001") from None
+            self._check_not_damaged(timeline)
             raise no_such_timeline(timeline) from None
+
+    def _check_not_damaged(self, timeline: TimelineId) -> None:
+        """Amnesia: a member that forgot its promises must not begin anew under the same id."""
+        folder = self.data_directory.folder(timeline)
+        if folder.name in self.damaged:
+            raise TimelineError(self.damaged[folder.name], sqlstate="XX001")
 
     def all(self) -> list[Timeline]:
         return list(self._timelines.values())
@@ -99,6 +112,7 @@ class Timelines:
             if timeline in self._timelines:
                 self._check_same(self._timelines[timeline].control, state)
                 return
+            self._check_not_damaged(timeline)
             if self.data_directory.has_tombstone(timeline):
                 raise TimelineError(
                     f"timeline {timeline} was deleted; its name is never used again",

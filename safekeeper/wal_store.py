@@ -78,8 +78,9 @@ class WalStore:
             segno_of(begin_lsn, self.wal_seg_size), -(-end_lsn // self.wal_seg_size)
         ):
             path = self._newest_file(segno * self.wal_seg_size)
-            if not path.exists() or path.stat().st_size != self.wal_seg_size:
-                return path
+            with durable.storage_errors(path, "read"):
+                if not path.exists() or path.stat().st_size != self.wal_seg_size:
+                    return path
         return None
 
     # ---- writing
@@ -215,15 +216,15 @@ class WalStore:
         offset = lsn % self.wal_seg_size
         length = min(length, self.wal_seg_size - offset)
         path = self._newest_file(lsn)
-        try:
-            fd = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            return b""
-        try:
-            with durable.storage_errors(path, "read"):
+        with durable.storage_errors(path, "read"):
+            try:
+                fd = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                return b""
+            try:
                 return os.pread(fd, length, offset)
-        finally:
-            os.close(fd)
+            finally:
+                os.close(fd)
 
     def size_bytes(self) -> int:
         """What the segments occupy."""
@@ -252,7 +253,9 @@ class WalStore:
         names = []
         for entry in self.directory.iterdir():
             try:
-                names.append(parse_segment_name(entry.name, self.wal_seg_size))
+                name = parse_segment_name(entry.name, self.wal_seg_size)
             except SegmentNameError:
                 continue  # the spare, or a stranger's file
+            if not name.partial:  # ours are whole; one that an operator put here is left alone
+                names.append(name)
         return names

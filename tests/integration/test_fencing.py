@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from reckoning import TIMEOUT, assert_nothing_lost
+from pending_commit import PendingCommit
+from reckoning import TIMEOUT, assert_equal_logs, assert_nothing_lost
 from workload import write_wal
 
 from cli.output import ExitCode
-from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.cluster import QuorumCluster, flush_lsn
+from pg_fixtures.data_directory import WAL_SEG_SIZE
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.proposer import ProposerProcess
@@ -71,6 +74,24 @@ def test_of_three_rivals_one_remains(cluster: QuorumCluster, ledger: Ledger) -> 
             cluster.proposer = first
 
 
+def test_a_frozen_proposer_is_fenced_when_it_thaws(cluster: QuorumCluster, ledger: Ledger) -> None:
+    """Until the primary has given it up it holds the slot, and its successor waits for that."""
+    first, second = cluster.proposer, cluster.new_proposer()
+    cluster.postgres.configure(wal_sender_timeout="2s")
+    try:
+        with second:
+            first.pause()
+            second.wait_streaming(TIMEOUT)
+            ledger.wait_for_progress(20, TIMEOUT)
+            first.resume()
+            assert first.wait(TIMEOUT) == ExitCode.FENCED
+            cluster.proposer = second
+            assert_nothing_lost(cluster, ledger)
+    finally:
+        cluster.proposer = first
+        cluster.postgres.configure(wal_sender_timeout=None)
+
+
 def proposer_for(primary: Postgres, cluster: QuorumCluster) -> ProposerProcess:
     """A proposer that wants to attach another primary to the safekeepers of the cluster."""
     return ProposerProcess(
@@ -80,64 +101,133 @@ def proposer_for(primary: Postgres, cluster: QuorumCluster) -> ProposerProcess:
     )
 
 
-@pytest.fixture
-def cold_copy(cluster: QuorumCluster, tmp_path: Path) -> Postgres:
+def copy_of(cluster: QuorumCluster, path: Path) -> Postgres:
     """The primary as it was when it was stopped a moment ago; it has gone on since."""
     cluster.postgres.stop()
-    copy = Postgres(
-        cluster.postgres.binaries, tmp_path / "copy", template=cluster.postgres.data_dir
-    )
+    copy = Postgres(cluster.postgres.binaries, path, template=cluster.postgres.data_dir)
     copy.init()
     cluster.start()
     return copy
 
 
 def test_a_stale_copy_is_refused_and_the_primary_goes_on(
-    cluster: QuorumCluster, ledger: Ledger, cold_copy: Postgres
+    cluster: QuorumCluster, ledger: Ledger, tmp_path: Path
 ) -> None:
+    copy = copy_of(cluster, tmp_path / "copy")
     ledger.wait_for_progress(10, TIMEOUT)
     term = cluster.proposer.status()["node_id"]["term"]
-    with cold_copy, proposer_for(cold_copy, cluster) as rival:
+    with copy, proposer_for(copy, cluster) as rival:
         assert rival.wait(TIMEOUT) == ExitCode.FAILED
         positions = BEHIND.search(rival.log_text())
         assert positions is not None, rival.log_text()
-        assert Lsn.parse(positions[1]) == cold_copy.flush_lsn()
+        assert Lsn.parse(positions[1]) == copy.flush_lsn()
         assert Lsn.parse(positions[1]) < Lsn.parse(positions[2]) <= cluster.postgres.flush_lsn()
     assert_nothing_lost(cluster, ledger)
     assert cluster.proposer.status()["node_id"]["term"] == term
 
 
-def refuse_diverged(cluster: QuorumCluster, ledger: Ledger, copy: Postgres) -> None:
-    """`copy` wrote other WAL, and more of it; it must not be taken for the primary."""
-    ledger.wait_for_progress(10, TIMEOUT)
-    with copy, proposer_for(copy, cluster) as rival:
-        write_wal(copy, 4)
-        copy.execute("CHECKPOINT")
-        assert copy.flush_lsn() > cluster.postgres.flush_lsn()
-        rival.kill()
-        rival.start()
+def assert_diverged_copy_is_refused(copy: Postgres, cluster: QuorumCluster) -> None:
+    """`copy` runs, its WAL is longer than the log, and it is not the log."""
+    with proposer_for(copy, cluster) as rival:
         assert rival.wait(TIMEOUT) == ExitCode.FAILED
         positions = DIFFERS.search(rival.log_text())
         assert positions is not None, rival.log_text()
-        assert Lsn.parse(positions[1]) < Lsn.parse(positions[2])
+        assert Lsn.parse(positions[1]) < Lsn.parse(positions[2]) < copy.flush_lsn()
+
+
+@pytest.mark.parametrize("kind", ["cold copy", "base backup"])
+def test_a_copy_that_went_its_own_way_is_refused(
+    cluster: QuorumCluster, ledger: Ledger, tmp_path: Path, kind: str
+) -> None:
+    """A base backup has no slot, so nothing but its WAL tells that it is not the primary."""
+    path = tmp_path / "copy"
+    copy = copy_of(cluster, path) if kind == "cold copy" else cluster.postgres.base_backup(path)
+    copy.configure(wal_keep_size="1GB")
+    ledger.wait_for_progress(10, TIMEOUT)
+    with copy:
+        write_wal(copy, 4)
+        copy.execute("CHECKPOINT")
+        assert copy.flush_lsn() > cluster.postgres.flush_lsn()
+        assert_diverged_copy_is_refused(copy, cluster)
     # The rival had to win a term to read the quorum's log, so our own proposer is fenced.
-    wait_until(
-        lambda: cluster.proposer.exit_code == ExitCode.FENCED, TIMEOUT, "the first to be fenced"
-    )
+    assert cluster.proposer.wait(TIMEOUT) == ExitCode.FENCED
     cluster.start()
     assert_nothing_lost(cluster, ledger)
 
 
-def test_a_copy_that_went_its_own_way_is_refused(
-    cluster: QuorumCluster, ledger: Ledger, cold_copy: Postgres
+def test_a_copy_that_ended_its_segment_alike_is_refused(
+    quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path
 ) -> None:
-    refuse_diverged(cluster, ledger, cold_copy)
+    """The last megabytes of both are then the padding of a switch: equal, and no proof."""
+    cluster = quorum_cluster()
+    copy = copy_of(cluster, tmp_path / "copy")
+    PendingCommit(cluster.postgres).wait_returned(TIMEOUT)
+    cluster.postgres.execute("SELECT pg_switch_wal()")
+    end_lsn = -(-cluster.postgres.flush_lsn() // WAL_SEG_SIZE) * WAL_SEG_SIZE
+    cluster.wait_flushed(end_lsn, TIMEOUT)
+    cluster.postgres.crash()
+    assert {flush_lsn(safekeeper) for safekeeper in cluster.safekeepers} == {end_lsn}
+    with copy:
+        write_wal(copy, 1)
+        copy.execute("SELECT pg_switch_wal()")
+        write_wal(copy, 1)
+        copy.execute("CHECKPOINT")
+        assert_diverged_copy_is_refused(copy, cluster)
+    assert cluster.proposer.wait_state("waiting_for_primary", TIMEOUT) is None
+    cluster.postgres.start()
+    assert cluster.proposer.wait(TIMEOUT) == ExitCode.FENCED
+    cluster.start()
+    assert_equal_logs(cluster)
 
 
-def test_a_base_backup_that_went_its_own_way_is_refused(
-    cluster: QuorumCluster, ledger: Ledger, tmp_path: Path
+def test_the_primary_whose_copy_took_over_is_refused(
+    quorum_cluster: Callable[..., QuorumCluster],
+    ledger_of: Callable[..., Ledger],
+    tmp_path: Path,
 ) -> None:
-    """It has no slot, so nothing but its WAL tells that it is not the primary."""
-    copy = cluster.postgres.base_backup(tmp_path / "copy")
-    copy.configure(wal_keep_size="1GB")
-    refuse_diverged(cluster, ledger, copy)
+    """Stopped at the end of the log, both are as good; the first to attach is the primary."""
+    cluster = quorum_cluster(wal_seg_size=1 << 20)
+    original, ledger = cluster.postgres, ledger_of(cluster)
+    original.stop()
+    copy = Postgres(original.binaries, tmp_path / "copy", template=original.data_dir)
+    with copy, proposer_for(copy, cluster) as successor:
+        ledger.redirect(copy.dsn())
+        successor.wait_streaming(TIMEOUT)
+        ledger.wait_for_progress(20, TIMEOUT)
+
+        original.start()
+        commit = PendingCommit(original)
+        assert cluster.proposer.wait(TIMEOUT) == ExitCode.FENCED
+        cluster.proposer.start()
+        assert cluster.proposer.wait(TIMEOUT) == ExitCode.FAILED
+        assert BEHIND.search(cluster.proposer.log_tail())
+        assert commit.is_blocked
+
+        cluster.postgres, cluster.proposer = copy, successor
+        try:
+            assert_nothing_lost(cluster, ledger)
+        finally:
+            original.crash()
+
+
+def test_a_primary_rolled_back_to_a_snapshot_is_refused(
+    quorum_cluster: Callable[..., QuorumCluster], ledger_of: Callable[..., Ledger], tmp_path: Path
+) -> None:
+    """Under its own address, by the proposer that waits for it to come back."""
+    cluster = quorum_cluster(wal_seg_size=1 << 20)
+    ledger = ledger_of(cluster)
+    snapshot = copy_of(cluster, tmp_path / "snapshot")
+    ledger.wait_for_progress(20, TIMEOUT)
+    cluster.postgres.crash()
+    now, data_dir = tmp_path / "now", cluster.postgres.data_dir
+    data_dir.rename(now)
+    snapshot.data_dir.rename(data_dir)
+    cluster.postgres.start()
+    assert cluster.proposer.wait(TIMEOUT) == ExitCode.FAILED
+    assert BEHIND.search(cluster.proposer.log_tail())
+
+    cluster.postgres.crash()
+    shutil.rmtree(data_dir)
+    now.rename(data_dir)
+    cluster.start()
+    assert_nothing_lost(cluster, ledger)

@@ -1,4 +1,4 @@
-"""Networks that cut, stall, delay and drop: between the proposer and its safekeepers and primary."""
+"""Networks that cut, stall, delay and drop, between the proposer and all it speaks to."""
 
 from __future__ import annotations
 

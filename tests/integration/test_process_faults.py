@@ -92,6 +92,28 @@ def test_nothing_is_lost_by_kill_9_of_any_process_or_pair(
     assert_nothing_lost(cluster, ledger)
 
 
+def test_nothing_is_lost_when_everything_is_killed_at_once(
+    cluster: QuorumCluster, ledger: Ledger
+) -> None:
+    cluster.kill_all()
+    cluster.start()
+    assert_nothing_lost(cluster, ledger)
+
+
+def test_every_process_ends_in_good_order_and_is_started_again(
+    cluster: QuorumCluster, ledger: Ledger
+) -> None:
+    for service in (*cluster.safekeepers, cluster.proposer):
+        assert service.terminate(TIMEOUT) == 0
+        service.start()
+        cluster.start()
+        ledger.wait_for_progress(20, TIMEOUT)
+        wait_until(
+            lambda: cluster.proposer.status()["quorum"]["connected"] == 3, TIMEOUT, "all to be back"
+        )
+    assert_nothing_lost(cluster, ledger)
+
+
 def test_one_frozen_safekeeper_delays_nobody_and_catches_up(
     cluster: QuorumCluster, ledger: Ledger
 ) -> None:

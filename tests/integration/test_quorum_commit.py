@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from pending_commit import PendingCommit
@@ -17,6 +18,8 @@ from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 from pgwal.page import WAL_PAGE_SIZE
 
+SEGMENT_BYTES = 1 << 20
+SHORT_HEADER_BYTES = 24  # SizeOfXLogShortPHD, the header of all pages but a segment's first
 BOUNDARY_COMMITS = 20
 BOUNDARY_ATTEMPTS = 100
 BOUNDARY_SECONDS_MAX = 0.1
@@ -78,7 +81,7 @@ def test_two_of_three_commit_and_one_of_three_waits_and_says_so(
 def test_exactly_a_quorum_is_enough(
     quorum_cluster: Callable[..., QuorumCluster], members: int, quorum: int
 ) -> None:
-    cluster = quorum_cluster(safekeepers=members, wal_seg_size=1 << 20)
+    cluster = quorum_cluster(safekeepers=members, wal_seg_size=SEGMENT_BYTES)
     postgres, safekeepers = cluster.postgres, cluster.safekeepers
     for safekeeper in safekeepers[quorum:]:
         safekeeper.kill()
@@ -100,6 +103,7 @@ def test_a_commit_that_ends_on_a_page_boundary_returns_at_once(cluster: QuorumCl
     That it ends on the boundary is proven by the flush position: the insert position is behind the
     next page's header then.
     """
+    random = Random(0)
     seconds: list[float] = []
     with cluster.postgres.connect() as connection:
 
@@ -123,6 +127,8 @@ def test_a_commit_that_ends_on_a_page_boundary_returns_at_once(cluster: QuorumCl
             if left < overhead_bytes + 300:
                 commit(1000)  # into the next page
                 continue
+            # Of one page, or of several: each of the others takes a header away.
+            left += random.randrange(4) * (WAL_PAGE_SIZE - SHORT_HEADER_BYTES)
             elapsed = commit(left - overhead_bytes)
             if position("pg_current_wal_flush_lsn") % WAL_PAGE_SIZE == 0:
                 seconds.append(elapsed)
@@ -132,3 +138,20 @@ def test_a_commit_that_ends_on_a_page_boundary_returns_at_once(cluster: QuorumCl
     assert statistics.median(seconds) < BOUNDARY_SECONDS_MAX
     assert sum(s < BOUNDARY_SECONDS_MAX for s in seconds) >= BOUNDARY_COMMITS - 1, seconds
     assert_equal_logs(cluster)
+
+
+def test_a_switch_of_segments_is_committed_at_once(cluster: QuorumCluster, ledger: Ledger) -> None:
+    """Its record ends with the segment; what lies between are pages without headers."""
+    for _ in range(3):
+        ledger.wait_for_progress(10, TIMEOUT)
+        ledger.pause()
+        ledger.wait_idle(TIMEOUT)
+        ((switch_lsn,),) = cluster.postgres.execute("SELECT pg_switch_wal()::text")
+        end_lsn = -(-Lsn.parse(switch_lsn) // SEGMENT_BYTES) * SEGMENT_BYTES
+        cluster.proposer.wait_until(
+            lambda end_lsn=end_lsn: cluster.commit_lsn() >= end_lsn,  # type: ignore[misc]
+            TIMEOUT,
+            "the switch to be committed",
+        )
+        ledger.resume()
+    assert_nothing_lost(cluster, ledger)

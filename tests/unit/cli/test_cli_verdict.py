@@ -142,7 +142,7 @@ def test_the_last_proposer_waits_for_its_primary() -> None:
         [safekeeper(i, proposer=None, last_proposer=last) for i in (1, 2, 3)], {HTTP: waiting}
     )
     assert verdict_of(answers) == (
-        f"NO PRIMARY: proposer ({HTTP}) waits for the primary (host=db): Connection refused; "
+        f"NO PRIMARY: proposer ({HTTP}) waits for the primary: Connection refused; "
         "start the primary"
     )
 

@@ -186,7 +186,7 @@ def test_a_refused_client_is_told_why(
 
 
 def test_the_reason_is_not_lost_behind_bytes_that_nobody_read() -> None:
-    """Over TCP, closing over unread bytes resets the connection and takes the report along."""
+    """Closing over unread bytes resets the connection; the report is on its way before that."""
     client, sock = tcp_pair()
     with client:
         client.sendall(b"GET / HTTP/1.1\r\n" + 100_000 * b"x")

@@ -1,0 +1,191 @@
+"""`sk status`, `sk timeline list|show`, `sk elect` on a real cluster; each part is lost once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sk_command import assert_refused, sk, sk_json
+
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.processes import SK
+from pg_fixtures.waiting import wait_until
+from pgwal.lsn import Lsn
+
+TIMEOUT = 30.0
+
+
+def addresses(cluster: QuorumCluster) -> str:
+    return ",".join(safekeeper.address for safekeeper in cluster.safekeepers)
+
+
+def wait_verdict(cluster: QuorumCluster, condition: str) -> dict[str, Any]:
+    """The timeline in `sk status --json` once its verdict begins so; its members in order."""
+
+    def found() -> dict[str, Any] | None:
+        (timeline,) = sk_json("status", "--safekeepers", addresses(cluster))["timelines"]
+        return timeline if timeline["verdict"].startswith(condition) else None
+
+    timeline = wait_until(found, TIMEOUT, condition)
+    assert [member["safekeeper_id"] for member in timeline["members"]] == [1, 2, 3]
+    return timeline
+
+
+def test_all_is_well(cluster: QuorumCluster) -> None:
+    cluster.postgres.execute("CREATE TABLE IF NOT EXISTS t (a int)")
+    members = ("--safekeepers", addresses(cluster))
+    text = sk("status", *members)
+    assert text.returncode == 0
+    assert "OK: commits proceed, 3 of 3 safekeepers" in text.stdout
+    for safekeeper in cluster.safekeepers:
+        assert safekeeper.address in text.stdout
+
+    timeline = wait_verdict(cluster, "OK")
+    (proposer,) = timeline["proposers"]
+    assert proposer["http"] == cluster.proposer.http_address
+    assert proposer["streams_to"] == [1, 2, 3]
+    assert proposer["page"]["node_id"] == timeline["members"][0]["status"]["promised"]
+    assert {m["status"]["flush_lsn"] for m in timeline["members"]} >= {
+        proposer["page"]["commit_lsn"]
+    }
+    report = sk_json("status", *members)["safekeepers"][0]
+    assert report["disk"]["free_bytes"] > 0
+    assert report["reachable"]
+
+    check = ("check", "--primary", cluster.postgres.dsn(), *members)
+    assert sk_json(*check)["passed"]
+
+
+def test_timeline_list_and_show(cluster: QuorumCluster) -> None:
+    members = ("--safekeepers", addresses(cluster))
+    (listed,) = sk_json("timeline", "list", *members)
+    name = f"{listed['tenant_id']}/{listed['timeline_id']}"
+    row = sk("timeline", "list", *members)
+    assert row.returncode == 0
+    assert name in row.stdout
+    assert "1 active, 2 active, 3 active" in row.stdout
+    shown = sk_json("timeline", "show", name, *members)
+    assert shown["timeline_id"] == listed["timeline_id"]
+    everything = sk("timeline", "show", listed["timeline_id"], *members).stdout
+    assert everything.count(listed["system_id"]) == 4  # the head, and one of each member
+    unknown = sk("timeline", "show", "f" * 32, *members)
+    assert_refused(unknown, 1, "no safekeeper that answers has timeline", "sk timeline list")
+
+
+def test_one_safekeeper_lost_then_two(cluster: QuorumCluster) -> None:
+    _, second, third = cluster.safekeepers
+    third.kill()
+    timeline = wait_verdict(cluster, "DEGRADED: commits proceed with 2 of 3 safekeepers")
+    assert f"safekeeper 3 ({third.address}) is unreachable since 20" in timeline["verdict"]
+    assert timeline["verdict"].endswith(": start it")
+    assert timeline["members"][2]["state"] == "unreachable"
+    assert "3 unreachable" in sk("timeline", "list", "--safekeepers", addresses(cluster)).stdout
+
+    second.kill()
+    timeline = wait_verdict(cluster, "BLOCKED: commits wait since 20")
+    assert not timeline["commits_proceed"]
+    assert f"safekeeper 2 ({second.address}) is unreachable since" in timeline["verdict"]
+    assert f"safekeeper 3 ({third.address}) is unreachable since" in timeline["verdict"]
+    assert sk("status", "--safekeepers", addresses(cluster)).returncode == 3
+
+
+def test_a_frozen_safekeeper_does_not_hold_up_the_answer(cluster: QuorumCluster) -> None:
+    cluster.safekeepers[0].pause()
+    patience = ("--safekeeper-conninfo", "connect_timeout=2")
+    done = sk("status", "--safekeepers", addresses(cluster), *patience)
+    assert done.returncode == 0
+    assert f"({cluster.safekeepers[0].address}) is unreachable" in done.stdout or (
+        "OK: commits proceed" in done.stdout  # the proposer has not lost its patience yet
+    )
+    assert "timeout expired" in done.stdout
+    cluster.safekeepers[0].resume()
+    wait_verdict(cluster, "OK")
+
+
+def test_a_safekeeper_that_lost_its_data(cluster: QuorumCluster, tmp_path: Path) -> None:
+    victim = cluster.safekeepers[1]
+    victim.kill()
+    victim.data_dir.rename(tmp_path / "data")
+    victim.start()
+    victim.wait_ready()
+    timeline = wait_verdict(cluster, "DEGRADED")
+    assert timeline["members"][1]["state"] == "lost its data"
+    assert f"({victim.address}) lost its data: replace it by a new id" in timeline["verdict"]
+    victim.kill()
+    victim.data_dir.rename(tmp_path / "emptied")
+    (tmp_path / "data").rename(victim.data_dir)
+    victim.start()
+    wait_verdict(cluster, "OK")
+
+
+def test_the_primary_is_down(cluster: QuorumCluster) -> None:
+    """The proposer is connected to nobody then; the safekeepers remember where it is."""
+    cluster.postgres.crash()
+    timeline = wait_verdict(cluster, "NO PRIMARY")
+    assert cluster.proposer.http_address in timeline["verdict"]
+    assert "Connection refused" in timeline["verdict"]
+    assert timeline["verdict"].endswith("; start the primary")
+    assert sk("status", "--safekeepers", addresses(cluster)).returncode == 3
+
+
+def test_an_election_without_a_primary_fences_the_proposer(cluster: QuorumCluster) -> None:
+    before = cluster.proposer.status()
+    done = sk("elect", "--safekeepers", addresses(cluster))
+    assert done.returncode == 0, done.stderr
+    assert Lsn.parse(done.stdout.strip()) >= Lsn.parse(before["commit_lsn"])
+    assert cluster.proposer.wait(TIMEOUT) == 5
+    assert "sk: error: " in cluster.proposer.log_tail()
+    assert "Traceback" not in cluster.proposer.log_tail()
+    timeline = wait_verdict(cluster, "NO PROPOSER")
+    assert timeline["verdict"].endswith(": run sk attach for its primary")
+    terms = {member["status"]["promised"]["term"] for member in timeline["members"]}
+    assert terms == {before["node_id"]["term"] + 1}
+
+
+def test_no_election_without_a_quorum(cluster: QuorumCluster) -> None:
+    for safekeeper in cluster.safekeepers[1:]:
+        safekeeper.kill()
+    promised = cluster.safekeepers[0].timeline()
+    done = sk("elect", "--safekeepers", addresses(cluster))
+    assert_refused(done, 4, "only 1 of 3 safekeepers can take part", "A quorum is needed")
+    now = cluster.safekeepers[0].timeline()
+    assert promised is not None
+    assert now is not None
+    assert now["promised"] == promised["promised"]
+
+
+def test_nobody_answers() -> None:
+    members = ("--safekeepers", "127.0.0.1:1,127.0.0.1:2")
+    done = sk("status", *members)
+    assert done.returncode == 4
+    assert "UNKNOWN: no safekeeper answers" in done.stdout
+    assert done.stdout.count("Connection refused") == 2
+    assert_refused(sk("timeline", "list", *members), 4, "no safekeeper answers", "Start them")
+    assert_refused(sk("elect", *members), 4, "could not connect to safekeeper 127.0.0.1:1")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_watch_draws_until_it_is_interrupted(
+    number: signal.Signals, cluster: QuorumCluster
+) -> None:
+    watch = subprocess.Popen(
+        [*SK, "status", "--watch", "--safekeepers", addresses(cluster)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "FORCE_COLOR": "1", "COLUMNS": "200"},
+    )
+    assert watch.stdout is not None
+    try:
+        while "OK: commits proceed" not in watch.stdout.readline():
+            assert watch.poll() is None
+        watch.send_signal(number)
+        _, errors = watch.communicate(timeout=TIMEOUT)
+    finally:
+        watch.kill()
+    assert errors == ""
+    assert watch.returncode == (0 if number is signal.SIGINT else -signal.SIGTERM)

@@ -1,0 +1,263 @@
+"""The rules of `sk check`: each fault is found, and the command that mends it; nothing else is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cluster_pages import TIMELINE, emptied, safekeeper, silent
+
+from consensus.ids import TimelineId
+from walproposer.preflight import Finding, Level, check_primary, standby_names
+from walproposer.preflight_members import check_safekeepers
+from walproposer.primary_settings import Override, PrimarySettings, Slot
+from walproposer.upstream import PrimaryAddress
+
+ADDRESS = PrimaryAddress("host=db")
+SETTINGS = {
+    "wal_level": "replica",
+    "max_wal_senders": "10",
+    "max_replication_slots": "10",
+    "synchronous_standby_names": "walproposer",
+    "synchronous_commit": "on",
+    "fsync": "on",
+    "full_page_writes": "on",
+    "max_slot_wal_keep_size": "10240",
+    "wal_sender_timeout": "60000",
+}
+HEALTHY = PrimarySettings(
+    version=150018,
+    in_recovery=False,
+    system_id=7,
+    wal_seg_size=16 << 20,
+    flush_lsn=0x2000000,
+    walsenders=1,
+    slots=1,
+    role="postgres",
+    may_replicate=True,
+    is_superuser=True,
+    replication_error="",
+    settings=SETTINGS,
+    slot=Slot("physical", "reserved", None, ""),
+    overrides=(),
+    standbys=("walproposer",),
+    clock_ahead_seconds=0.1,
+    disk_free_bytes=50 << 30,
+)
+
+
+def unwell(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level is not Level.OK]
+
+
+def only_finding(**changes: Any) -> Finding:
+    """The one that is not ok, after changing fields of a healthy primary."""
+    settings = {**SETTINGS, **changes.pop("settings", {})}
+    primary = replace(HEALTHY, settings=settings, **changes)
+    (finding,) = unwell(check_primary(primary, ADDRESS))
+    return finding
+
+
+def test_a_healthy_primary_has_nothing_to_mend() -> None:
+    findings = check_primary(HEALTHY, ADDRESS)
+    assert unwell(findings) == []
+    assert not any(finding.remedy for finding in findings)
+    assert len(findings) >= 13
+
+
+@pytest.mark.parametrize("major", range(13, 19))
+def test_supported_versions(major: int) -> None:
+    assert unwell(check_primary(replace(HEALTHY, version=major * 10000 + 1), ADDRESS)) == []
+
+
+@pytest.mark.parametrize("version", [120022, 190000])
+def test_other_versions(version: int) -> None:
+    finding = only_finding(version=version)
+    assert finding.level is Level.FAIL
+    assert "supported are 13 to 18" in finding.text
+
+
+FAILURES: list[tuple[dict[str, Any], str, str]] = [
+    ({"in_recovery": True}, "the server is a standby", "pg_promote()"),
+    ({"may_replicate": False}, "may not replicate", "ALTER ROLE postgres REPLICATION;"),
+    ({"replication_error": "no pg_hba.conf entry"}, "no pg_hba.conf entry", "host replication"),
+    ({"settings": {"wal_level": "minimal"}}, "minimal", "wal_level = 'replica'; then restart"),
+    ({"walsenders": 10}, "all 10 are in use", "max_wal_senders = '15'; then restart"),
+    ({"slot": None, "slots": 10}, "all 10 are taken", "max_replication_slots = '15'"),
+    ({"slot": Slot("logical", "reserved", None, "")}, "is logical", "another --slot"),
+    (
+        {"slot": Slot("physical", "reserved", 42, "pg_receivewal")},
+        'is used by "pg_receivewal" (pid 42)',
+        "stop that client",
+    ),
+    ({"slot": Slot("physical", "lost", None, "")}, "has lost WAL", "pg_drop_replication_slot("),
+    ({"settings": {"synchronous_commit": "off"}}, '"off"', "synchronous_commit = 'on'"),
+    ({"settings": {"synchronous_commit": "local"}}, '"local"', "synchronous_commit = 'on'"),
+    (
+        {"overrides": (Override("Sales", "", "off"),)},
+        '"off" by ALTER DATABASE "Sales"',
+        'ALTER DATABASE "Sales" RESET synchronous_commit;',
+    ),
+    ({"overrides": (Override("", "app", "local"),)}, "", "ALTER ROLE app RESET"),
+    ({"overrides": (Override("d", "app", "off"),)}, "", "ALTER ROLE app IN DATABASE d RESET"),
+    ({"overrides": (Override("", "", "off"),)}, "", "ALTER ROLE ALL RESET"),
+    ({"settings": {"fsync": "off"}}, "a crash", "fsync = 'on'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "text", "remedy"), FAILURES)
+def test_failures(changes: dict[str, Any], text: str, remedy: str) -> None:
+    finding = only_finding(**changes)
+    assert finding.level is Level.FAIL
+    assert text in finding.text
+    assert remedy in finding.remedy
+
+
+WARNINGS: list[tuple[dict[str, Any], str, str]] = [
+    ({"is_superuser": False}, "--configure will not work", "as a superuser"),
+    (
+        {"slot": Slot("physical", "reserved", 42, "walproposer")},
+        "used by a proposer (pid 42)",
+        "takes over",
+    ),
+    ({"slot": Slot("physical", "unreserved", None, "")}, "keeps more than", "Attach soon"),
+    ({"settings": {"max_slot_wal_keep_size": "-1"}}, "disk is full (51200 MB", "'25600MB'"),
+    ({"settings": {"max_slot_wal_keep_size": "999999"}}, "more than the disk", "'25600MB'"),
+    ({"settings": {"max_slot_wal_keep_size": "64"}}, "64 MB", "'25600MB'"),
+    ({"settings": {"wal_sender_timeout": "0"}}, "none", "'60s'"),
+    ({"settings": {"wal_sender_timeout": "1000"}}, "1000 ms", "'60s'"),
+    (
+        {"settings": {"synchronous_standby_names": "ANY 1 (other, walproposer)"}},
+        "names others: other;",
+        "synchronous_standby_names = 'walproposer'",
+    ),
+    ({"standbys": ("other",)}, "commits wait now", "sk detach"),
+    ({"settings": {"full_page_writes": "off"}}, "tear a page", "full_page_writes = 'on'"),
+    ({"clock_ahead_seconds": -7.0}, "7.0 s behind ours", "NTP"),
+]
+
+
+@pytest.mark.parametrize(("changes", "text", "remedy"), WARNINGS)
+def test_warnings(changes: dict[str, Any], text: str, remedy: str) -> None:
+    finding = only_finding(**changes)
+    assert finding.level is Level.WARN
+    assert text in finding.text
+    assert remedy in finding.remedy
+
+
+@pytest.mark.parametrize("value", ["on", "remote_write", "remote_apply"])
+def test_commits_that_wait_for_a_standby_are_well(value: str) -> None:
+    primary = replace(
+        HEALTHY,
+        settings={**SETTINGS, "synchronous_commit": value},
+        overrides=(Override("d", "", value),),
+    )
+    assert unwell(check_primary(primary, ADDRESS)) == []
+
+
+def test_a_new_slot_and_no_standby_names_yet_are_well() -> None:
+    settings = {**SETTINGS, "synchronous_standby_names": ""}
+    primary = replace(HEALTHY, settings=settings, slot=None, standbys=())
+    assert unwell(check_primary(primary, ADDRESS)) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ("", []),
+        ("a", ["a"]),
+        ("a, b", ["a", "b"]),
+        ('"a b", "c""d"', ["a b", 'c"d']),
+        ("2 (a, b)", ["a", "b"]),
+        ("ANY 2 (a,b)", ["a", "b"]),
+        ('first 1 ("walproposer")', ["walproposer"]),
+        ("*", ["*"]),
+    ],
+)
+def test_standby_names(value: str, names: list[str]) -> None:
+    assert standby_names(value) == names
+
+
+# ---- safekeepers
+
+THREE = [safekeeper(1), safekeeper(2), safekeeper(3)]
+
+
+def test_healthy_safekeepers() -> None:
+    assert unwell(check_safekeepers(THREE, HEALTHY, None)) == []
+    assert unwell(check_safekeepers([emptied(i) for i in (1, 2, 3)], HEALTHY, None)) == []
+
+
+MEMBER_FAULTS: list[tuple[list[Any], dict[str, Any], list[tuple[Level, str]]]] = [
+    ([*THREE[:2], silent(3)], {}, [(Level.FAIL, "Connection refused")]),
+    (
+        [THREE[0], silent(2), silent(3)],
+        {},
+        [(Level.FAIL, "refused"), (Level.FAIL, "refused"), (Level.FAIL, "only 1 of 3")],
+    ),
+    (
+        [emptied(1), emptied(2), silent(3)],
+        {},
+        [(Level.FAIL, "refused"), (Level.FAIL, "only 2 of 3 safekeepers answer")],
+    ),
+    ([emptied(1), emptied(2), emptied(1)], {}, [(Level.FAIL, "have the same id 1")]),
+    ([*THREE[:2], emptied(3)], {}, [(Level.WARN, "safekeeper 3 lost its data")]),
+    (
+        [*THREE[:2], safekeeper(3, state="stopped", stopped_reason="disk")],
+        {},
+        [(Level.WARN, "safekeeper 3 is stopped: disk")],
+    ),
+    ([*THREE[:2], emptied(4)], {}, [(Level.FAIL, "the timeline's members are 1, 2, 3")]),
+    (THREE[:2], {}, [(Level.FAIL, "the timeline's members are 1, 2, 3")]),
+    ([*THREE[:2], replace(THREE[2], version="0.2.0")], {}, [(Level.WARN, "run 0.1.0, 0.2.0")]),
+    (
+        [*THREE[:2], replace(THREE[2], disk={"free_bytes": 1 << 20, "total_bytes": 1 << 30})],
+        {},
+        [(Level.FAIL, "1 of 1024 MB are free")],
+    ),
+    (
+        [*THREE[:2], replace(THREE[2], disk={"free_bytes": 512 << 20, "total_bytes": 1 << 30})],
+        {},
+        [(Level.WARN, "512 of 1024 MB are free")],
+    ),
+    ([*THREE[:2], replace(THREE[2], page_error="401")], {}, [(Level.WARN, "401")]),
+    (THREE, {"version": 160000}, [(Level.FAIL, "was created for Postgres 15")]),
+    (THREE, {"wal_seg_size": 1 << 20}, [(Level.FAIL, "16777216 byte segments")]),
+    (THREE, {"flush_lsn": 0x1FFFFFF}, [(Level.FAIL, "but 0/2000000 was committed")]),
+]
+
+
+@pytest.mark.parametrize(("reports", "changes", "expected"), MEMBER_FAULTS)
+def test_faults_of_safekeepers(
+    reports: list[Any], changes: dict[str, Any], expected: list[tuple[Level, str]]
+) -> None:
+    found = unwell(check_safekeepers(reports, replace(HEALTHY, **changes), None))
+    assert [finding.level for finding in found] == [level for level, _ in expected]
+    for finding, (_, text) in zip(found, expected, strict=True):
+        assert text in finding.text
+        assert finding.remedy
+
+
+def test_the_timeline_of_another_system_counts_only_when_it_is_named() -> None:
+    other = replace(HEALTHY, system_id=8)
+    assert unwell(check_safekeepers(THREE, other, None)) == []
+    (finding,) = unwell(check_safekeepers(THREE, other, TIMELINE))
+    assert finding.level is Level.FAIL
+    assert "belongs to system 7, the primary is 8" in finding.text
+
+
+def test_several_timelines_of_one_system() -> None:
+    second = TimelineId(bytes(16), bytes(16))
+    reports = [
+        replace(report, timelines={**report.timelines, second: report.timelines[TIMELINE]})
+        for report in THREE
+    ]
+    (finding,) = unwell(check_safekeepers(reports, HEALTHY, None))
+    assert "have 2 of this primary" in finding.text
+    assert unwell(check_safekeepers(reports, HEALTHY, TIMELINE)) == []
+
+
+def test_without_a_primary_the_safekeepers_are_checked_all_the_same() -> None:
+    (finding,) = unwell(check_safekeepers([*THREE[:2], silent(3)], None, None))
+    assert finding.check == "safekeeper 10.0.0.3:5454"

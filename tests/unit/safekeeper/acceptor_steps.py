@@ -1,0 +1,87 @@
+"""Short ways to say what arrives at an acceptor; the bytes of the WAL do not matter to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from memory_node import SERVER, TIMELINE, new_control_state
+from wal_builder import START_LSN
+
+from consensus.ids import NodeId
+from consensus.membership import Membership
+from consensus.messages import PROTOCOL_VERSION, Append, Elected, ProposerGreeting, VoteRequest
+from consensus.term_history import TermHistory
+from pgwal.history import TimelineHistory
+from safekeeper.acceptor import Acceptor
+from safekeeper.events import Action, BatchEnded, Received
+
+MEMBERS = Membership(1, (1, 2, 3))
+#: Ballots in ascending order; the second pair shares a term.
+A, B1, B2, C = (
+    NodeId(term, uuid * 16) for term, uuid in [(1, b"a"), (2, b"b"), (2, b"c"), (3, b"d")]
+)
+
+
+def new_acceptor(flush_lsn: int = START_LSN, **control: Any) -> Acceptor:
+    """As loaded from disk: a log up to `flush_lsn`, and this control state."""
+    return Acceptor(1, replace(new_control_state(MEMBERS), **control), flush_lsn)
+
+
+def history(*starts: tuple[NodeId, int]) -> TermHistory:
+    """What every log begins with, then these ballots from these positions on."""
+    terms = TermHistory.initial(START_LSN)
+    for node_id, start_lsn in starts:
+        terms = terms.extended(node_id, start_lsn)
+    return terms
+
+
+def greeting(connection: int = 1, **fields: Any) -> Received:
+    message = ProposerGreeting(PROTOCOL_VERSION, TIMELINE, SERVER, b"u" * 16, MEMBERS)
+    return Received(connection, replace(message, **fields))
+
+
+def vote_request(node_id: NodeId, connection: int = 1, generation: int = 1) -> Received:
+    return Received(connection, VoteRequest(generation, node_id))
+
+
+def elected(
+    node_id: NodeId, start_lsn: int, terms: TermHistory, connection: int = 1, **fields: Any
+) -> Received:
+    message = Elected(1, node_id, start_lsn, START_LSN, terms, TimelineHistory(1))
+    return Received(connection, replace(message, **fields))
+
+
+def append(
+    node_id: NodeId,
+    begin_lsn: int,
+    length: int,
+    connection: int = 1,
+    record_end_lsn: int | None = None,
+    **fields: Any,
+) -> Received:
+    """WAL that ends on a record boundary, unless another one is named."""
+    end_lsn = begin_lsn + length
+    record_end_lsn = end_lsn if record_end_lsn is None else record_end_lsn
+    message = Append(1, node_id, begin_lsn, end_lsn, record_end_lsn, 0, 0, bytes(length))
+    return Received(connection, replace(message, **fields))
+
+
+def streaming_acceptor(node_id: NodeId = A, connection: int = 1, **control: Any) -> Acceptor:
+    """An empty log that `node_id` streams to."""
+    acceptor = new_acceptor(**control)
+    acceptor.step(vote_request(node_id, connection))
+    acceptor.step(elected(node_id, START_LSN, history((node_id, START_LSN)), connection))
+    assert acceptor.streaming == connection
+    return acceptor
+
+
+def batch(acceptor: Acceptor, *events: Received) -> list[Action]:
+    """Everything that arrived together: stepped, then flushed and answered once."""
+    actions = [action for event in events for action in acceptor.step(event)]
+    return actions + acceptor.step(BatchEnded(events[-1].connection))
+
+
+def kinds(actions: list[Action]) -> list[str]:
+    """The names of the actions: their order is the safety argument."""
+    return [type(action).__name__ for action in actions]
