@@ -1,7 +1,7 @@
 """The Postgres wire protocol v3 and its replication sub-protocol as sans-IO state machines.
 
-Bytes are fed in, messages are asked for, bytes to send come back. No sockets here, except in
-`blocking.py`, which joins a state machine to a socket.
+Bytes are fed in, messages are asked for, bytes to send come back. No sockets here, except in the
+last two modules, which join a state machine to a socket.
 
     commands      the text of a replication command  <-> a value
     replication   the payload of a CopyData          <-> a value ('w', 'k', 'r', 'h')
@@ -11,8 +11,9 @@ Bytes are fed in, messages are asked for, bytes to send come back. No sockets he
     framing       a stream of bytes                   -> frames
     connection    which message is legal now: one table for both halves
     handshake     from the first byte to "authenticated", both halves
-    blocking      a server connection on a blocking socket
     errors        what can go wrong, with SQLSTATEs
+    blocking      a server connection on a blocking socket
+    transport     the bytes of that socket, plain or TLS
 
 Law: whatever a peer sends, the pure modules raise nothing but `ProtocolError`, `ConnectionRefused`
 and `CommandSyntaxError`, always come to an end, and hold no more than one message of named length.

@@ -1,4 +1,4 @@
-"""A server connection on a blocking socket, one thread per connection: the only I/O of `pgwire`.
+"""A server connection on a blocking socket, one thread per connection.
 
     accept_connection()   socket -> Session     TLS, startup, authentication, greeting
     Session               read_command(), send_rows(), send_error(), start_copy_both()

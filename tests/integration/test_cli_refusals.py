@@ -121,8 +121,20 @@ def test_a_safekeeper_address_that_leads_to_postgres(parts: Parts) -> None:
     before = parts.state()
     members = f"{parts.safekeepers[0].address},127.0.0.1:{parts.postgres.port}"
     done = attach(parts.postgres.dsn(), members)
-    assert done.returncode in (1, 4)
-    assert_refused(done, done.returncode, "a new timeline needs all safekeepers", "Once created")
+    assert_refused(done, 4, "a new timeline needs all safekeepers", "Once created")
+    assert parts.state() == before
+
+
+def test_a_status_page_that_cannot_be_served(parts: Parts, tmp_path: Path) -> None:
+    """Found out before anything is created."""
+    before = parts.state()
+    http = parts.safekeepers[0].http_address
+    done = attach(parts.postgres.dsn(), parts.addresses, "--http", http)
+    assert_refused(done, 1, f"could not listen on http {http}", "Choose another --http")
+    (tmp_path / "cert").write_text("none")
+    tls = ("--tls-cert", tmp_path / "cert", "--tls-key", tmp_path / "cert")
+    done = attach(parts.postgres.dsn(), parts.addresses, *tls)
+    assert_refused(done, 1, "could not load the TLS certificate")
     assert parts.state() == before
 
 

@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 from sk_command import assert_refused, sk, sk_json
 
 from pg_fixtures.cluster import QuorumCluster
@@ -98,9 +97,8 @@ def test_a_frozen_safekeeper_does_not_hold_up_the_answer(cluster: QuorumCluster)
     patience = ("--safekeeper-conninfo", "connect_timeout=2")
     done = sk("status", "--safekeepers", addresses(cluster), *patience)
     assert done.returncode == 0
-    assert f"({cluster.safekeepers[0].address}) is unreachable" in done.stdout or (
-        "OK: commits proceed" in done.stdout  # the proposer has not lost its patience yet
-    )
+    # The proposer may not have lost its patience yet: then the verdict is still OK.
+    assert f"1   {cluster.safekeepers[0].address}  unreachable" in done.stdout
     assert "timeout expired" in done.stdout
     cluster.safekeepers[0].resume()
     wait_verdict(cluster, "OK")
@@ -168,10 +166,7 @@ def test_nobody_answers() -> None:
     assert_refused(sk("elect", *members), 4, "could not connect to safekeeper 127.0.0.1:1")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_watch_draws_until_it_is_interrupted(
-    number: signal.Signals, cluster: QuorumCluster
-) -> None:
+def test_watch_draws_until_it_is_interrupted(cluster: QuorumCluster) -> None:
     watch = subprocess.Popen(
         [*SK, "status", "--watch", "--safekeepers", addresses(cluster)],
         stdout=subprocess.PIPE,
@@ -183,9 +178,9 @@ def test_watch_draws_until_it_is_interrupted(
     try:
         while "OK: commits proceed" not in watch.stdout.readline():
             assert watch.poll() is None
-        watch.send_signal(number)
+        watch.send_signal(signal.SIGINT)
         _, errors = watch.communicate(timeout=TIMEOUT)
     finally:
         watch.kill()
     assert errors == ""
-    assert watch.returncode == (0 if number is signal.SIGINT else -signal.SIGTERM)
+    assert watch.returncode == 0

@@ -1,0 +1,178 @@
+"""`sk safekeeper`: data directories and addresses that are somebody else's; passwords and TLS."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trustme
+from sk_command import Done, assert_refused, assert_wrong_usage, sk, sk_json
+
+from pg_fixtures.http_status import http_get
+from pg_fixtures.ports import free_port
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.processes import SK, ServiceProcess
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pgwire.auth import ScramVerifier, make_verifier
+
+TIMEOUT = 30.0
+PASSWORD = "correct horse"
+
+
+def run(data_dir: Path, *more: object, id: int = 1) -> Done:
+    """One that is expected to end at once."""
+    ports = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    return sk("safekeeper", "run", "--id", id, "--data-dir", data_dir, *ports, *more)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_data_directory_is_used_by_one_process_with_its_own_id(tmp_path: Path) -> None:
+    data_dir = tmp_path / "sk"
+    with SafekeeperProcess(1, data_dir) as safekeeper:
+        before = contents(data_dir)
+        assert_refused(run(data_dir), 1, "is in use by another process", "its own --data-dir")
+        http = ("--http", safekeeper.http_address)
+        busy = run(tmp_path / "b", *http)
+        assert_refused(busy, 1, f"could not listen on http {safekeeper.http_address}", "--http")
+        busy = run(tmp_path / "c", "--listen", safekeeper.address)
+        assert_refused(busy, 1, f"could not listen on {safekeeper.address}", "another --listen")
+        assert safekeeper.status()["timelines"] == []
+    done = run(data_dir, id=2)
+    assert_refused(done, 1, "belongs to safekeeper 1, not 2", "Start it with --id 1")
+    assert contents(data_dir) == before
+
+
+def test_a_data_directory_of_another_release_or_of_somebody_else(tmp_path: Path) -> None:
+    identity = tmp_path / "sk" / "safekeeper.json"
+    identity.parent.mkdir()
+    (identity.parent / "lock").touch()
+    identity.write_text('{"format": 99, "safekeeper_id": 1}')
+    before = contents(tmp_path)
+    assert_refused(run(identity.parent), 1, "has format 99, expected 1", "another release")
+    assert contents(tmp_path) == before
+
+    identity.write_text("{")
+    assert_refused(run(identity.parent), 1, f'could not read "{identity}"')
+
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "precious").write_text("data")
+    done = run(foreign)
+    assert_refused(done, 1, "neither empty nor a safekeeper's data directory", "an empty or a new")
+    assert (foreign / "precious").read_text() == "data"
+    assert {path.name for path in foreign.iterdir()} <= {"precious", "lock"}
+
+    assert_refused(run(foreign / "precious"), 1, "could not open data directory")
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("alice:md5abc", "line 2: invalid SCRAM verifier"),
+        ("alice", "line 2: invalid SCRAM verifier"),
+    ],
+)
+def test_a_broken_auth_file(tmp_path: Path, line: str, sentence: str) -> None:
+    auth_file = tmp_path / "auth"
+    auth_file.write_text(f"# users\n{line}\n")
+    done = run(tmp_path / "sk", "--auth-file", auth_file)
+    assert_refused(done, 1, sentence, "sk safekeeper hash-password USER")
+    assert not (tmp_path / "sk").exists()
+    done = run(tmp_path / "sk", "--auth-file", tmp_path / "none")
+    assert_refused(done, 1, "No such file or directory")
+
+
+def test_hash_password_prints_a_line_that_lets_exactly_this_password_in() -> None:
+    done = sk("safekeeper", "hash-password", "alice", stdin=f"{PASSWORD}\nsecond line\n")
+    assert done.returncode == 0
+    assert PASSWORD not in done.stdout + done.stderr
+    user, _, text = done.stdout.strip().partition(":")
+    verifier = ScramVerifier.parse(text)
+    assert user == "alice"
+    assert make_verifier(PASSWORD, verifier.salt, verifier.iterations) == verifier
+    assert sk("safekeeper", "hash-password", "alice", stdin=f"{PASSWORD}\n").stdout != done.stdout
+    assert_refused(sk("safekeeper", "hash-password", "alice"), 1, "password is empty", "stdin")
+    assert_wrong_usage(sk("safekeeper", "hash-password", "a:b", stdin="x\n"), 'has no ":"')
+
+
+def test_tls_and_passwords_on_every_port(
+    tmp_path: Path, postgres_factory: Callable[..., Postgres]
+) -> None:
+    """A cluster of one that lets nobody in without; `sk status` sees all of it with a passfile."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    authority.cert_pem.write_to_path(tmp_path / "root.pem")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    hashed = sk("safekeeper", "hash-password", "alice", stdin=PASSWORD)
+    (tmp_path / "auth").write_text(hashed.stdout)
+    passfile = tmp_path / "passfile"
+    passfile.write_text(f"*:*:*:alice:{PASSWORD}\n")
+    passfile.chmod(0o600)
+    access = (
+        *("--tls-cert", tmp_path / "cert.pem", "--tls-key", tmp_path / "key.pem"),
+        *("--auth-file", tmp_path / "auth"),
+    )
+    conninfo = f"user=alice passfile={passfile} sslmode=verify-full sslrootcert={tmp_path}/root.pem"
+
+    postgres = postgres_factory()
+    listen, http = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    safekeeper = ServiceProcess(
+        [*SK, "safekeeper", "run", "--id", "1", "--data-dir", tmp_path / "sk",
+         "--listen", listen, "--http", http, *access],
+        log_path=tmp_path / "sk.log",
+    )  # fmt: skip
+    proposer = ProposerProcess(
+        postgres.dsn(),
+        [listen],
+        log_path=tmp_path / "proposer.log",
+        arguments=[*map(str, access), "--safekeeper-conninfo", conninfo],
+    )
+    members = ("--safekeepers", listen, "--safekeeper-conninfo")
+
+    with safekeeper, proposer:
+        safekeeper.wait_until(lambda: can_connect(listen), TIMEOUT, "it to listen")
+        proposer.kill()  # it may have come too early
+        proposer.start()
+
+        def status() -> Done | None:
+            done = sk("status", *members, conninfo, "--json")
+            return done if done.returncode == 0 and '"OK"' in done.stdout else None
+
+        found = json.loads(proposer.wait_until(status, TIMEOUT, "all to be well").stdout)
+        assert found["safekeepers"][0]["disk"]["free_bytes"] > 0
+        (seen,) = found["timelines"][0]["proposers"]
+        assert seen["http"] == f"https://{proposer.http_address}"
+        assert seen["page"]["state"] == "streaming"
+
+        for settings in (
+            conninfo.replace("alice passfile", "bob passfile"),
+            conninfo.replace(str(tmp_path / "root.pem"), "system"),
+            "sslmode=disable",
+            "user=alice password=wrong",
+        ):
+            (report,) = sk_json("status", *members, settings)["safekeepers"]
+            assert not report["reachable"]
+        for address in (http, proposer.http_address):
+            with pytest.raises(ConnectionError):
+                http_get(address, "/status")
+
+
+def can_connect(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 1.0).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,377 @@
+"""TLS and passwords on every port, and no secret where it could be read.
+
+Everything is on at once in the cluster of this file: TLS with a CA of its own, SCRAM on the
+safekeepers' port, TLS and a password on all HTTP ports.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import ipaddress
+import json
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import psycopg
+import pytest
+import trustme
+from psycopg.conninfo import make_conninfo
+from reckoning import assert_nothing_lost
+
+from cli.listening import HostPort
+from cli.main import cli
+from pg_fixtures.binaries import PostgresBinaries
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.http_status import http_get
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.process_table import session_members
+from pg_fixtures.processes import SK, run_program
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.safekeeper import READY_TIMEOUT, SafekeeperProcess
+from pgwire.auth import make_verifier
+from pgwire.connection import NEED_DATA, ClientConnection
+from pgwire.messages import ErrorResponse
+from pgwire.startup import StartupMessage
+
+SEG_SIZE = 1 << 20
+TIMEOUT = 60.0
+USER = "walproposer"
+PASSWORD = "correct horse battery staple"
+PRIMARY_PASSWORD = "Tr0ub4dor&3"
+UNAUTHORIZED = 401
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """The files of a secured installation."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+    auth_file: Path
+    passfile: Path
+    verifier: str
+
+    @property
+    def server_arguments(self) -> list[str]:
+        return [
+            *("--tls-cert", str(self.certificate)),
+            *("--tls-key", str(self.key)),
+            *("--auth-file", str(self.auth_file)),
+        ]
+
+    def conninfo(self, **changes: str) -> str:
+        """How to connect to a safekeeper."""
+        trust = {"sslmode": "verify-full", "sslrootcert": str(self.ca), "gssencmode": "disable"}
+        return make_conninfo("", **{**trust, "user": USER, **changes})
+
+
+@pytest.fixture(scope="module")
+def secret_files(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
+    folder = tmp_path_factory.mktemp("secrets")
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    verifier = str(make_verifier(PASSWORD, b"0123456789abcdef"))
+    files = Secrets(
+        ca=folder / "ca.pem",
+        certificate=folder / "certificate.pem",
+        key=folder / "key.pem",
+        auth_file=folder / "auth",
+        passfile=folder / "passfile",
+        verifier=verifier,
+    )
+    authority.cert_pem.write_to_path(str(files.ca))
+    certificate.private_key_pem.write_to_path(str(files.key))
+    files.certificate.write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+    files.auth_file.write_text(f"# who may come in\n{USER}:{verifier}\n")
+    files.passfile.touch(mode=0o600)
+    files.passfile.write_text(f"127.0.0.1:*:*:{USER}:{PASSWORD}\n")
+    return files
+
+
+# ---- clients
+
+
+def https_get(
+    address: str, path: str, files: Secrets, password: str | None = PASSWORD
+) -> tuple[int, str]:
+    """GET https://`address``path`; without a password when it is None."""
+    context = ssl.create_default_context(cafile=files.ca)
+    connection = http.client.HTTPSConnection(address, timeout=TIMEOUT, context=context)
+    headers = {"Connection": "close"}
+    if password is not None:
+        token = base64.b64encode(f"{USER}:{password}".encode()).decode()
+        headers["Authorization"] = f"Basic {token}"
+    try:
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+class SecuredSafekeeper(SafekeeperProcess):
+    """Its pages are asked for over TLS, with the password."""
+
+    def __init__(self, id: int, data_dir: Path, files: Secrets) -> None:
+        self.files = files
+        super().__init__(id, data_dir, arguments=files.server_arguments)
+
+    def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
+        self.wait_until(self._is_ready, timeout, "/healthz to answer 200")
+
+    def _is_ready(self) -> bool:
+        try:
+            return https_get(self.http_address, "/healthz", self.files, None)[0] == 200
+        except OSError:
+            return False
+
+    def status(self) -> dict[str, Any]:
+        return dict(json.loads(https_get(self.http_address, "/status", self.files)[1]))
+
+
+class SecuredProposer(ProposerProcess):
+    """Its pages are secured too; the primary's DSN, password and all, is in its environment."""
+
+    def __init__(self, cluster: QuorumCluster, files: Secrets) -> None:
+        self.files = files
+        super().__init__(
+            "",
+            [safekeeper.address for safekeeper in cluster.safekeepers],
+            log_path=cluster.root / "secured-proposer.log",
+            configure=True,
+            arguments=[
+                *("--safekeeper-conninfo", files.conninfo(passfile=str(files.passfile))),
+                *files.server_arguments,
+            ],
+            env={"SK_ATTACH_PRIMARY": cluster.postgres.dsn(password=PRIMARY_PASSWORD)},
+        )
+        at = self.program.index("--primary")
+        del self.program[at : at + 2]
+
+    def status(self) -> dict[str, Any]:
+        return dict(json.loads(https_get(self.http_address, "/status", self.files)[1]))
+
+
+@pytest.fixture(scope="module")
+def secured(
+    pg_binaries: PostgresBinaries,
+    initdb_template: Callable[[PostgresBinaries, int], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    secret_files: Secrets,
+) -> Iterator[QuorumCluster]:
+    root = tmp_path_factory.mktemp("secured") / "cluster"
+    cluster = QuorumCluster(
+        root,
+        binaries=pg_binaries,
+        wal_seg_size=SEG_SIZE,
+        template=initdb_template(pg_binaries, SEG_SIZE),
+    )
+    cluster.safekeepers = [
+        SecuredSafekeeper(id, root / f"safekeeper-{id}", secret_files) for id in (1, 2, 3)
+    ]
+    cluster.proposer = SecuredProposer(cluster, secret_files)
+    with cluster:
+        yield cluster
+
+
+# ---- all of it at once
+
+
+def test_a_secured_cluster_commits_and_tells_no_secret(
+    secured: QuorumCluster,
+    secret_files: Secrets,
+    ledger_of: Callable[[QuorumCluster], Ledger],
+) -> None:
+    ledger = ledger_of(secured)
+    ledger.wait_for_progress(100, TIMEOUT)
+    secured.safekeepers[0].restart()
+    assert_nothing_lost(secured, ledger)
+
+    services: list[SafekeeperProcess | ProposerProcess] = [*secured.safekeepers, secured.proposer]
+    seen = {
+        **{f"log of {s.name}": s.log_text() for s in services},
+        **{f"status of {s.name}": json.dumps(s.status()) for s in services},
+        **{
+            f"command line of {s.name}": Path(f"/proc/{entry.pid}/cmdline").read_text()
+            for s in services
+            for entry in session_members(s.pid)
+        },
+        "metrics": https_get(services[0].http_address, "/metrics", secret_files)[1],
+        "log of Postgres": secured.postgres.log_text(),
+    }
+    keys = secret_files.verifier.rpartition("$")[2].split(":")
+    for where, text in seen.items():
+        assert text, where
+        for secret in (PASSWORD, PRIMARY_PASSWORD, *keys, "PRIVATE KEY"):
+            assert secret not in text, where
+    assert "Traceback" not in "".join(seen.values())
+
+
+# ---- the safekeepers' port
+
+
+def first_error(address: str) -> ErrorResponse:
+    """What a client is told that starts without encryption."""
+    host, _, port = address.rpartition(":")
+    connection = ClientConnection()
+    with socket.create_connection((host, int(port)), TIMEOUT) as sock:
+        sock.sendall(connection.send(StartupMessage({"user": USER, "replication": "true"})))
+        while (message := connection.next()) is NEED_DATA:
+            data = sock.recv(4096)
+            assert data, "the connection was closed without a word"
+            connection.feed(data)
+    assert isinstance(message, ErrorResponse)
+    return message
+
+
+def test_plaintext_is_refused(secured: QuorumCluster) -> None:
+    error = first_error(secured.safekeepers[0].address)
+    assert error.sqlstate == "28000"
+    assert "is not encrypted, and this server requires TLS" in error.message
+    assert error.hint == "connect with sslmode=require, or better with verify-full"
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"password": "wrong"}, 'password authentication failed for user "walproposer"'),
+        ({"password": PASSWORD, "user": "nobody"}, 'authentication failed for user "nobody"'),
+        ({"passfile": "/dev/null"}, "no password supplied"),
+        ({"password": PASSWORD, "sslrootcert": "another CA"}, "certificate verify failed"),
+        ({"password": PASSWORD, "sslmode": "disable"}, "this server requires TLS"),
+    ],
+    ids=["wrong password", "unknown user", "no password", "unknown CA", "no TLS"],
+)
+def test_who_may_not_come_in_is_told_why(
+    secured: QuorumCluster,
+    secret_files: Secrets,
+    tmp_path: Path,
+    how: dict[str, str],
+    sentence: str,
+) -> None:
+    if how.get("sslrootcert"):
+        trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        how = {**how, "sslrootcert": str(tmp_path / "ca.pem")}
+    safekeeper = secured.safekeepers[0]
+    with pytest.raises(psycopg.OperationalError, match=sentence):
+        connect(safekeeper, secret_files.conninfo(**how))
+    assert PASSWORD not in safekeeper.log_text()
+
+
+def connect(safekeeper: SafekeeperProcess, conninfo: str) -> psycopg.Connection:
+    host, _, port = safekeeper.address.rpartition(":")
+    return psycopg.connect(
+        make_conninfo(conninfo, host=host, port=port, dbname="replication", replication="true"),
+        autocommit=True,
+    )
+
+
+def test_the_right_password_comes_from_the_environment(
+    secured: QuorumCluster, secret_files: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    with connect(secured.safekeepers[0], secret_files.conninfo()) as connection:
+        assert connection.pgconn.ssl_in_use
+        answer = connection.pgconn.exec_(b"IDENTIFY_SAFEKEEPER")
+        assert answer.get_value(0, 0) == b"1"
+
+
+def test_an_attach_with_a_wrong_password_says_so(
+    secured: QuorumCluster, secret_files: Secrets
+) -> None:
+    done = run_program(
+        [
+            *(*SK, "attach", "--primary", secured.postgres.dsn(), "--http", "127.0.0.1:0"),
+            *("--safekeepers", ",".join(s.address for s in secured.safekeepers)),
+            *("--safekeeper-conninfo", secret_files.conninfo()),
+        ],
+        env={"PGPASSWORD": "wrong guess"},
+        check=False,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode != 0
+    assert 'password authentication failed for user "walproposer"' in done.stderr
+    assert "wrong guess" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# ---- the HTTP ports
+
+
+def test_the_http_ports_demand_tls_and_the_password(
+    secured: QuorumCluster, secret_files: Secrets
+) -> None:
+    for service in (secured.safekeepers[0], secured.proposer):
+        address = service.http_address
+        assert https_get(address, "/healthz", secret_files, None)[0] == 200
+        for path in ("/status", "/metrics"):
+            assert https_get(address, path, secret_files, None)[0] == UNAUTHORIZED
+            assert https_get(address, path, secret_files, "wrong")[0] == UNAUTHORIZED
+            assert https_get(address, path, secret_files)[0] == 200
+        with pytest.raises(ConnectionError):  # no HTTP answer at all
+            http_get(address, "/healthz")
+
+
+# ---- settings
+
+
+def test_by_default_nothing_listens_beyond_this_machine() -> None:
+    """Every option of every command that names an address to listen on."""
+    defaults = dict(listening_defaults(cli, click.Context(cli), "sk"))
+    print(defaults)
+    assert {"sk safekeeper run --listen", "sk safekeeper run --http", "sk attach --http"} <= set(
+        defaults
+    )
+    for option, address in defaults.items():
+        host = address.rpartition(":")[0]
+        assert ipaddress.ip_address(host).is_loopback, option
+
+
+def listening_defaults(
+    command: click.Command, context: click.Context, name: str
+) -> Iterator[tuple[str, str]]:
+    for parameter in command.params:
+        if isinstance(parameter.type, HostPort):
+            yield f"{name} {parameter.opts[0]}", str(parameter.default)
+    if isinstance(command, click.Group):
+        for word in command.list_commands(context):
+            inner = command.get_command(context, word)
+            assert inner is not None
+            yield from listening_defaults(inner, click.Context(inner), f"{name} {word}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "sentence"),
+    [
+        (["--tls-cert", "cert.pem"], 2, "--tls-cert and --tls-key belong together"),
+        (["--tls-cert", "no.pem", "--tls-key", "no.pem"], 1, "could not load the TLS certificate"),
+        (["--auth-file", "no-such-file"], 1, 'could not read "no-such-file"'),
+        (["--auth-file", "plain"], 1, "line 2: invalid SCRAM verifier"),
+    ],
+    ids=["half a pair", "no certificate", "no auth file", "a password in plain text"],
+)
+def test_a_safekeeper_that_cannot_be_secured_does_not_start(
+    tmp_path: Path, arguments: list[str], exit_code: int, sentence: str
+) -> None:
+    plain = tmp_path / "plain"
+    plain.write_text(f"# users\n{USER}:{PASSWORD}\n")
+    arguments = [str(plain) if word == "plain" else word for word in arguments]
+    done = run_program(
+        [
+            *(*SK, "safekeeper", "run", "--id", "1", "--data-dir", tmp_path / "data"),
+            *("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *arguments),
+        ],
+        check=False,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == exit_code
+    assert sentence in done.stderr
+    assert PASSWORD not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,82 @@
+"""Where a status page is, and to whom a password is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import pytest
+
+from walproposer import status_page
+from walproposer.errors import Unreachable
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.status_page import PageAddress, demands_tls, read_status_page
+
+ACCESS = SafekeeperAddress("sk1", 5454)
+TOKEN = {"Authorization": "Basic secret"}
+
+
+@pytest.mark.parametrize(
+    ("text", "page"),
+    [
+        ("10.0.0.1:80", PageAddress("10.0.0.1", 80)),
+        ("https://10.0.0.1:80", PageAddress("10.0.0.1", 80, True)),
+        ("0.0.0.0:80", PageAddress("sk1", 80)),
+        ("https://[::]:80", PageAddress("sk1", 80, True)),
+        ("[fe80::1]:80", PageAddress("fe80::1", 80)),
+    ],
+)
+def test_a_wildcard_is_the_host_that_was_reached(text: str, page: PageAddress) -> None:
+    assert PageAddress.parse(text, "sk1") == page
+    assert PageAddress.parse(str(page), "") == page
+
+
+def test_what_is_no_address_is_refused() -> None:
+    for text in ("", "host", "host:", "host:port"):
+        with pytest.raises(Unreachable, match="names no status page"):
+            PageAddress.parse(text, "sk1")
+
+
+def test_tls_is_demanded_by_sslmode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PGSSLMODE", raising=False)
+    assert not demands_tls("")
+    assert not demands_tls("sslmode=prefer")
+    assert demands_tls("sslmode=verify-full user=x")
+    monkeypatch.setenv("PGSSLMODE", "require")
+    assert demands_tls("")
+    assert not demands_tls("sslmode=disable")
+
+
+class Page:
+    """A page that wants a password; it writes down every request."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[bool, Mapping[str, str]]] = []
+
+    def get(
+        self, _: PageAddress, access: SafekeeperAddress, encrypted: bool, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        self.requests.append((encrypted, headers))
+        return (HTTPStatus.OK, b"{}") if headers else (HTTPStatus.UNAUTHORIZED, b"")
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> Page:
+    page = Page()
+    monkeypatch.setattr(status_page, "_get", page.get)
+    monkeypatch.setattr(status_page, "_credentials", lambda _: TOKEN)
+    return page
+
+
+def test_a_password_is_told_over_tls_or_on_this_machine(page: Page) -> None:
+    for asked in (PageAddress("10.0.0.1", 80, True), PageAddress("127.0.0.1", 80, False)):
+        page.requests.clear()
+        assert read_status_page(asked, ACCESS) == {}
+        assert page.requests == [(asked.encrypted, {}), (asked.encrypted, TOKEN)]
+
+
+def test_a_password_is_never_told_in_clear_text_to_another_machine(page: Page) -> None:
+    for host in ("10.0.0.1", "sk1"):
+        with pytest.raises(Unreachable, match="wants a password, but has no TLS"):
+            read_status_page(PageAddress(host, 80), ACCESS)
+    assert page.requests == [(False, {}), (False, {})]

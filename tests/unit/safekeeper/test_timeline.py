@@ -1,0 +1,319 @@
+"""The shell around an acceptor: what is published when, what a start refuses, how a stop looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from acceptor_steps import A, C, append, history
+from timeline_on_disk import (
+    Pusher,
+    create_timeline,
+    filled_timeline,
+    leading_pusher,
+    load_timeline,
+)
+from wal_builder import START_LSN, WAL_SEG_SIZE, WalBuilder
+
+from pgwal.lsn import format_lsn
+from safekeeper.control_file import ControlFile
+from safekeeper.errors import SafekeeperError, TimelineError
+from safekeeper.timeline import Refused, Timeline, TimelineState
+
+
+def log_of(size_bytes: int, record_bytes: int = 30_000) -> WalBuilder:
+    log = WalBuilder()
+    while log.lsn < START_LSN + size_bytes:
+        log.append(f"R{len(log.records)}", record_bytes)
+    return log
+
+
+def segment_file(folder: Path, lsn: int) -> Path:
+    return folder / "wal" / f"{1:08X}{0:08X}{lsn // WAL_SEG_SIZE:08X}"
+
+
+def flip(folder: Path, lsn: int) -> None:
+    path = segment_file(folder, lsn)
+    content = bytearray(path.read_bytes())
+    content[lsn % WAL_SEG_SIZE] ^= 0x10
+    path.write_bytes(content)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+# ---- what is published, and when
+
+
+def test_an_answer_comes_back_and_positions_are_published(tmp_path: Path) -> None:
+    pusher = leading_pusher(tmp_path)
+    pusher.log.append("R1")
+    answer = pusher.push(commit_lsn=pusher.log.lsn)
+    assert answer.flush_lsn == answer.commit_lsn == pusher.log.lsn
+    positions = pusher.timeline.positions
+    assert positions.written_lsn == positions.flush_lsn == positions.commit_lsn == pusher.log.lsn
+
+
+def test_nothing_is_published_before_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pusher = leading_pusher(tmp_path)
+    pusher.log.append("R1")
+    seen = []
+    flush = pusher.timeline.store.flush
+    monkeypatch.setattr(
+        pusher.timeline.store,
+        "flush",
+        lambda: (seen.append(pusher.timeline.positions.flush_lsn), flush()),
+    )
+    pusher.push()
+    assert seen == [START_LSN]
+
+
+def test_the_promise_is_readable_only_once_it_is_on_disk(tmp_path: Path) -> None:
+    pusher = Pusher(create_timeline(tmp_path))
+    pusher.timeline.connect(pusher)
+    assert pusher.vote().granted
+    assert pusher.timeline.control.promised == ControlFile.read(tmp_path).state.promised == A
+
+
+def test_readers_are_woken_by_news(tmp_path: Path) -> None:
+    pusher = leading_pusher(tmp_path)
+    woken = []
+    changed = pusher.timeline.positions_changed
+    changed.notify_all = lambda: woken.append(pusher.timeline.positions.flush_lsn)  # type: ignore[method-assign]
+    pusher.push()
+    assert woken == []
+    pusher.log.append("R1")
+    pusher.push()
+    assert woken == [pusher.log.lsn]
+
+
+# ---- hints
+
+
+def test_hints_are_never_ahead_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The housekeeper runs while a flush is under way; the power may fail before that is done.
+
+    A commit_lsn on disk beyond the end of the log would make the next start call it damaged.
+    """
+    pusher = leading_pusher(tmp_path)
+    pusher.log.append("R1")
+    saved = []
+
+    def flush() -> None:
+        pusher.timeline.keep_house()
+        saved.append(ControlFile.read(tmp_path).state.commit_lsn)
+
+    monkeypatch.setattr(pusher.timeline.store, "flush", flush)
+    pusher.push(commit_lsn=pusher.log.lsn)
+    assert saved == [START_LSN]
+    pusher.timeline.keep_house()
+    assert ControlFile.read(tmp_path).state.commit_lsn == pusher.log.lsn
+
+
+def test_a_promise_does_not_take_the_hints_back(tmp_path: Path) -> None:
+    """What a start must decode, and how much of it is known to be good, depends on them."""
+    pusher = leading_pusher(tmp_path)
+    pusher.log.append("R1")
+    pusher.push(commit_lsn=pusher.log.lsn, truncate_lsn=pusher.log.lsn)
+    pusher.timeline.keep_house()
+    other = Pusher(pusher.timeline, number=2, node_id=C)
+    other.timeline.connect(other)
+    other.vote()
+    state = ControlFile.read(tmp_path).state
+    assert state.promised == C
+    assert state.commit_lsn == state.truncate_lsn == pusher.log.lsn
+
+
+def test_an_orderly_end_saves_the_hints(tmp_path: Path) -> None:
+    log = log_of(100_000)
+    filled_timeline(tmp_path, log, commit_lsn=log.lsn)
+    assert ControlFile.read(tmp_path).state.commit_lsn == log.lsn
+
+
+# ---- connections
+
+
+def test_a_newer_connection_closes_the_older_and_what_it_still_delivers(tmp_path: Path) -> None:
+    """Its thread may hold messages that it read before it was closed."""
+    older = leading_pusher(tmp_path)
+    newer = Pusher(older.timeline, number=2).lead()
+    assert older.closed_reason == f"vote given to {A}"
+    with pytest.raises(TimelineError, match="a newer connection took over"):
+        older.vote()
+    assert older.timeline.streaming is newer
+    older.timeline.disconnect(older)
+    assert older.timeline.streaming is newer
+
+
+def test_a_refusal_ends_the_connection_and_not_the_timeline(tmp_path: Path) -> None:
+    pusher = leading_pusher(tmp_path)
+    with pytest.raises(Refused, match="append begins at"):
+        pusher.send(append(A, START_LSN + 8, 8))
+    pusher.timeline.disconnect(pusher)
+    assert pusher.timeline.state is TimelineState.ACTIVE
+    again = Pusher(pusher.timeline, number=2, log=pusher.log).lead()
+    again.log.append("R1")
+    assert again.push().flush_lsn == again.log.lsn
+
+
+def test_what_came_before_a_refusal_in_its_batch_is_kept_and_flushed(tmp_path: Path) -> None:
+    pusher = leading_pusher(tmp_path)
+    wal = pusher.log.append("R1")
+    good = append(A, START_LSN, len(wal), wal=wal)
+    with pytest.raises(Refused):
+        pusher.send(good, append(A, START_LSN, len(wal), wal=wal))
+    pusher.timeline.disconnect(pusher)
+    assert pusher.timeline.positions.flush_lsn == pusher.log.lsn
+    assert load_timeline(tmp_path).positions.flush_lsn == pusher.log.lsn
+
+
+def test_leaving_twice_harms_nothing(tmp_path: Path) -> None:
+    pusher = leading_pusher(tmp_path)
+    pusher.timeline.disconnect(pusher)
+    assert pusher.timeline.streaming is None
+    pusher.timeline.disconnect(pusher)
+
+
+def test_a_closed_timeline_refuses_everything(tmp_path: Path) -> None:
+    pusher = leading_pusher(tmp_path)
+    pusher.timeline.close("it was deleted")
+    assert pusher.closed_reason == "it was deleted"
+    for command in (pusher.vote, pusher.push, lambda: pusher.timeline.connect(pusher)):
+        with pytest.raises(TimelineError, match="is stopped: it was deleted"):
+            command()
+    pusher.timeline.disconnect(pusher)
+    pusher.timeline.close("again")
+    pusher.timeline.keep_house()
+
+
+# ---- activation
+
+
+def test_activation_is_durable_and_can_be_repeated(tmp_path: Path) -> None:
+    timeline = create_timeline(tmp_path, active=False)
+    assert timeline.state is TimelineState.CREATING
+    timeline.activate()
+    timeline.activate()
+    assert timeline.state is TimelineState.ACTIVE
+    assert load_timeline(tmp_path).state is TimelineState.ACTIVE
+
+
+def test_a_timeline_that_is_being_created_never_votes(tmp_path: Path) -> None:
+    pusher = Pusher(create_timeline(tmp_path, active=False))
+    pusher.timeline.connect(pusher)
+    with pytest.raises(Refused, match="is not active"):
+        pusher.vote()
+
+
+# ---- a start
+
+
+def test_rule_7_a_start_finds_the_end_by_decoding(tmp_path: Path) -> None:
+    log = log_of(1_500_000)
+    filled_timeline(tmp_path, log)
+    timeline = load_timeline(tmp_path)
+    assert timeline.state is TimelineState.ACTIVE
+    assert timeline.positions.flush_lsn == timeline.positions.written_lsn == log.lsn
+
+
+def test_a_torn_tail_above_the_commit_is_cut(tmp_path: Path) -> None:
+    log = log_of(1_500_000)
+    filled_timeline(tmp_path, log, commit_lsn=log.records[-3].end_lsn)
+    flip(tmp_path, log.lsn - 100)
+    timeline = load_timeline(tmp_path)
+    assert timeline.state is TimelineState.ACTIVE
+    assert timeline.positions.flush_lsn == log.records[-2].end_lsn
+
+
+def check_damaged(timeline: Timeline, *words: str) -> None:
+    """It says why, refuses everything, and has touched nothing."""
+    assert timeline.state is TimelineState.DAMAGED
+    for word in words:
+        assert word in timeline.stopped_reason, timeline.stopped_reason
+    before = files_of(timeline.directory)
+    pusher = Pusher(timeline)
+    for command in (pusher.vote, lambda: timeline.connect(pusher), timeline.activate):
+        with pytest.raises(TimelineError, match="is damaged: ") as caught:
+            command()
+        assert caught.value.sqlstate == "57P03"
+    timeline.keep_house()
+    timeline.maybe_heal(1 << 50)
+    timeline.close("the test is over")
+    assert timeline.state is TimelineState.DAMAGED
+    assert files_of(timeline.directory) == before
+
+
+def test_a_flipped_byte_below_the_commit_is_damage(tmp_path: Path) -> None:
+    log = log_of(1_500_000)
+    commit_lsn = log.records[-3].end_lsn
+    filled_timeline(tmp_path, log, commit_lsn=commit_lsn)
+    flip(tmp_path, commit_lsn - 100)
+    valid_lsn = log.records[-4].end_lsn
+    check_damaged(load_timeline(tmp_path), format_lsn(commit_lsn), format_lsn(valid_lsn))
+
+
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+@pytest.mark.parametrize("how", ["missing", "short"])
+def test_a_missing_or_short_segment_is_damage(tmp_path: Path, place: str, how: str) -> None:
+    log = log_of(2_500_000)
+    filled_timeline(tmp_path, log, commit_lsn=log.lsn)
+    lsn = {"first": START_LSN, "middle": START_LSN + WAL_SEG_SIZE, "last": log.lsn}[place]
+    path = segment_file(tmp_path, lsn)
+    path.unlink() if how == "missing" else path.write_bytes(path.read_bytes()[:-1])
+    check_damaged(load_timeline(tmp_path), f'segment "{path}" is missing or short')
+
+
+def test_a_commit_on_a_segment_boundary_needs_no_file_behind_it(tmp_path: Path) -> None:
+    log = WalBuilder()
+    while log.lsn < START_LSN + WAL_SEG_SIZE:
+        log.fill_page(f"F{len(log.records)}")
+    filled_timeline(tmp_path, log, commit_lsn=log.lsn)
+    timeline = load_timeline(tmp_path)
+    assert timeline.state is TimelineState.ACTIVE
+    assert timeline.positions.flush_lsn == log.lsn
+    segment_file(tmp_path, START_LSN).unlink()
+    check_damaged(load_timeline(tmp_path), "is missing or short")
+
+
+def test_a_record_over_segment_boundaries_is_found_whole(tmp_path: Path) -> None:
+    """The segment of the last known commit begins in the middle of a record."""
+    log = log_of(900_000)
+    log.append("long", 2_400_000)
+    log.append("last")
+    filled_timeline(tmp_path, log, commit_lsn=log.lsn)
+    assert load_timeline(tmp_path).positions.flush_lsn == log.lsn
+
+
+def test_two_proposers_in_turn_on_disk(tmp_path: Path) -> None:
+    """Truncation and adoption, with the real store: the tail of the first is gone for good."""
+    first = leading_pusher(tmp_path)
+    first.log = log_of(2_300_000)
+    first.push(commit_lsn=first.log.records[10].end_lsn)
+    first.timeline.disconnect(first)
+    log = first.log.fork(first.log.records[20].end_lsn)
+    terms = history((A, START_LSN), (C, log.lsn))
+    second = Pusher(first.timeline, number=2, node_id=C, log=log, terms=terms).lead(log.lsn)
+    log.append("other", 500_000)
+    second.push()
+    timeline = load_timeline(tmp_path)
+    assert timeline.positions.flush_lsn == log.lsn
+    assert timeline.control.term_history == terms
+    begin_lsn = log.lsn - 400_000
+    assert timeline.store.read(begin_lsn, 1000) == log.read(begin_lsn, begin_lsn + 1000)
+
+
+def test_a_refused_elected_leaves_the_timeline_as_it_was(tmp_path: Path) -> None:
+    pusher = leading_pusher(tmp_path)
+    pusher.log.append("R1")
+    pusher.push(commit_lsn=pusher.log.lsn)
+    before = files_of(tmp_path)
+    other = Pusher(pusher.timeline, number=2, node_id=C, terms=history((C, START_LSN)))
+    with pytest.raises(SafekeeperError, match="below the committed"):
+        other.lead(START_LSN)
+    after = files_of(tmp_path)
+    control = str(tmp_path / "control")
+    assert before.pop(control) != after.pop(control), "the vote before was given"
+    assert before == after

@@ -1,0 +1,285 @@
+"""A disk that fails under a timeline: it stops at once, believes nothing, and retries no fsync."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from acceptor_steps import A, append
+from timeline_on_disk import Pusher, leading_pusher, load_timeline, raising
+from wal_builder import START_LSN, WAL_SEG_SIZE, WalBuilder
+
+from safekeeper.errors import StorageError, TimelineError
+from safekeeper.timeline import TimelineState
+
+EIO = OSError(errno.EIO, "Input/output error")
+ENOSPC = OSError(errno.ENOSPC, "No space left on device")
+EDQUOT = OSError(errno.EDQUOT, "Disk quota exceeded")
+
+
+class FailingCall:
+    """Stands in for a function of `os`: counts, and fails from now on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, name: str, error: OSError) -> None:
+        self.calls = 0
+        self._error = error
+        patch.setattr(os, name, self)
+
+    def __call__(self, *_: object) -> int:
+        self.calls += 1
+        raise self._error
+
+
+def with_one_record(folder: Path) -> Pusher:
+    pusher = leading_pusher(folder)
+    pusher.log.append("R1")
+    pusher.push()
+    return pusher
+
+
+def check_stopped(pusher: Pusher, reason: str) -> None:
+    """Every later command is refused with the reason, and the connection was closed."""
+    timeline = pusher.timeline
+    assert timeline.state is TimelineState.STOPPED
+    assert reason in timeline.stopped_reason
+    assert reason in pusher.closed_reason
+    commands: list[Callable[[], object]] = [
+        pusher.vote,
+        pusher.push,
+        lambda: timeline.connect(pusher),
+        timeline.activate,
+    ]
+    for command in commands:
+        with pytest.raises(TimelineError, match="is stopped: ") as caught:
+            command()
+        assert caught.value.sqlstate == "57P03"
+        assert reason in str(caught.value)
+
+
+# ---- fsync
+
+
+@pytest.mark.parametrize("error", [EIO, ENOSPC, EDQUOT], ids=["EIO", "ENOSPC", "EDQUOT"])
+def test_a_failed_fsync_stops_the_timeline_and_is_never_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    """The kernel may have dropped the pages and called them clean: a second fsync that succeeds
+    proves nothing. Not even when the reason was a full disk, as on thin or copy-on-write volumes.
+    """
+    pusher = with_one_record(tmp_path)
+    acknowledged_lsn = pusher.log.lsn
+    pusher.log.append("R2")
+    fdatasync = FailingCall(monkeypatch, "fdatasync", error)
+    fsync = FailingCall(monkeypatch, "fsync", error)
+    with pytest.raises(StorageError, match="could not fdatasync") as caught:
+        pusher.push()
+    assert caught.value.sqlstate == "58030"
+    assert pusher.timeline.positions.flush_lsn == acknowledged_lsn
+    check_stopped(pusher, os.strerror(error.errno or 0))
+    timeline = pusher.timeline
+    timeline.disconnect(pusher)
+    timeline.keep_house()
+    timeline.maybe_heal(1 << 50)
+    timeline.close("the process ends")
+    assert (fdatasync.calls, fsync.calls) == (1, 0)
+    assert timeline.state is TimelineState.STOPPED
+
+
+def test_a_failed_fsync_of_a_full_segment_stops_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pusher = with_one_record(tmp_path)
+    pusher.log.append("long", WAL_SEG_SIZE)
+    fdatasync = FailingCall(monkeypatch, "fdatasync", EIO)
+    with pytest.raises(StorageError):
+        pusher.push()
+    assert fdatasync.calls == 1
+    check_stopped(pusher, "Input/output error")
+
+
+def test_a_promise_that_was_not_persisted_is_not_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pusher = leading_pusher(tmp_path)
+    other = Pusher(pusher.timeline, number=2, node_id=type(A)(9, b"z" * 16))
+    other.timeline.connect(other)
+    fsync = FailingCall(monkeypatch, "fsync", EIO)
+    with pytest.raises(StorageError):
+        other.vote()
+    assert fsync.calls == 1
+    assert other.timeline.control.promised == A
+    assert load_timeline(tmp_path).control.promised == A
+
+
+def test_nothing_is_answered_when_the_rename_of_the_control_file_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pusher = leading_pusher(tmp_path)
+    other = Pusher(pusher.timeline, number=2, node_id=type(A)(9, b"z" * 16))
+    other.timeline.connect(other)
+    FailingCall(monkeypatch, "rename", EIO)
+    with pytest.raises(StorageError, match="could not rename to"):
+        other.vote()
+    assert other.timeline.state is TimelineState.STOPPED
+    assert other.timeline.control.promised == A
+
+
+# ---- a full disk
+
+
+@pytest.mark.parametrize("error", [ENOSPC, EDQUOT], ids=["ENOSPC", "EDQUOT"])
+def test_a_full_disk_heals_with_all_that_was_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    pusher = with_one_record(tmp_path)
+    acknowledged_lsn = pusher.log.lsn
+    pusher.log.append("R2", 50_000)
+    with monkeypatch.context() as full:
+        FailingCall(full, "pwrite", error)
+        with pytest.raises(StorageError, match="could not write") as caught:
+            pusher.push()
+        assert caught.value.sqlstate == "53100"
+        assert "comes back by itself" in caught.value.hint
+        check_stopped(pusher, os.strerror(error.errno or 0))
+        pusher.timeline.maybe_heal(free_bytes=WAL_SEG_SIZE)
+        assert pusher.timeline.state is TimelineState.STOPPED, "too little space yet"
+    pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
+    assert pusher.timeline.state is TimelineState.ACTIVE
+    assert pusher.timeline.stopped_reason == ""
+    assert pusher.timeline.positions.flush_lsn == acknowledged_lsn
+    again = Pusher(pusher.timeline, number=2, log=pusher.log).lead(acknowledged_lsn)
+    assert again.push().flush_lsn == pusher.log.lsn
+    assert load_timeline(tmp_path).positions.flush_lsn == pusher.log.lsn
+
+
+def test_a_half_written_record_is_cut_when_the_disk_heals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pwrite takes some bytes, then says that the disk is full."""
+    pusher = with_one_record(tmp_path)
+    acknowledged_lsn = pusher.log.lsn
+    pusher.log.append("R2", 50_000)
+    pwrite = os.pwrite
+    answers = iter([lambda fd, data, at: pwrite(fd, data[:20_000], at), raising(ENOSPC)])
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", lambda *args: next(answers)(*args))
+        with pytest.raises(StorageError):
+            pusher.push()
+    pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
+    assert pusher.timeline.positions.flush_lsn == acknowledged_lsn
+    tail = pusher.timeline.store.read(acknowledged_lsn, WAL_SEG_SIZE)
+    assert not tail.strip(b"\0")
+
+
+def test_a_disk_that_is_still_full_when_it_heals_stops_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pusher = with_one_record(tmp_path)
+    pusher.log.append("R2", 50_000)
+    pwrite = os.pwrite
+    answers = iter([lambda fd, data, at: pwrite(fd, data[:20_000], at), *[raising(ENOSPC)] * 9])
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", lambda *args: next(answers)(*args))
+        with pytest.raises(StorageError):
+            pusher.push()
+        pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
+        assert pusher.timeline.state is TimelineState.STOPPED
+    pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
+    assert pusher.timeline.state is TimelineState.ACTIVE
+
+
+def test_a_full_disk_in_the_middle_of_a_new_segment_gives_its_space_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pusher = leading_pusher(tmp_path)
+    pusher.log.append("R1")
+    with monkeypatch.context() as full:
+        FailingCall(full, "pwrite", ENOSPC)
+        with pytest.raises(StorageError):
+            pusher.push()
+    assert list((tmp_path / "wal").iterdir()) == []
+
+
+def test_a_housekeeper_on_a_full_disk_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pusher = with_one_record(tmp_path)
+    with monkeypatch.context() as full:
+        FailingCall(full, "pwrite", ENOSPC)
+        with pytest.raises(StorageError):
+            pusher.timeline.keep_house()
+    assert pusher.timeline.state is TimelineState.ACTIVE
+    pusher.log.append("R2")
+    assert pusher.push().flush_lsn == pusher.log.lsn
+
+
+# ---- anything else
+
+
+@pytest.mark.parametrize("method", ["write", "flush"])
+def test_a_bug_while_executing_stops_the_timeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The acceptor is ahead of the disk then: a later flush would confirm what was never written."""
+    pusher = with_one_record(tmp_path)
+    acknowledged_lsn = pusher.log.lsn
+    pusher.log.append("R2")
+    with monkeypatch.context() as broken:
+        broken.setattr(pusher.timeline.store, method, raising(OSError(9, "Bad file descriptor")))
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            pusher.push()
+    check_stopped(pusher, "unexpected OSError")
+    pusher.timeline.disconnect(pusher)
+    pusher.timeline.maybe_heal(1 << 50)
+    assert pusher.timeline.state is TimelineState.STOPPED
+    assert pusher.timeline.positions.flush_lsn == acknowledged_lsn
+
+
+def test_a_broken_assertion_of_the_acceptor_stops_the_timeline(tmp_path: Path) -> None:
+    pusher = with_one_record(tmp_path)
+    pusher.timeline._acceptor.step = raising(AssertionError("a law"))  # type: ignore[arg-type, method-assign, union-attr]
+    with pytest.raises(AssertionError):
+        pusher.push()
+    check_stopped(pusher, "a law")
+
+
+def test_a_start_on_a_disk_that_cannot_be_read_is_a_stop_not_a_reset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pusher = with_one_record(tmp_path)
+    pusher.timeline.close("a restart")
+    with monkeypatch.context() as broken:
+        FailingCall(broken, "pread", EIO)
+        timeline = load_timeline(tmp_path)
+    assert timeline.state is TimelineState.STOPPED
+    assert "could not read" in timeline.stopped_reason
+    assert load_timeline(tmp_path).positions.flush_lsn == pusher.log.lsn
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(3):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        pusher = with_one_record(folder)
+        pusher.log.append("R2")
+        with monkeypatch.context() as broken:
+            FailingCall(broken, "fdatasync", EIO)
+            with pytest.raises(StorageError):
+                pusher.push()
+        load_timeline(folder).close("done")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_positions_of_a_log_that_begins_elsewhere(tmp_path: Path) -> None:
+    """A gap is refused before anything is written."""
+    pusher = leading_pusher(tmp_path)
+    before = sorted((tmp_path / "wal").iterdir())
+    log = WalBuilder()
+    log.append("R1")
+    with pytest.raises(Exception, match="append begins at"):
+        pusher.send(append(A, START_LSN + 64, 8, wal=bytes(8)))
+    assert sorted((tmp_path / "wal").iterdir()) == before

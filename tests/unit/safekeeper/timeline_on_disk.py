@@ -1,0 +1,100 @@
+"""A timeline in a folder, and a proposer's connection to it that needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from acceptor_steps import A, append, elected, history, vote_request
+from memory_node import new_control_state
+from wal_builder import START_LSN, WalBuilder
+
+from consensus.ids import NodeId
+from consensus.membership import Membership
+from consensus.messages import AppendResponse, SafekeeperMessage, VoteResponse
+from consensus.term_history import TermHistory
+from safekeeper import durable
+from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
+from safekeeper.control_state import encode_control_state
+from safekeeper.events import Received
+from safekeeper.timeline import Timeline, TimelineHooks
+
+HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_seconds=lambda _: None)
+
+
+def create_timeline(folder: Path, **control: Any) -> Timeline:
+    """A new one, alone in its folder."""
+    state = replace(new_control_state(Membership(1, (1, 2, 3))), **control)
+    durable.make_directory(folder / "wal")
+    durable.replace_file(folder / CONTROL_FILE_NAME, encode_control_state(state))
+    return load_timeline(folder)
+
+
+def load_timeline(folder: Path, hooks: TimelineHooks = HOOKS) -> Timeline:
+    """As a start of the process does."""
+    return Timeline(1, folder, ControlFile.read(folder), hooks)
+
+
+@dataclass(eq=False)
+class Pusher:
+    """The proposer's end of a connection, which `log` is pushed through."""
+
+    timeline: Timeline
+    number: int = 1
+    node_id: NodeId = A
+    log: WalBuilder = field(default_factory=WalBuilder)
+    closed_reason: str = ""
+    terms: TermHistory = field(default_factory=lambda: history((A, START_LSN)))
+
+    def describe(self) -> dict[str, object]:
+        return {"number": self.number}
+
+    def close(self, reason: str) -> None:
+        self.closed_reason = reason
+
+    def send(self, *events: Received) -> list[SafekeeperMessage]:
+        return self.timeline.receive(self.number, [event.message for event in events])
+
+    def vote(self) -> VoteResponse:
+        (answer,) = self.send(vote_request(self.node_id, self.number))
+        assert isinstance(answer, VoteResponse)
+        return answer
+
+    def lead(self, start_lsn: int = START_LSN) -> Pusher:
+        """Connected, voted for and elected: the next append begins at `start_lsn`."""
+        self.timeline.connect(self)
+        self.vote()
+        self.send(elected(self.node_id, start_lsn, self.terms, self.number))
+        return self
+
+    def push(self, commit_lsn: int = 0, **fields: Any) -> AppendResponse:
+        """All of the log that the timeline has not been sent."""
+        begin_lsn = self.timeline.positions.written_lsn
+        wal = self.log.read(begin_lsn, self.log.lsn)
+        event = append(self.node_id, begin_lsn, len(wal), commit_lsn=commit_lsn, wal=wal, **fields)
+        (answer,) = self.send(event)
+        assert isinstance(answer, AppendResponse)
+        return answer
+
+
+def leading_pusher(folder: Path, **control: Any) -> Pusher:
+    return Pusher(create_timeline(folder, **control)).lead()
+
+
+def filled_timeline(folder: Path, log: WalBuilder, *, commit_lsn: int = 0) -> None:
+    """A timeline whose process ended in good order, with this log."""
+    pusher = leading_pusher(folder)
+    pusher.log = log
+    pusher.push()
+    if commit_lsn:
+        pusher.push(commit_lsn=commit_lsn)
+    pusher.timeline.close("the test goes on")
+
+
+def raising(error: OSError) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    return fail
