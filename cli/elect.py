@@ -11,7 +11,7 @@ from cli.parameters import safekeepers_option, timeline_option, with_conninfo
 from consensus.ids import TimelineId
 from pgwal.lsn import format_lsn
 from walproposer.config import ProposerConfig
-from walproposer.errors import Refusal, WalProposerError
+from walproposer.errors import Refusal
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.service import elect as run_election
 from walproposer.timeline_creation import (
@@ -59,20 +59,20 @@ def elect(
         error = next(member.error for member in members if member.error is not None)
         raise error
     config = ProposerConfig(PrimaryAddress(""), addresses, found.timeline)
-    click.echo(format_lsn(_elect_within(timeout, config, found)))
+    click.echo(format_lsn(elect_within(timeout, config, found)))
 
 
-def _elect_within(timeout: float, config: ProposerConfig, found: FoundTimeline) -> int:
+def elect_within(timeout: float, config: ProposerConfig, found: FoundTimeline) -> int:
     """In a thread, which the end of the process ends: an election waits for a quorum forever.
 
-    Raises WalProposerError, CommandError.
+    Raises CommandError after `timeout` seconds, and whatever the election raises.
     """
-    results: list[int | WalProposerError] = []
+    results: list[int | Exception] = []
 
     def run() -> None:
         try:
             results.append(run_election(config, found))
-        except WalProposerError as error:
+        except Exception as error:
             results.append(error)
 
     thread = Thread(target=run, name="election", daemon=True)
@@ -84,6 +84,6 @@ def _elect_within(timeout: float, config: ProposerConfig, found: FoundTimeline) 
             "sk status shows which safekeepers are missing.",
             ExitCode.UNREACHABLE,
         )
-    if isinstance(results[0], WalProposerError):
+    if isinstance(results[0], Exception):
         raise results[0]
     return results[0]

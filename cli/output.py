@@ -78,7 +78,10 @@ def print_json(value: Any) -> None:
 def console() -> Console:
     """stdout, as wide as the terminal; colours only there."""
     return Console(
-        highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=None if sys.stdout.isatty() else PIPE_COLUMNS,
     )
 
 

@@ -8,24 +8,19 @@ boundary, as a walsender's do; so a reader may use the walsender's rule to find 
 
 from __future__ import annotations
 
-import select
-import struct
 import time
 
 from consensus.ids import NodeId
 from pgwal.lsn import format_lsn
 from pgwal.page import WAL_PAGE_SIZE
 from pgwire.blocking import CopyStream
-from pgwire.errors import CopyEnded
+from pgwire.errors import CopyEnd, CopyEnded
+from pgwire.replication import Keepalive, pack_xlog_data_header, postgres_time_us
 from safekeeper.errors import SafekeeperError
 from safekeeper.timeline import Timeline, TimelineState
 
 SEND_BYTES_MAX = 128 * 1024
 KEEPALIVE_SECONDS = 1.0
-
-_XLOG_DATA = struct.Struct("!cQQq")
-_KEEPALIVE = struct.Struct("!cQqB")
-_POSTGRES_EPOCH_US = 946_684_800_000_000
 
 
 class WalSender:
@@ -46,8 +41,9 @@ class WalSender:
                     continue
                 sent_lsn = self._send(stream, sent_lsn, limit_lsn)
                 _take_answers(stream)
-        except CopyEnded:
-            return
+        except CopyEnded as ended:
+            if ended.how is CopyEnd.COPY_DONE:
+                stream.end_copy()
 
     def check_start(self, start_lsn: int) -> None:
         """Before the stream begins. Raises SafekeeperError."""
@@ -91,7 +87,7 @@ class WalSender:
                 f"requested WAL segment at {format_lsn(begin_lsn)} has already been removed",
                 sqlstate="58P01",
             )
-        header = _XLOG_DATA.pack(b"w", begin_lsn, limit_lsn, _now_us())
+        header = pack_xlog_data_header(begin_lsn, limit_lsn, postgres_time_us(time.time_ns()))
         stream.send(header, wal)
         return begin_lsn + len(wal)
 
@@ -103,15 +99,12 @@ class WalSender:
                 lambda: self._limit_lsn() > sent_lsn, KEEPALIVE_SECONDS
             )
         if self._limit_lsn() <= sent_lsn:
-            stream.send(_KEEPALIVE.pack(b"k", sent_lsn, _now_us(), 0))
+            now_us = postgres_time_us(time.time_ns())
+            stream.send(Keepalive(sent_lsn, now_us, reply_requested=False).encode())
             _take_answers(stream)
 
 
 def _take_answers(stream: CopyStream) -> None:
     """Status updates are read so that they do not pile up; a closed connection is noticed."""
-    while stream.has_buffered() or select.select([stream], [], [], 0)[0]:
-        stream.drain()
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000 - _POSTGRES_EPOCH_US
+    while stream.drain(timeout=0):
+        continue

@@ -147,12 +147,13 @@ class ClientSession:
         self._session.send_complete("CREATE_TIMELINE")
 
     def _activate_timeline(self, options: Mapping[str, str]) -> None:
-        self._timeline(options).activate()
+        self._safekeeper.timelines.activate(timeline_id_of(options))
         log.info("timeline activated", timeline=str(timeline_id_of(options)))
         self._session.send_complete("ACTIVATE_TIMELINE")
 
     def _delete_timeline(self, options: Mapping[str, str]) -> None:
-        self._safekeeper.timelines.delete(timeline_id_of(options))
+        unfinished_only = options.get("unfinished", "false") == "true"
+        self._safekeeper.timelines.delete(timeline_id_of(options), unfinished_only=unfinished_only)
         log.warning("timeline deleted", timeline=str(timeline_id_of(options)))
         self._session.send_complete("DELETE_TIMELINE")
 

@@ -138,10 +138,23 @@ class Timelines:
         durable.publish_file(temporary, folder)
         self._load(folder)
 
-    def delete(self, timeline: TimelineId) -> None:
-        """For good. Raises TimelineError, StorageError."""
+    def activate(self, timeline: TimelineId) -> None:
+        """The second step of a creation. Raises TimelineError, StorageError."""
+        with self._lock:
+            self.get(timeline).activate()
+
+    def delete(self, timeline: TimelineId, *, unfinished_only: bool = False) -> None:
+        """For good. Raises TimelineError, StorageError.
+
+        `unfinished_only` is for who sweeps up after an interrupted creation: it must not hit one
+        that was finished, and has acknowledged commits, since he looked.
+        """
         with self._lock:
             folder = self.data_directory.folder(timeline)
+            if unfinished_only and self.get(timeline).control.active:
+                raise TimelineError(
+                    f"timeline {timeline} is active: its creation was finished", sqlstate="55000"
+                )
             if self.damaged.pop(folder.name, None) is None:
                 self.get(timeline).close("it was deleted")
                 del self._timelines[timeline]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import psycopg
 from psycopg import pq
 
+from pgwire.errors import ProtocolError
+from pgwire.replication import ServerReplicationMessage, parse_server_message
 from walproposer.connection import first_line, server_error
 from walproposer.errors import PrimaryLost, Unreachable, WalProposerError
 
@@ -67,6 +69,14 @@ class CopyConnection:
         except psycopg.Error as error:
             self.end = self.end or _lost(error)
             return payloads
+
+    def receive_replication(self) -> list[ServerReplicationMessage]:
+        """The same, as messages of a walsender; what is none ends the connection."""
+        try:
+            return [parse_server_message(payload) for payload in self.receive()]
+        except ProtocolError as error:
+            self.end = Unreachable(str(error))
+            return []
 
     def _ended(self) -> WalProposerError:
         """The server ended the copy: with an error, or with a result that says why."""

@@ -19,6 +19,7 @@ from consensus.codec import decode_safekeeper_message, encode
 from consensus.errors import MessageError
 from consensus.messages import Append, ProposerMessage
 from pgwal.lsn import format_lsn
+from pgwire.replication import XLogData
 from walproposer.config import ProposerConfig
 from walproposer.copy_connection import CopyConnection
 from walproposer.errors import PrimaryLost, Refusal, WalProposerError
@@ -44,7 +45,7 @@ from walproposer.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.peer import XLOG_DATA, open_donor, open_push, read_tail
+from walproposer.peer import open_donor, open_push, read_tail
 from walproposer.proposer import Candidacy, Proposer, State
 from walproposer.quorum_watch import QuorumWatch
 from walproposer.shutdown_probe import is_shutting_down
@@ -308,10 +309,9 @@ class Incarnation:
         self._loop.watch(copy, lambda: self._donor_ready(peer, copy), copy.flush)
 
     def _donor_ready(self, peer: int, copy: CopyConnection) -> None:
-        for payload in copy.receive():
-            if payload[0] == 0x77 and self._donors.get(peer) is copy:
-                begin_lsn = XLOG_DATA.unpack_from(payload)[1]
-                self._step(CatchUpWal(peer, begin_lsn, bytes(payload[XLOG_DATA.size :])))
+        for message in copy.receive_replication():
+            if isinstance(message, XLogData) and self._donors.get(peer) is copy:
+                self._step(CatchUpWal(peer, message.start_lsn, bytes(message.data)))
         if copy.end is not None and self._donors.get(peer) is copy:
             self._stop_catch_up(peer)
             self._step(CatchUpLost(peer, str(copy.end)))

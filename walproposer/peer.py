@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import struct
+import select
 
 import psycopg
 from psycopg import pq
@@ -10,12 +10,14 @@ from psycopg import pq
 from consensus.ids import NodeId, TimelineId
 from pgwal.lsn import Lsn
 from pgwire.commands import StartReplication, format_option_command, format_start_replication
-from walproposer.connection import command_result, server_error
+from pgwire.replication import XLogData
+from walproposer.connection import command_result
+from walproposer.copy_connection import CopyConnection
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
 
-#: XLogData: 'w', start LSN, the server's end of WAL, its clock in microseconds.
-XLOG_DATA = struct.Struct("!cQQq")
+# A donor that is alive sends at least a keepalive a second.
+DONOR_TIMEOUT_SECONDS = 10
 
 
 def open_push(
@@ -42,31 +44,22 @@ def read_tail(
     begin_lsn: int,
     end_lsn: int,
 ) -> bytes:
-    """[begin_lsn, end_lsn) of the donor's log. Blocks; raises WalProposerError."""
-    connection = open_donor(address, timeline, node_id, begin_lsn)
+    """[begin_lsn, end_lsn) of the donor's log. Blocks, but not the interpreter, as libpq's own
+    blocking calls would; raises WalProposerError."""
+    copy = CopyConnection(open_donor(address, timeline, node_id, begin_lsn))
     tail = bytearray()
     try:
         while len(tail) < end_lsn - begin_lsn:
-            size, data = connection.pgconn.get_copy_data(0)
-            if size <= 0:
-                raise _donor_error(address, connection.pgconn, len(tail))
-            if data[0] == ord("w"):
-                tail += data[XLOG_DATA.size :]
-    except psycopg.Error as error:
-        raise Unreachable(f"lost donor {address}: {error}") from error
+            if copy.end is not None:
+                raise copy.end
+            if not select.select([copy], [], [], DONOR_TIMEOUT_SECONDS)[0]:
+                raise Unreachable(f"donor {address} sent nothing for {DONOR_TIMEOUT_SECONDS} s")
+            for message in copy.receive_replication():
+                if isinstance(message, XLogData):
+                    tail += message.data
     finally:
-        connection.close()
+        copy.close()
     return bytes(tail[: end_lsn - begin_lsn])
-
-
-def _donor_error(
-    address: SafekeeperAddress, pgconn: pq.abc.PGconn, tail_bytes: int
-) -> WalProposerError:
-    """Why the donor's stream ended early, in its own words if it has any."""
-    result = pgconn.get_result()
-    if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
-        return server_error(result, pgconn)
-    return Unreachable(f"donor {address} ended its log at {tail_bytes} bytes")
 
 
 def _start_copy(

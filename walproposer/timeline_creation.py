@@ -200,7 +200,9 @@ def _sweep_unfinished(
         for timeline, status in member.timelines.items():
             is_ours = int(status["system_id"]) == primary.server.system_id
             if status["state"] == "creating" and is_ours and timeline != wanted:
-                member.client.command("DELETE_TIMELINE", _timeline_options(timeline))
+                # Should somebody else have finished it meanwhile, the safekeeper refuses.
+                options = {**_timeline_options(timeline), "unfinished": "true"}
+                member.client.command("DELETE_TIMELINE", options)
 
 
 def _new_timeline_id() -> TimelineId:

@@ -7,7 +7,6 @@ Source: Postgres `replication/walsender.c`, the protocol's "Streaming Replicatio
 
 from __future__ import annotations
 
-import struct
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,17 +20,13 @@ from consensus.tli_history import last_switch_lsn
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
 from pgwire.commands import StartReplication, format_start_replication
+from pgwire.replication import Keepalive, StandbyStatus, postgres_time_us
 from walproposer.connection import command_result, first_line, open_connection, rows_of
 from walproposer.copy_connection import CopyConnection
 from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
 from walproposer.events import Primary
-from walproposer.peer import XLOG_DATA
 
 SUPPORTED_MAJORS = range(13, 19)
-
-_KEEPALIVE = struct.Struct("!cQqB")
-_STATUS = struct.Struct("!cQQQqB")
-_POSTGRES_EPOCH_US = 946_684_800_000_000
 
 OBJECT_IN_USE = "55006"
 #: The class of a server that shuts down, has crashed or is starting (57P01 to 57P03).
@@ -233,23 +228,18 @@ class Upstream:
         assert self.copy is not None
         chunks: list[tuple[int, bytes]] = []
         reply_requested = False
-        for payload in self.copy.receive():
-            kind = payload[0]
-            if kind == 0x77:  # 'w'
-                _, begin_lsn, end_lsn, _ = XLOG_DATA.unpack_from(payload)
-                if begin_lsn != self._next_lsn:
-                    raise PrimaryLost(
-                        f"the primary sent WAL at {format_lsn(begin_lsn)}, "
-                        f"expected {format_lsn(self._next_lsn)}"
-                    )
-                wal = bytes(payload[XLOG_DATA.size :])
-                self._next_lsn += len(wal)
-                self.primary_end_lsn = max(self.primary_end_lsn, end_lsn, self._next_lsn)
-                chunks.append((begin_lsn, wal))
-            elif kind == 0x6B:  # 'k'
-                _, end_lsn, _, wants_reply = _KEEPALIVE.unpack(payload)
-                self.primary_end_lsn = max(self.primary_end_lsn, end_lsn)
-                reply_requested = reply_requested or wants_reply != 0
+        for message in self.copy.receive_replication():
+            self.primary_end_lsn = max(self.primary_end_lsn, message.end_lsn)
+            if isinstance(message, Keepalive):
+                reply_requested = reply_requested or message.reply_requested
+                continue
+            if message.start_lsn != self._next_lsn:
+                raise PrimaryLost(
+                    f"the primary sent WAL at {format_lsn(message.start_lsn)}, "
+                    f"expected {format_lsn(self._next_lsn)}"
+                )
+            chunks.append((message.start_lsn, bytes(message.data)))
+            self._next_lsn += len(message.data)
         return chunks, reply_requested
 
     def report(self, commit_lsn: int) -> None:
@@ -257,8 +247,8 @@ class Upstream:
         assert self.copy is not None
         assert commit_lsn >= self._reported_lsn
         self._reported_lsn = commit_lsn
-        now_us = time.time_ns() // 1000 - _POSTGRES_EPOCH_US
-        self.copy.send(_STATUS.pack(b"r", commit_lsn, commit_lsn, commit_lsn, now_us, 0))
+        now_us = postgres_time_us(time.time_ns())
+        self.copy.send(StandbyStatus(commit_lsn, commit_lsn, commit_lsn, now_us).encode())
 
 
 def _failure(doing: str, error: psycopg.Error) -> WalProposerError:

@@ -41,12 +41,11 @@ def test_the_last_of_several_proposers_wins(cluster: QuorumCluster, ledger: Ledg
         second.wait_streaming(TIMEOUT)
         node_id = second.status()["node_id"]
         assert node_id["term"] > term
+        ledger.wait_for_progress(20, TIMEOUT)
+        cluster.wait_flushed(cluster.postgres.flush_lsn(), TIMEOUT)
         for safekeeper in cluster.safekeepers:
-            timeline = wait_until(
-                lambda s=safekeeper: (t := s.timeline()) and t["proposer"] and t,  # type: ignore[misc]
-                TIMEOUT,
-                f"{safekeeper.name} to have a proposer",
-            )
+            timeline = safekeeper.timeline()
+            assert timeline is not None
             assert timeline["promised"] == timeline["proposer"]["node_id"] == node_id
             assert timeline["proposer"]["http"] == second.http_address
         try:
@@ -173,7 +172,7 @@ def test_a_copy_that_ended_its_segment_alike_is_refused(
         write_wal(copy, 1)
         copy.execute("CHECKPOINT")
         assert_diverged_copy_is_refused(copy, cluster)
-    assert cluster.proposer.wait_state("waiting_for_primary", TIMEOUT) is None
+    cluster.proposer.wait_state("waiting_for_primary", TIMEOUT)
     cluster.postgres.start()
     assert cluster.proposer.wait(TIMEOUT) == ExitCode.FENCED
     cluster.start()

@@ -37,6 +37,12 @@ def healthz(cluster: QuorumCluster) -> tuple[int, str]:
     return code, text.strip()
 
 
+def wait_committed(cluster: QuorumCluster, lsn: int) -> None:
+    cluster.proposer.wait_until(
+        lambda: cluster.commit_lsn() >= lsn, TIMEOUT, f"{Lsn(lsn)} to be committed"
+    )
+
+
 def test_two_of_three_commit_and_one_of_three_waits_and_says_so(
     cluster: QuorumCluster, ledger: Ledger
 ) -> None:
@@ -119,6 +125,7 @@ def test_a_commit_that_ends_on_a_page_boundary_returns_at_once(cluster: QuorumCl
             )
             return time.monotonic() - begun
 
+        connection.execute("SET statement_timeout = '10s'")  # ends a wait that would not end
         before = position("pg_current_wal_insert_lsn")
         commit(1000)
         overhead_bytes = position("pg_current_wal_insert_lsn") - before - 1000
@@ -148,10 +155,6 @@ def test_a_switch_of_segments_is_committed_at_once(cluster: QuorumCluster, ledge
         ledger.wait_idle(TIMEOUT)
         ((switch_lsn,),) = cluster.postgres.execute("SELECT pg_switch_wal()::text")
         end_lsn = -(-Lsn.parse(switch_lsn) // SEGMENT_BYTES) * SEGMENT_BYTES
-        cluster.proposer.wait_until(
-            lambda end_lsn=end_lsn: cluster.commit_lsn() >= end_lsn,  # type: ignore[misc]
-            TIMEOUT,
-            "the switch to be committed",
-        )
+        wait_committed(cluster, end_lsn)
         ledger.resume()
     assert_nothing_lost(cluster, ledger)

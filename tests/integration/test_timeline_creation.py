@@ -1,0 +1,272 @@
+"""A timeline is created on all of its members or on none, never twice, and never again.
+
+Creation is two steps, each a command to every member (`walproposer/timeline_creation.py`); here it
+is interrupted before each of the six commands by a member that becomes unreachable.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hand_written_proposer import command, named, timeline_id
+
+from consensus.ids import TimelineId
+from consensus.messages import ServerFacts
+from pg_fixtures.cluster import PRIMARY, QuorumCluster
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.proxy import TcpProxy
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.waiting import wait_until
+from pg_fixtures.wal_comparison import compare_wal
+from pgwal.history import TimelineHistory
+from pgwal.lsn import Lsn
+from safekeeper.data_directory import folder_name
+from walproposer.errors import Unreachable, WalProposerError
+from walproposer.events import Primary
+from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from walproposer.timeline_creation import (
+    FoundTimeline,
+    check_members,
+    create_timeline,
+    find_timeline,
+    survey,
+)
+
+SEG_SIZE = 1 << 20
+TIMEOUT = 60.0
+STEPS = ("CREATE_TIMELINE", "ACTIVATE_TIMELINE")
+MEMBERS = 3
+
+system_ids = itertools.count(1_000_000)
+
+
+class Members:
+    """Three safekeepers, each reached through a proxy of its own, and a primary they never see."""
+
+    def __init__(self, safekeepers: list[SafekeeperProcess], proxies: list[TcpProxy]) -> None:
+        self.safekeepers = safekeepers
+        self.proxies = proxies
+        self.addresses = [SafekeeperAddress.parse(proxy.address) for proxy in proxies]
+        self.primary = Primary(
+            server=ServerFacts(next(system_ids), 150018, SEG_SIZE),
+            tli_history=TimelineHistory(1),
+            flush_lsn=0x1234567,
+            slot_lsn=0x1230000,
+        )
+
+    def attach(self) -> FoundTimeline:
+        """What a proposer does before its first election. Raises WalProposerError."""
+        members = survey(self.addresses)
+        check_members(members)
+        found = find_timeline(members, self.primary.server.system_id, None)
+        return found or create_timeline(members, self.primary, None)
+
+    def states(self) -> list[dict[TimelineId, str]]:
+        """Of this primary's timelines, on each member."""
+        return [
+            {
+                timeline_id(status): status["state"]
+                for status in safekeeper.status()["timelines"]
+                if status["system_id"] == str(self.primary.server.system_id)
+            }
+            for safekeeper in self.safekeepers
+        ]
+
+
+@pytest.fixture(scope="module")
+def safekeepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SafekeeperProcess]]:
+    root = tmp_path_factory.mktemp("creation")
+    processes = [SafekeeperProcess(id, root / f"safekeeper-{id}") for id in (1, 2, 3)]
+    with ExitStack() as stack:
+        for process in processes:
+            stack.callback(process.kill)
+            process.start()
+        for process in processes:
+            process.wait_ready()
+        yield processes
+
+
+@pytest.fixture
+def members(
+    safekeepers: list[SafekeeperProcess], tcp_proxy: Callable[[str, int], TcpProxy]
+) -> Members:
+    proxies = []
+    for safekeeper in safekeepers:
+        host, _, port = safekeeper.address.rpartition(":")
+        proxies.append(tcp_proxy(host, int(port)))
+    return Members(safekeepers, proxies)
+
+
+def interrupt_before(
+    step: int, members: Members, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], None]:
+    """From now on: when so many commands were given, the next one's member is out of reach."""
+    real, given = SafekeeperClient.command, itertools.count()
+
+    def give(
+        client: SafekeeperClient, name: str, options: Mapping[str, str] | None = None
+    ) -> list[dict[str, str]]:
+        if name in STEPS and next(given) == step:
+            members.proxies[members.addresses.index(client.address)].cut()
+        return real(client, name, options)
+
+    monkeypatch.setattr(SafekeeperClient, "command", give)
+    return monkeypatch.undo
+
+
+@pytest.mark.parametrize("step", range(len(STEPS) * MEMBERS))
+def test_an_interrupted_creation_never_votes_on_less_than_all_and_is_completed(
+    members: Members, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    stop_interrupting = interrupt_before(step, members, monkeypatch)
+    with pytest.raises(Unreachable):
+        members.attach()
+    stop_interrupting()
+    states = [set(member.values()) for member in members.states()]
+    created, activated = min(step, MEMBERS), max(0, step - MEMBERS)
+    assert states == [
+        {"active"} if number < activated else {"creating"} if number < created else set()
+        for number in range(MEMBERS)
+    ]
+
+    for proxy in members.proxies:
+        proxy.restore()
+    found = members.attach()
+    assert members.states() == [{found.timeline: "active"}] * MEMBERS
+    assert members.attach() == found
+
+
+def test_a_new_timeline_needs_all_members(members: Members) -> None:
+    members.proxies[2].cut()
+    with pytest.raises(Unreachable, match="a new timeline needs all safekeepers"):
+        members.attach()
+    assert members.states() == [{}] * MEMBERS
+
+
+def test_a_member_that_lost_its_data_is_not_given_the_timeline_again(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither when the creation was complete, nor when only one member had been activated."""
+    for step in (len(STEPS) * MEMBERS, MEMBERS + 1):
+        members.primary = Members([], []).primary
+        stop_interrupting = interrupt_before(step, members, monkeypatch)
+        try:
+            members.attach()
+        except Unreachable:
+            assert step == MEMBERS + 1
+        stop_interrupting()
+        for proxy in members.proxies:
+            proxy.restore()
+        (timeline,) = members.states()[0]
+        loser = members.safekeepers[2]
+        loser.terminate()
+        shutil.rmtree(loser.data_dir / "timelines" / folder_name(timeline))
+        loser.start()
+        loser.wait_ready()
+
+        found = members.attach()
+        assert found.timeline == timeline
+        assert members.states() == [{timeline: "active"}, {timeline: "active"}, {}]
+
+
+def test_two_addresses_of_one_safekeeper_are_not_two_members(members: Members) -> None:
+    members.addresses[2] = SafekeeperAddress.parse(members.safekeepers[0].address)
+    with pytest.raises(WalProposerError, match="have the same id 1"):
+        members.attach()
+    assert members.states() == [{}] * MEMBERS
+
+
+def test_an_unfinished_timeline_may_be_swept_but_not_a_finished_one(members: Members) -> None:
+    """Another creation of the same primary may have finished since it was looked at."""
+    found = members.attach()
+    for safekeeper in members.safekeepers:
+        with pytest.raises(WalProposerError, match="is active") as refusal:
+            command(
+                safekeeper.address, "DELETE_TIMELINE", **named(found.timeline), unfinished="true"
+            )
+        assert refusal.value.sqlstate == "55000"
+    assert members.states() == [{found.timeline: "active"}] * MEMBERS
+
+
+def test_a_deleted_timeline_is_never_created_again(members: Members) -> None:
+    found = members.attach()
+    for safekeeper in members.safekeepers:
+        command(safekeeper.address, "DELETE_TIMELINE", **named(found.timeline))
+        assert not (safekeeper.data_dir / "timelines" / folder_name(found.timeline)).exists()
+    members.safekeepers[0].restart()  # the tombstone outlives the process
+    assert members.states() == [{}] * MEMBERS
+    with pytest.raises(WalProposerError, match="its name is never used again") as refusal:
+        create_timeline(survey(members.addresses), members.primary, found.timeline)
+    assert refusal.value.sqlstate == "42710"
+    assert members.states() == [{}] * MEMBERS
+    with pytest.raises(WalProposerError, match="no such timeline"):
+        command(members.safekeepers[0].address, "DELETE_TIMELINE", **named(found.timeline))
+
+
+# ---- two primaries
+
+
+def test_two_primaries_share_the_safekeepers(
+    cluster: QuorumCluster,
+    ledger: Ledger,
+    postgres_factory: Callable[..., Postgres],
+    tmp_path: Path,
+) -> None:
+    """Each has a timeline of its own; one is deleted, the other does not notice."""
+    other = postgres_factory("other", fresh=True, wal_seg_size=SEG_SIZE)
+    addresses = [safekeeper.address for safekeeper in cluster.safekeepers]
+    with ProposerProcess(
+        other.dsn(), addresses, log_path=tmp_path / "proposer.log", configure=True
+    ) as proposer:
+        proposer.wait_streaming()
+        wait_until(lambda: is_synchronous(other), TIMEOUT, "the other primary to rely on it")
+        with Ledger(other.dsn(), clients=3, seed=secrets.randbits(32)) as other_ledger:
+            other_ledger.wait_for_progress(200, TIMEOUT)
+            ledger.wait_for_progress(200, TIMEOUT)
+        assert other_ledger.verify().ok
+        ledger.pause()
+        ledger.wait_idle(TIMEOUT)
+        assert ledger.verify().ok
+        assert_same_wal(cluster, cluster.postgres, cluster.proposer.status())
+        assert_same_wal(cluster, other, proposer.status())
+
+        deleted = timeline_id(proposer.status())
+        for address in addresses:
+            command(address, "DELETE_TIMELINE", **named(deleted))
+        wait_until(lambda: not proposer.status()["quorum"]["ok"], TIMEOUT, "it to be noticed")
+        ledger.resume()
+        ledger.wait_for_progress(200, TIMEOUT)
+    assert ledger.verify().ok
+    for safekeeper in cluster.safekeepers:
+        assert "Traceback" not in safekeeper.log_text()
+
+
+def is_synchronous(postgres: Postgres) -> bool:
+    statement = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+    return bool(postgres.execute(statement))
+
+
+def assert_same_wal(cluster: QuorumCluster, primary: Postgres, proposer: dict[str, Any]) -> None:
+    """All safekeepers hold this primary's WAL, byte for byte, under its timeline."""
+    timeline = timeline_id(proposer)
+    end_lsn = primary.flush_lsn()
+
+    def all_have_it() -> bool:
+        statuses = [s.timeline(timeline.timeline_id.hex()) for s in cluster.safekeepers]
+        return all(status and Lsn.parse(status["flush_lsn"]) >= end_lsn for status in statuses)
+
+    wait_until(all_have_it, TIMEOUT, "the safekeepers to have it all")
+    copies = {s.name: s.data_dir / "timelines" / folder_name(timeline) for s in cluster.safekeepers}
+    comparison = compare_wal({**copies, PRIMARY: primary.pg_wal}, end_lsn, SEG_SIZE)
+    for holder in copies:
+        begin_lsn, compared_lsn = comparison.range_of(holder)
+        assert begin_lsn < compared_lsn == end_lsn

@@ -1,0 +1,48 @@
+"""`sk elect` does not wait forever."""
+
+from __future__ import annotations
+
+from threading import Event
+
+import pytest
+
+from cli import elect
+from cli.output import CommandError, ExitCode
+from consensus.ids import TimelineId
+from consensus.membership import Membership
+from consensus.messages import ServerFacts
+from walproposer.config import ProposerConfig
+from walproposer.errors import Refusal
+from walproposer.timeline_creation import FoundTimeline
+from walproposer.upstream import PrimaryAddress
+
+CONFIG = ProposerConfig(PrimaryAddress(""), ())
+FOUND = FoundTimeline(
+    TimelineId(bytes(16), bytes(16)), ServerFacts(7, 150018, 16 << 20), Membership(1, (1, 2, 3))
+)
+
+
+def test_an_election_without_an_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = Event()
+
+    def elect_forever(*_: object) -> int:
+        over.wait()
+        return 0
+
+    monkeypatch.setattr(elect, "run_election", elect_forever)
+    with pytest.raises(CommandError, match="no quorum answered within") as error:
+        elect.elect_within(0.01, CONFIG, FOUND)
+    assert error.value.exit_code == ExitCode.UNREACHABLE
+    over.set()
+
+
+def test_the_outcome_of_an_election_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elect, "run_election", lambda *_: 0x2000000)
+    assert elect.elect_within(10.0, CONFIG, FOUND) == 0x2000000
+
+    def refuse(*_: object) -> int:
+        raise Refusal("fenced")
+
+    monkeypatch.setattr(elect, "run_election", refuse)
+    with pytest.raises(Refusal, match="fenced"):
+        elect.elect_within(10.0, CONFIG, FOUND)
