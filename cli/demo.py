@@ -33,6 +33,9 @@ from pg_fixtures.wal_comparison import WalComparison, find_segments
 from pgwal.lsn import Lsn
 
 CLIENTS = 8
+PAYLOAD_BYTES = 1000
+# Small, so that a short demo crosses the ends of many.
+WAL_SEG_SIZE = 1 << 20
 # So long no commit may return before the demo says that they wait.
 SILENCE_SECONDS = 1.0
 # For one condition, on the slowest machine that is worth a demo.
@@ -68,8 +71,10 @@ class Demo:
     """The scenario. `steps` and `doing` may be read by the view's thread while it runs."""
 
     def __init__(self, root: Path, pg_major: int | None, rows: int) -> None:
-        self.cluster = QuorumCluster(root, pg_major=pg_major)
-        self.ledger = Ledger(self.cluster.postgres.dsn(), clients=CLIENTS)
+        self.cluster = QuorumCluster(root, pg_major=pg_major, wal_seg_size=WAL_SEG_SIZE)
+        self.ledger = Ledger(
+            self.cluster.postgres.dsn(), clients=CLIENTS, payload_bytes=PAYLOAD_BYTES
+        )
         self.rows = rows  # to be acknowledged in every step that lets commits go on
         self.steps: list[Step] = []
         self.doing = ""

@@ -136,6 +136,8 @@ def _verdict_rows(demo: Demo, reckoning: Reckoning) -> list[tuple[str, str]]:
         ("longest silence", f"{demo.ledger.longest_silence():.1f} s"),
         ("median commit", f"{reckoning.latency_ms:.1f} ms"),
     ]
+    segments = [s for s in comparison.segments if len(s.holders) > 1]
+    rows.append(("segments compared", f"{len(segments)}, up to {reckoning.compared_up_to}"))
     for name, records in reckoning.records.items():
         begin_lsn, end_lsn = comparison.range_of(name)
         rows.append((

@@ -50,6 +50,7 @@ from walproposer.events import (
     StopCatchUp,
     TailRead,
     Tick,
+    UpstreamStarted,
     WalReceived,
 )
 from walproposer.proposer import Candidacy, Proposer
@@ -102,6 +103,7 @@ class ProposerProcess:
     links: dict[int, Link] = field(default_factory=dict)
     #: From StartUpstream on: the next byte its primary sends.
     upstream_lsn: int | None = None
+    is_upstream_started: bool = False
     tail_read: ReadTail | None = None
     donor_reads: dict[int, DonorRead] = field(default_factory=dict)
 
@@ -277,9 +279,17 @@ class MemoryCluster:
     # ---- WAL that comes to a proposer
 
     def bring_wal(self, process: ProposerProcess, end_lsn: int | None = None) -> None:
-        """The primary's walsender ships what there is, up to `end_lsn`."""
+        """The primary's walsender ships what there is, up to `end_lsn`; at first the primary
+        says where its WAL ends."""
         assert process.primary is not None
         assert process.upstream_lsn is not None
+        if not process.is_upstream_started:
+            process.is_upstream_started = True
+            facts = process.core.primary
+            assert facts is not None
+            self.step(process, UpstreamStarted(max(facts.flush_lsn, process.primary.lsn)))
+            if not process.is_running:
+                return
         begin_lsn = process.upstream_lsn
         process.upstream_lsn = process.primary.lsn if end_lsn is None else end_lsn
         wal = process.primary.read(begin_lsn, process.upstream_lsn)

@@ -22,7 +22,8 @@ SEGMENT_BYTES = 1 << 20
 SHORT_HEADER_BYTES = 24  # SizeOfXLogShortPHD, the header of all pages but a segment's first
 BOUNDARY_COMMITS = 20
 BOUNDARY_ATTEMPTS = 100
-BOUNDARY_SECONDS_MAX = 0.1
+BOUNDARY_SECONDS_MAX = 0.1  # for three of four: the disk of a busy machine may stall
+HANG_SECONDS = 10
 
 
 def metric(cluster: QuorumCluster, name: str) -> float:
@@ -125,10 +126,13 @@ def test_a_commit_that_ends_on_a_page_boundary_returns_at_once(cluster: QuorumCl
             )
             return time.monotonic() - begun
 
-        connection.execute("SET statement_timeout = '10s'")  # ends a wait that would not end
-        before = position("pg_current_wal_insert_lsn")
-        commit(1000)
-        overhead_bytes = position("pg_current_wal_insert_lsn") - before - 1000
+        connection.execute(f"SET statement_timeout = '{HANG_SECONDS}s'")  # ends the wait, too
+        before = after = 0
+        while before == after or before // WAL_PAGE_SIZE != after // WAL_PAGE_SIZE:
+            before = position("pg_current_wal_insert_lsn")
+            commit(1000)
+            after = position("pg_current_wal_insert_lsn")
+        overhead_bytes = after - before - 1000
         for _ in range(BOUNDARY_ATTEMPTS):
             left = -position("pg_current_wal_insert_lsn") % WAL_PAGE_SIZE
             if left < overhead_bytes + 300:
@@ -138,12 +142,12 @@ def test_a_commit_that_ends_on_a_page_boundary_returns_at_once(cluster: QuorumCl
             left += random.randrange(4) * (WAL_PAGE_SIZE - SHORT_HEADER_BYTES)
             elapsed = commit(left - overhead_bytes)
             if position("pg_current_wal_flush_lsn") % WAL_PAGE_SIZE == 0:
+                assert elapsed < HANG_SECONDS
                 seconds.append(elapsed)
             if len(seconds) == BOUNDARY_COMMITS:
                 break
     assert len(seconds) == BOUNDARY_COMMITS
-    assert statistics.median(seconds) < BOUNDARY_SECONDS_MAX
-    assert sum(s < BOUNDARY_SECONDS_MAX for s in seconds) >= BOUNDARY_COMMITS - 1, seconds
+    assert statistics.quantiles(seconds, n=4)[-1] < BOUNDARY_SECONDS_MAX, seconds
     assert_equal_logs(cluster)
 
 

@@ -7,6 +7,7 @@
     connect P a1 a2                connections are opened, greetings sent
     deliver P a1                   what P has sent to a1 arrives, is flushed, is answered
     read P a1                      one message of it arrives; the flush and the answer do not happen
+    late P a1                      what an older connection of P had sent arrives only now
     answer a1 P                    what a1 has answered arrives
     exchange P a1 a2               deliver and answer, until nobody has anything to say
     wal P [to R2]                  the primary's walsender ships what it has, or up to R2
@@ -80,6 +81,7 @@ class Script:
         self.nodes: dict[str, MemoryNode] = {}
         self.proposers: dict[str, ProposerProcess] = {}
         self.links: dict[tuple[str, str], Link] = {}
+        self.older_links: dict[tuple[str, str], Link] = {}
         self.lines: list[str] = []
 
     def run(self, command: str) -> str:
@@ -93,6 +95,7 @@ class Script:
             ("connect", self._connect),
             ("deliver", self._deliver),
             ("read", self._read),
+            ("late", self._late),
             ("answer", self._answer),
             ("exchange", self._exchange),
             ("wal", self._wal),
@@ -143,6 +146,8 @@ class Script:
     def _connect(self, words: list[str]) -> None:
         process = self.proposers[words[0]]
         for name in words[1:]:
+            if (words[0], name) in self.links:
+                self.older_links[words[0], name] = self.links[words[0], name]
             self.links[words[0], name] = self.cluster.connect(process, self.nodes[name])
 
     # ---- messages
@@ -154,6 +159,11 @@ class Script:
                 self._arrive(link)
             if link.is_open_at_node:
                 self.cluster.end_batch(link)
+
+    def _late(self, words: list[str]) -> None:
+        link = self.older_links[words[0], words[1]]
+        while link.to_node and link.is_open_at_node:
+            self._arrive(link)
 
     def _read(self, words: list[str]) -> None:
         self._arrive(self.links[words[0], words[1]])
@@ -181,8 +191,9 @@ class Script:
                 self._answer([link.node.name, words[0]])
 
     def _end_closed_links(self) -> None:
-        """Both sides see the end of a link that the node closed."""
-        for link in [link for link in self.cluster.links.values() if link.is_closing]:
+        """Both sides see the end of a link that the node closed, once they have read it all."""
+        closing = [link for link in self.cluster.links.values() if link.is_closing]
+        for link in [link for link in closing if not link.to_node and not link.to_proposer]:
             self.cluster.disconnect(link)
             if link.is_open_at_proposer:
                 self.cluster.lose(link, "closed by the safekeeper")

@@ -1,0 +1,46 @@
+"""Every supported Postgres of this machine, the least and the greatest usual segment size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from reckoning import assert_nothing_lost
+
+from pg_fixtures.binaries import PostgresBinaries, all_postgres
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.ledger import Ledger
+
+TIMEOUT = 60.0
+SEGMENTS_MB = (1, 64)
+
+
+@pytest.mark.parametrize(
+    ("pg_binaries", "segment_mb"),
+    [
+        *((binaries, SEGMENTS_MB[0]) for binaries in all_postgres()),
+        *((binaries, SEGMENTS_MB[1]) for binaries in all_postgres()[:1]),
+    ],
+    ids=lambda value: f"{value} MB" if isinstance(value, int) else f"Postgres {value.version}",
+    indirect=["pg_binaries"],
+)
+def test_commits_reach_a_quorum(
+    quorum_cluster: Callable[..., QuorumCluster],
+    pg_binaries: PostgresBinaries,
+    segment_mb: int,
+) -> None:
+    """Across a segment's end, and across a restart of all parts."""
+    cluster = quorum_cluster(wal_seg_size=segment_mb << 20)
+    status = cluster.safekeepers[0].timeline()
+    assert status is not None
+    assert status["pg_version"] // 10000 == pg_binaries.major
+    assert status["wal_seg_size"] == segment_mb << 20
+    with Ledger(cluster.postgres.dsn(), clients=3) as ledger:
+        ledger.wait_for_progress(50, TIMEOUT)
+        cluster.postgres.execute("SELECT pg_switch_wal()")
+        ledger.wait_for_progress(50, TIMEOUT)
+        cluster.kill_all()
+        cluster.start()
+        assert_nothing_lost(cluster, ledger)
+    for service in (*cluster.safekeepers, cluster.proposer):
+        assert "Traceback" not in service.log_text()

@@ -1,0 +1,142 @@
+"""Short ways to say what reaches a proposer core: peer i is safekeeper i + 1."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from memory_node import SERVER, TIMELINE
+from wal_builder import START_LSN, WalBuilder
+
+from consensus.ids import NodeId
+from consensus.membership import Membership
+from consensus.messages import AppendResponse, SafekeeperGreeting, VoteResponse
+from consensus.term_history import TermHistory
+from pgwal.history import TimelineHistory
+from walproposer.events import (
+    Action,
+    PeerConnected,
+    PeerMessage,
+    Primary,
+    Send,
+    Stop,
+    TailRead,
+    UpstreamStarted,
+    WalReceived,
+)
+from walproposer.proposer import Candidacy, Proposer, State
+
+T = TypeVar("T")
+
+MEMBERS = Membership(1, (1, 2, 3))
+UUID = b"p" * 16
+#: The ballot of a proposer that is the first one ever.
+OURS = NodeId(1, UUID)
+#: Says of its WAL that it goes on for ever.
+PRIMARY = Primary(SERVER, TimelineHistory(1), 1 << 40, START_LSN)
+
+
+def ballot(term: int, letter: str = "o") -> NodeId:
+    return NodeId(term, letter.encode() * 16)
+
+
+def history(*starts: tuple[NodeId, int]) -> TermHistory:
+    terms = TermHistory.initial(START_LSN)
+    for node_id, start_lsn in starts:
+        terms = terms.extended(node_id, start_lsn)
+    return terms
+
+
+def new_proposer(
+    primary: Primary | None = PRIMARY,
+    membership: Membership = MEMBERS,
+    predecessor: NodeId | None = None,
+) -> Proposer:
+    count = len(membership.all_members)
+    candidacy = Candidacy(TIMELINE, SERVER, membership, UUID, count, predecessor)
+    return Proposer(candidacy, primary)
+
+
+def connect(proposer: Proposer, peer: int) -> list[Action]:
+    return proposer.step(PeerConnected(peer))
+
+
+def greet(
+    proposer: Proposer, peer: int, promised: NodeId = NodeId.ZERO, **fields: Any
+) -> list[Action]:
+    """Connected, and greeted by the safekeeper at the other end."""
+    connect(proposer, peer)
+    message = SafekeeperGreeting(peer + 1, promised, proposer.membership)
+    return proposer.step(PeerMessage(peer, replace(message, **fields)))
+
+
+def vote(proposer: Proposer, peer: int, flush_lsn: int = START_LSN, **fields: Any) -> list[Action]:
+    """A granted vote of a safekeeper whose log nobody has written to, unless told otherwise."""
+    assert proposer.node_id is not None
+    message = VoteResponse(
+        generation=1,
+        granted=True,
+        promised=proposer.node_id,
+        flush_lsn=flush_lsn,
+        commit_lsn=START_LSN,
+        truncate_lsn=START_LSN,
+        timeline_start_lsn=START_LSN,
+        term_history=history(),
+        tli_history=TimelineHistory(1),
+    )
+    return proposer.step(PeerMessage(peer, replace(message, **fields)))
+
+
+def answer(
+    proposer: Proposer,
+    peer: int,
+    flush_lsn: int,
+    node_id: NodeId | None = None,
+    durable_lsn: int | None = None,
+    commit_lsn: int = START_LSN,
+) -> list[Action]:
+    node_id = proposer.node_id if node_id is None else node_id
+    assert node_id is not None
+    durable_lsn = flush_lsn if durable_lsn is None else durable_lsn
+    return proposer.step(
+        PeerMessage(peer, AppendResponse(1, node_id, flush_lsn, durable_lsn, commit_lsn))
+    )
+
+
+def campaigning(peers: tuple[int, ...] = (0, 1), **kwargs: Any) -> Proposer:
+    """Greeted by these, their votes requested."""
+    proposer = new_proposer(**kwargs)
+    for peer in peers:
+        greet(proposer, peer)
+    assert proposer.state is State.CAMPAIGNING
+    return proposer
+
+
+def leading(log: WalBuilder | None = None, peers: tuple[int, ...] = (0, 1)) -> Proposer:
+    """The leader of a log that `peers` have whole, with a primary that has just the same."""
+    proposer = campaigning(peers)
+    log = log or WalBuilder()
+    for peer in peers:
+        vote(proposer, peer, log.lsn)
+    proposer.step(UpstreamStarted(log.lsn))
+    if log.wal:
+        proposer.step(TailRead(bytes(log.wal)))
+        proposer.step(WalReceived(START_LSN, bytes(log.wal)))
+    assert proposer.state is State.LEADING
+    return proposer
+
+
+def of_kind(actions: list[Action], kind: type[T]) -> list[T]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def sent(actions: list[Action], kind: type[T]) -> list[tuple[int, T]]:
+    """The messages of this kind, with whom they go to."""
+    return [
+        (a.peer, a.message) for a in actions if isinstance(a, Send) and isinstance(a.message, kind)
+    ]
+
+
+def the_stop(actions: list[Action]) -> Stop:
+    assert isinstance(actions[-1], Stop), actions
+    return actions[-1]

@@ -1,0 +1,333 @@
+"""Greetings, the term, votes and the donor: the proposer's rules 1 and 2, and every way to end."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from proposer_steps import (
+    MEMBERS,
+    OURS,
+    UUID,
+    answer,
+    ballot,
+    campaigning,
+    connect,
+    greet,
+    history,
+    leading,
+    new_proposer,
+    of_kind,
+    sent,
+    the_stop,
+    vote,
+)
+from wal_builder import START_LSN
+
+from consensus.ids import NodeId
+from consensus.membership import Membership
+from consensus.messages import (
+    AppendResponse,
+    Elected,
+    ProposerGreeting,
+    SafekeeperGreeting,
+    VoteRequest,
+)
+from walproposer.events import ClosePeer, Outcome, PeerLost, PeerMessage, Tick
+from walproposer.progress import PeerState
+from walproposer.proposer import RESPONSE_TIMEOUT_MS, State
+
+
+def position(offset: int) -> int:
+    return START_LSN + offset
+
+
+# ---- rule 1: the greatest term in a quorum of greetings, plus one, chosen once
+
+
+def test_a_connection_is_greeted_at_once() -> None:
+    ((peer, greeting),) = sent(connect(new_proposer(), 2), ProposerGreeting)
+    assert peer == 2
+    assert greeting.proposer_uuid == UUID
+    assert greeting.membership == MEMBERS
+
+
+def test_rule_1_no_term_without_a_quorum_of_greetings() -> None:
+    proposer = new_proposer()
+    assert greet(proposer, 0, ballot(7)) == []
+    assert proposer.node_id is None
+    assert proposer.state is State.COLLECTING
+
+
+@pytest.mark.parametrize(("first", "second", "term"), [(0, 0, 1), (7, 3, 8), (3, 7, 8)])
+def test_rule_1_the_greatest_term_of_a_quorum_plus_one(first: int, second: int, term: int) -> None:
+    proposer = new_proposer()
+    greet(proposer, 0, ballot(first))
+    actions = greet(proposer, 2, ballot(second))
+    node_id = NodeId(term, UUID)
+    assert sent(actions, VoteRequest) == [
+        (0, VoteRequest(1, node_id)),
+        (2, VoteRequest(1, node_id)),
+    ]
+    assert proposer.state is State.CAMPAIGNING
+
+
+def test_rule_1_the_term_is_chosen_once() -> None:
+    """A member that comes later is asked with the same NodeId, and so is one that comes back."""
+    proposer = campaigning()
+    assert sent(greet(proposer, 2), VoteRequest) == [(2, VoteRequest(1, OURS))]
+    proposer.step(PeerLost(0, "gone"))
+    assert sent(greet(proposer, 0, OURS), VoteRequest) == [(0, VoteRequest(1, OURS))]
+
+
+def test_rule_1_a_greeting_counts_only_while_its_connection_lives() -> None:
+    proposer = new_proposer()
+    greet(proposer, 0, ballot(9))
+    proposer.step(PeerLost(0, "gone"))
+    assert greet(proposer, 1, ballot(3)) == []
+    greet(proposer, 2, ballot(4))
+    assert proposer.node_id == NodeId(5, UUID)
+
+
+@pytest.mark.parametrize(
+    ("members", "greeted", "is_quorum"),
+    [
+        (Membership(1, (1,)), (0,), True),
+        (Membership(1, (1, 2)), (0,), False),
+        (Membership(1, (1, 2, 3, 4)), (0, 1), False),
+        (Membership(1, (1, 2, 3, 4, 5)), (1, 2, 4), True),
+        (Membership(1, (1, 2, 3), (3, 4, 5)), (0, 1, 2), False),
+        (Membership(1, (1, 2, 3), (3, 4, 5)), (0, 2, 3), True),
+        (Membership(1, (1, 2, 3), (3, 4, 5)), (2, 3, 4), False),
+    ],
+)
+def test_rule_1_a_joint_configuration_needs_both_quorums(
+    members: Membership, greeted: tuple[int, ...], is_quorum: bool
+) -> None:
+    proposer = new_proposer(membership=members)
+    for peer in greeted:
+        greet(proposer, peer)
+    assert (proposer.state is State.CAMPAIGNING) is is_quorum
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"membership": Membership(2, (1, 2, 3))}, "of generation 2, expected"),
+        ({"membership": Membership(1, (1, 2, 4))}, r"has members \(1, 2, 4\)"),
+        ({"safekeeper_id": 9}, "safekeeper 9 has members"),
+        ({"safekeeper_id": 2}, "two safekeepers have the id 2"),
+    ],
+    ids=["generation", "members", "not a member", "twice"],
+)
+def test_a_stranger_is_dropped_and_does_not_count(fields: dict[str, Any], problem: str) -> None:
+    proposer = new_proposer()
+    greet(proposer, 1)
+    (close,) = greet(proposer, 0, **fields)
+    assert isinstance(close, ClosePeer)
+    assert re.search(problem, close.reason)
+    assert proposer.state is State.COLLECTING
+
+
+def test_an_address_that_answers_as_somebody_else_is_dropped() -> None:
+    """Two data directories were swapped: its positions were another member's."""
+    proposer = campaigning((0, 1))
+    proposer.step(PeerLost(0, "gone"))
+    (close,) = greet(proposer, 0, safekeeper_id=3)
+    assert close == ClosePeer(0, "this address was safekeeper 1, now it is 3")
+
+
+# ---- fenced: a greater NodeId was seen
+
+
+def test_fenced_at_a_greeting() -> None:
+    stop = the_stop(greet(campaigning(), 2, ballot(2, "z")))
+    assert stop.outcome is Outcome.FENCED
+    assert stop.message == f"safekeeper 3 has promised {ballot(2, 'z')}, greater than our {OURS}"
+
+
+def test_fenced_by_a_greater_uuid_of_the_same_term() -> None:
+    assert the_stop(greet(campaigning(), 2, ballot(1, "z"))).outcome is Outcome.FENCED
+    assert greet(campaigning(), 2, ballot(1, "a")), "a lesser one is asked for its vote"
+
+
+def test_fenced_at_a_vote() -> None:
+    proposer = campaigning()
+    stop = the_stop(vote(proposer, 0, granted=False, promised=ballot(5)))
+    assert stop.outcome is Outcome.FENCED
+
+
+def test_fenced_at_an_append() -> None:
+    proposer = leading()
+    stop = the_stop(answer(proposer, 0, START_LSN, node_id=ballot(5)))
+    assert stop.outcome is Outcome.FENCED
+
+
+def test_a_fenced_incarnation_never_speaks_again() -> None:
+    proposer = campaigning()
+    greet(proposer, 2, ballot(9))
+    assert proposer.state is State.STOPPED
+    assert connect(proposer, 2) == []
+    assert vote(proposer, 0) == []
+    assert proposer.step(Tick(10**6)) == []
+
+
+def test_a_greater_promise_before_the_term_is_chosen_only_raises_the_term() -> None:
+    """This is how a new primary takes over; the old one is fenced by the votes."""
+    proposer = new_proposer()
+    greet(proposer, 0, ballot(41))
+    greet(proposer, 1, ballot(41))
+    assert proposer.node_id == NodeId(42, UUID)
+
+
+def test_a_successor_gives_way_to_whoever_came_after_its_predecessor() -> None:
+    """The primary restarted, and meanwhile somebody took over: do not take it back."""
+    proposer = new_proposer(predecessor=ballot(4))
+    assert greet(proposer, 0, ballot(4)) == []
+    stop = the_stop(greet(proposer, 1, ballot(5)))
+    assert stop.outcome is Outcome.FENCED
+    assert f"greater than our {ballot(4)}" in stop.message
+
+
+# ---- votes
+
+
+def test_a_vote_for_somebody_lesser_is_no_vote() -> None:
+    proposer = campaigning()
+    (close,) = vote(proposer, 0, granted=False, promised=NodeId.ZERO)
+    assert isinstance(close, ClosePeer)
+    (close,) = vote(proposer, 1, granted=True, promised=NodeId.ZERO)
+    assert isinstance(close, ClosePeer)
+    assert proposer.leader is None
+
+
+def test_a_member_that_lost_data_is_dropped() -> None:
+    """Counted once, its log may not shrink under the same NodeId."""
+    proposer = leading(peers=(0, 1))
+    answer(proposer, 0, position(0))
+    proposer.peers[0].flush_lsn = position(500)
+    proposer.step(PeerLost(0, "restarted"))
+    greet(proposer, 0, OURS)
+    (close,) = vote(proposer, 0, position(400))
+    assert close == ClosePeer(
+        0,
+        "safekeeper 1 lost data: its log ends at 0/100190, it had acknowledged 0/1001F4",
+    )
+
+
+@pytest.mark.parametrize("message", ["greeting", "vote", "append response"])
+def test_a_message_out_of_turn_closes_the_connection(message: str) -> None:
+    proposer = campaigning((0, 1))
+    vote(proposer, 0)
+    assert proposer.peers[0].state is PeerState.VOTED
+    if message == "greeting":
+        actions = proposer.step(PeerMessage(0, SafekeeperGreeting(1, NodeId.ZERO, MEMBERS)))
+    elif message == "vote":
+        actions = vote(proposer, 0)
+    else:
+        actions = proposer.step(PeerMessage(0, AppendResponse(1, OURS, START_LSN, START_LSN, 0)))
+    assert of_kind(actions, ClosePeer)
+    assert proposer.peers[0].vote is None
+
+
+# ---- rule 2: a quorum of grants elects; the donor is the greatest (last ballot, position)
+
+
+def test_rule_2_one_vote_of_three_elects_nobody() -> None:
+    proposer = campaigning()
+    assert vote(proposer, 0) == []
+    assert proposer.leader is None
+
+
+def test_rule_2_a_vote_counts_only_while_its_connection_lives() -> None:
+    proposer = campaigning((0, 1, 2))
+    vote(proposer, 0)
+    proposer.step(PeerLost(0, "gone"))
+    assert vote(proposer, 1) == []
+    vote(proposer, 2)
+    assert proposer.leader is not None
+
+
+A, B = ballot(1, "a"), ballot(2, "b")
+
+
+@pytest.mark.parametrize(
+    ("voters", "donor"),
+    [
+        ([(A, 100), (A, 200)], 1),
+        ([(A, 200), (A, 200)], 0),
+        ([(B, 100), (A, 900)], 0),
+        ([(A, 900), (B, 100)], 1),
+        ([(A, 900), (B, 100), (B, 101)], 1),
+    ],
+    ids=["position", "tie", "ballot first", "ballot first again", "before the third vote"],
+)
+def test_rule_2_the_donor_has_the_last_ballot_and_then_the_last_position(
+    voters: list[tuple[NodeId, int]], donor: int
+) -> None:
+    proposer = new_proposer()
+    for peer in range(3):
+        greet(proposer, peer, ballot(3))
+    for peer, (last, offset) in enumerate(voters):
+        vote(proposer, peer, position(offset), term_history=history((last, START_LSN)))
+    assert proposer.leader is not None
+    term = proposer.leader.term
+    assert term.donor == donor
+    assert term.term_start_lsn == position(voters[donor][1])
+    assert term.term_history == history(
+        (voters[donor][0], START_LSN), (NodeId(4, UUID), term.term_start_lsn)
+    )
+
+
+def test_rule_2_an_empty_term_counts_as_the_last_ballot() -> None:
+    """Figure 8, step 9: a1's log is empty, but it followed the later leader."""
+    proposer = new_proposer()
+    for peer in range(2):
+        greet(proposer, peer, ballot(3))
+    vote(proposer, 0, START_LSN, term_history=history((B, START_LSN)))
+    vote(proposer, 1, position(64), term_history=history((A, START_LSN)))
+    assert proposer.leader is not None
+    assert proposer.leader.term.donor == 0
+    assert proposer.leader.term.term_start_lsn == START_LSN
+
+
+def test_rule_2_truncate_lsn_begins_with_the_greatest_of_the_votes() -> None:
+    proposer = campaigning()
+    vote(proposer, 0, position(900), truncate_lsn=position(100))
+    vote(proposer, 1, position(900), truncate_lsn=position(300))
+    assert proposer.leader is not None
+    assert proposer.leader.truncate_lsn == position(300)
+
+
+def test_without_a_primary_the_election_leads_at_once() -> None:
+    proposer = campaigning(primary=None)
+    vote(proposer, 0)
+    assert len(sent(vote(proposer, 1), Elected)) == 2
+    assert proposer.state is State.LEADING
+
+
+# ---- time
+
+
+@pytest.mark.parametrize("state", [PeerState.CONNECTED, PeerState.VOTING, PeerState.STREAMING])
+def test_a_member_that_owes_an_answer_too_long_is_dropped(state: PeerState) -> None:
+    if state is PeerState.STREAMING:
+        proposer = leading()
+    else:
+        proposer = campaigning()
+        if state is PeerState.CONNECTED:
+            proposer.step(PeerLost(0, "gone"))
+            connect(proposer, 0)
+    assert proposer.peers[0].state is state
+    assert not of_kind(proposer.step(Tick(RESPONSE_TIMEOUT_MS)), ClosePeer)
+    closed = of_kind(proposer.step(Tick(RESPONSE_TIMEOUT_MS + 1)), ClosePeer)
+    assert ClosePeer(0, f"no answer for {RESPONSE_TIMEOUT_MS} ms") in closed
+    assert proposer.peers[0].state is PeerState.OFFLINE
+
+
+def test_a_member_that_waits_for_us_is_not_dropped() -> None:
+    proposer = campaigning()
+    vote(proposer, 0)
+    actions = proposer.step(Tick(10 * RESPONSE_TIMEOUT_MS))
+    assert [a.peer for a in of_kind(actions, ClosePeer)] == [1]
