@@ -31,6 +31,8 @@ from walproposer.errors import Fenced, Unreachable, WalProposerError
 # Tables are not wrapped for a pipe: a program or `less -S` reads them.
 PIPE_COLUMNS = 1000
 
+INSUFFICIENT_PRIVILEGE = "42501"
+
 
 class ExitCode(IntEnum):
     """The table above; 2 is click's own."""
@@ -67,7 +69,17 @@ def command_error(error: Exception) -> CommandError:
         Unreachable: ExitCode.UNREACHABLE,
     }
     code = codes.get(type(error), ExitCode.FAILED)
-    return CommandError(" ".join(str(error).split()), getattr(error, "hint", ""), code)
+    hint = getattr(error, "hint", "") or _usual_hint(error)
+    return CommandError(" ".join(str(error).split()), hint, code)
+
+
+def _usual_hint(error: Exception) -> str:
+    """Where a server has refused without a hint of its own."""
+    if getattr(error, "sqlstate", "") == INSUFFICIENT_PRIVILEGE:
+        return "ALTER ROLE ... REPLICATION; sk check shows what else is needed."
+    if isinstance(error, Unreachable):
+        return "Start it, or correct its address."
+    return ""
 
 
 def print_json(value: Any) -> None:

@@ -132,8 +132,10 @@ class Proposer:
             actions = self._dispatch(event)
         except WalFormatError as error:
             actions = [Stop(Outcome.REFUSED, f"the primary sent what cannot be WAL: {error}")]
-        if any(isinstance(action, Stop) for action in actions):
-            self.state = State.STOPPED
+        for count, action in enumerate(actions, 1):
+            if isinstance(action, Stop):
+                self.state = State.STOPPED
+                return actions[:count]  # it never speaks again
         return actions
 
     def _dispatch(self, event: Event) -> list[Action]:

@@ -29,7 +29,7 @@ def test_commits_reach_a_quorum(
     pg_binaries: PostgresBinaries,
     segment_mb: int,
 ) -> None:
-    """Across a segment's end, and across a restart of all parts."""
+    """Across the end of a segment that was left half empty."""
     cluster = quorum_cluster(wal_seg_size=segment_mb << 20)
     status = cluster.safekeepers[0].timeline()
     assert status is not None
@@ -38,9 +38,6 @@ def test_commits_reach_a_quorum(
     with Ledger(cluster.postgres.dsn(), clients=3) as ledger:
         ledger.wait_for_progress(50, TIMEOUT)
         cluster.postgres.execute("SELECT pg_switch_wal()")
-        ledger.wait_for_progress(50, TIMEOUT)
-        cluster.kill_all()
-        cluster.start()
         assert_nothing_lost(cluster, ledger)
     for service in (*cluster.safekeepers, cluster.proposer):
         assert "Traceback" not in service.log_text()

@@ -49,6 +49,15 @@ MEMBERS = 3
 system_ids = itertools.count(1_000_000)
 
 
+def new_primary() -> Primary:
+    return Primary(
+        server=ServerFacts(next(system_ids), 150018, SEG_SIZE),
+        tli_history=TimelineHistory(1),
+        flush_lsn=0x1234567,
+        slot_lsn=0x1230000,
+    )
+
+
 class Members:
     """Three safekeepers, each reached through a proxy of its own, and a primary they never see."""
 
@@ -56,12 +65,7 @@ class Members:
         self.safekeepers = safekeepers
         self.proxies = proxies
         self.addresses = [SafekeeperAddress.parse(proxy.address) for proxy in proxies]
-        self.primary = Primary(
-            server=ServerFacts(next(system_ids), 150018, SEG_SIZE),
-            tli_history=TimelineHistory(1),
-            flush_lsn=0x1234567,
-            slot_lsn=0x1230000,
-        )
+        self.primary = new_primary()
 
     def attach(self) -> FoundTimeline:
         """What a proposer does before its first election. Raises WalProposerError."""
@@ -157,7 +161,7 @@ def test_a_member_that_lost_its_data_is_not_given_the_timeline_again(
 ) -> None:
     """Neither when the creation was complete, nor when only one member had been activated."""
     for step in (len(STEPS) * MEMBERS, MEMBERS + 1):
-        members.primary = Members([], []).primary
+        members.primary = new_primary()
         stop_interrupting = interrupt_before(step, members, monkeypatch)
         try:
             members.attach()
