@@ -121,7 +121,8 @@ class Timeline:
     @property
     def streaming(self) -> ProposerConnection | None:
         """The connection whose Append would be accepted."""
-        number = self._acceptor.streaming if self._acceptor is not None else None
+        acceptor = self._acceptor
+        number = acceptor.streaming if acceptor is not None else None
         return self._connections.get(number) if number is not None else None
 
     def _load(self) -> None:

@@ -1,5 +1,8 @@
 """A libpq connection in CopyBoth mode on the hot loop: send payloads, take payloads. Never blocks.
 
+Whoever gets one calls `receive` once before he waits for its socket: the first payloads may have
+arrived together with the answer that began the stream, and then libpq holds them already.
+
 Opening one may block, so that is done in a thread, by `peer.py`, `upstream.py` and `donor.py`.
 """
 

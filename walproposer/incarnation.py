@@ -237,6 +237,7 @@ class Incarnation:
         self._loop.watch(copy, lambda: self._peer_ready(peer, copy), copy.flush)
         log.info("safekeeper connected", safekeeper=address)
         self._step(PeerConnected(peer))
+        self._peer_ready(peer, copy)
 
     def _peer_ready(self, peer: int, copy: CopyConnection) -> None:
         for payload in copy.receive():
@@ -307,6 +308,7 @@ class Incarnation:
         copy = CopyConnection(result)
         self._donors[peer] = copy
         self._loop.watch(copy, lambda: self._donor_ready(peer, copy), copy.flush)
+        self._donor_ready(peer, copy)
 
     def _donor_ready(self, peer: int, copy: CopyConnection) -> None:
         for message in copy.receive_replication():
@@ -336,6 +338,7 @@ class Incarnation:
         if upstream.copy is not None:
             self._loop.watch(upstream.copy, self._upstream_ready, upstream.copy.flush)
             log.info("streaming from the primary", primary=str(self.config.primary))
+            self._upstream_ready()  # see CopyConnection: some of it may be here already
 
     def _upstream_ready(self) -> None:
         upstream = self.upstream

@@ -49,17 +49,18 @@ def read_tail(
     copy = CopyConnection(open_donor(address, timeline, node_id, begin_lsn))
     tail = bytearray()
     try:
-        while len(tail) < end_lsn - begin_lsn:
+        while True:
+            for message in copy.receive_replication():
+                if isinstance(message, XLogData):
+                    tail += message.data
+            if len(tail) >= end_lsn - begin_lsn:
+                return bytes(tail[: end_lsn - begin_lsn])
             if copy.end is not None:
                 raise copy.end
             if not select.select([copy], [], [], DONOR_TIMEOUT_SECONDS)[0]:
                 raise Unreachable(f"donor {address} sent nothing for {DONOR_TIMEOUT_SECONDS} s")
-            for message in copy.receive_replication():
-                if isinstance(message, XLogData):
-                    tail += message.data
     finally:
         copy.close()
-    return bytes(tail[: end_lsn - begin_lsn])
 
 
 def _start_copy(

@@ -1,20 +1,33 @@
-"""A wire that remembers what clients said: the bytes of each connection, towards the service."""
+"""A wire that remembers what clients said, and may deliver a stream's begin all at once.
+
+Recorded are the bytes of each connection, towards the service.
+"""
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 # What is recorded of a connection: its beginning. The rest passes all the same.
 RECORDED_BYTES_MAX = 256 << 10
 
+COPY_BOTH_RESPONSE = b"W\0\0\0\x07\0\0\0"
+JOINING_SECONDS = 0.5
+
 
 class RecordingProxy:
-    """A context manager: connections to `address` reach `target` ("host:port")."""
+    """A context manager: connections to `address` reach `target` ("host:port").
 
-    def __init__(self, target: str) -> None:
+    `joins_streams`: the answer to START_REPLICATION is held back, so that it arrives at the client
+    in one piece with the first bytes of the stream.
+    """
+
+    def __init__(self, target: str, *, joins_streams: bool = False) -> None:
+        self._joins_streams = joins_streams
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -60,23 +73,38 @@ class RecordingProxy:
             recorded = bytearray()
             self._recorded.append(recorded)
             self._sockets += (client, service)
-            for source, sink, record in ((client, service, recorded), (service, client, None)):
-                thread = threading.Thread(target=pump, args=(source, sink, record), daemon=True)
+            for pump in (
+                Pump(client, service, recorded=recorded),
+                Pump(service, client, joins_streams=self._joins_streams),
+            ):
+                thread = threading.Thread(target=pump.run, daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
 
-def pump(source: socket.socket, sink: socket.socket, recorded: bytearray | None) -> None:
-    """Pass everything on, to the end of either connection, and end both."""
-    try:
-        while data := source.recv(1 << 16):
-            if recorded is not None and len(recorded) < RECORDED_BYTES_MAX:
-                recorded += data
-            sink.sendall(data)
-    except OSError:
-        pass  # one of them was reset: so is the other
-    hang_up(source)
-    hang_up(sink)
+@dataclass(frozen=True, slots=True)
+class Pump:
+    """One direction of a connection."""
+
+    source: socket.socket
+    sink: socket.socket
+    recorded: bytearray | None = None
+    joins_streams: bool = False
+
+    def run(self) -> None:
+        """Pass everything on, to the end of either connection, and end both."""
+        try:
+            while data := self.source.recv(1 << 16):
+                if self.recorded is not None and len(self.recorded) < RECORDED_BYTES_MAX:
+                    self.recorded.extend(data)
+                if self.joins_streams and data.endswith(COPY_BOTH_RESPONSE):
+                    time.sleep(JOINING_SECONDS)
+                    data += self.source.recv(1 << 16)
+                self.sink.sendall(data)
+        except OSError:
+            pass  # one of them was reset: so is the other
+        hang_up(self.source)
+        hang_up(self.sink)
 
 
 def hang_up(end: socket.socket) -> None:

@@ -133,3 +133,13 @@ def test_a_huge_count_is_refused_before_anything_is_allocated() -> None:
     header = encode(VoteRequest(1, NodeId.ZERO)).replace(b"v", b"e", 1) + bytes(16)
     with pytest.raises(MessageError, match="4294967295 entries"):
         decode_proposer_message(header + b"\xff\xff\xff\xff")
+
+
+@pytest.mark.parametrize("line", ["9" * 5000 + "\t0/0\tno", "\u0661\t0/0\tno", "1\t0/0\tno"])
+def test_a_timeline_history_of_the_wire_raises_message_error_only(line: str) -> None:
+    """Thousands of digits, or digits of another script, or an id that is not its parent's."""
+    text = line.encode()
+    payload = encode(VoteRequest(1, NodeId.ZERO)).replace(b"v", b"e", 1) + bytes(16)
+    payload += b"\0\0\0\0" + b"\0\0\0\1" + len(text).to_bytes(4, "big") + text
+    with pytest.raises(MessageError, match="timeline history of 1"):
+        decode_proposer_message(payload)

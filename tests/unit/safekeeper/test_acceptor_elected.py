@@ -153,7 +153,9 @@ def test_a_crash_between_the_steps_is_safe_and_the_steps_can_be_taken_again(done
     """`done` actions reached the disk; then the power failed."""
     node = MemoryNode("S1", 1, MEMBERS)
     log = WalBuilder()
-    ends = [log.append(f"R{i}") and log.lsn for i in range(5)]
+    for number in range(5):
+        log.append(f"R{number}")
+    ends = [record.end_lsn for record in log.records]
     terms = history((A, START_LSN), (B1, ends[1]))
     node.disk.control = replace(node.disk.control, term_history=terms, promised=B1)
     node.disk.wal[:], node.disk.flushed_lsn = log.wal, log.lsn

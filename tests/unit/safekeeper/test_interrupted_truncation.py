@@ -1,12 +1,13 @@
 """A truncation on a real disk, interrupted after each step that reaches it.
 
-An old leader's log spans three segments; a new leader cuts it far below, adopts, and streams on. The
+An old leader's log spans three segments; a new one cuts it far below, adopts, and streams on. The
 process dies after the k-th call into `safekeeper/durable.py`, for every k. Whatever is found then
 must be true of itself, and doing it all again must end in the same state.
 """
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,13 @@ def test_a_takeover_interrupted_after_every_step(
     new = old.fork(cut.end_lsn)
     new.append("new1", 600_000)
     new.append("new2")
+    untouched = tmp_path / "untouched"
+    untouched.mkdir()
+    filled_timeline(untouched, old, commit_lsn=old.records[5].end_lsn)
     interrupted = 0
     for steps in range(STEPS_MAX):
         folder = tmp_path / str(steps)
-        folder.mkdir()
-        filled_timeline(folder, old, commit_lsn=old.records[5].end_lsn)
+        shutil.copytree(untouched, folder)
         timeline = load_timeline(folder)
         with monkeypatch.context() as patch:
             die_after(patch, steps)
@@ -120,6 +123,7 @@ def test_a_takeover_interrupted_after_every_step(
         last = load_timeline(folder)
         assert last.positions.flush_lsn == new.lsn, f"after {steps} steps"
         assert last.control.term_history == history((A, START_LSN), (C, cut.end_lsn))
+        shutil.rmtree(folder)
         if interrupted <= steps:
             break
     assert 15 <= interrupted < STEPS_MAX, "every step was met, and then the whole way gone"

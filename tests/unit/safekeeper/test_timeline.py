@@ -12,6 +12,7 @@ from timeline_on_disk import (
     filled_timeline,
     leading_pusher,
     load_timeline,
+    state_of,
 )
 from wal_builder import START_LSN, WAL_SEG_SIZE, WalBuilder
 
@@ -62,11 +63,12 @@ def test_nothing_is_published_before_it_is_on_disk(
     pusher.log.append("R1")
     seen = []
     flush = pusher.timeline.store.flush
-    monkeypatch.setattr(
-        pusher.timeline.store,
-        "flush",
-        lambda: (seen.append(pusher.timeline.positions.flush_lsn), flush()),
-    )
+
+    def watched() -> None:
+        seen.append(pusher.timeline.positions.flush_lsn)
+        flush()
+
+    monkeypatch.setattr(pusher.timeline.store, "flush", watched)
     pusher.push()
     assert seen == [START_LSN]
 
@@ -197,7 +199,7 @@ def test_activation_is_durable_and_can_be_repeated(tmp_path: Path) -> None:
     assert timeline.state is TimelineState.CREATING
     timeline.activate()
     timeline.activate()
-    assert timeline.state is TimelineState.ACTIVE
+    assert state_of(timeline) is TimelineState.ACTIVE
     assert load_timeline(tmp_path).state is TimelineState.ACTIVE
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from acceptor_steps import A
-from timeline_on_disk import Pusher, leading_pusher, load_timeline, raising
+from timeline_on_disk import Pusher, leading_pusher, load_timeline, raising, state_of
 from wal_builder import WAL_SEG_SIZE
 
 from safekeeper.errors import StorageError, TimelineError
@@ -145,9 +145,9 @@ def test_a_full_disk_heals_with_all_that_was_acknowledged(
         assert "comes back by itself" in caught.value.hint
         check_stopped(pusher, os.strerror(error.errno or 0))
         pusher.timeline.maybe_heal(free_bytes=WAL_SEG_SIZE)
-        assert pusher.timeline.state is TimelineState.STOPPED, "too little space yet"
+        assert state_of(pusher.timeline) is TimelineState.STOPPED, "too little space yet"
     pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
-    assert pusher.timeline.state is TimelineState.ACTIVE
+    assert state_of(pusher.timeline) is TimelineState.ACTIVE
     assert pusher.timeline.stopped_reason == ""
     assert pusher.timeline.positions.flush_lsn == acknowledged_lsn
     again = Pusher(pusher.timeline, number=2, log=pusher.log).lead(acknowledged_lsn)
@@ -186,9 +186,9 @@ def test_a_disk_that_is_still_full_when_it_heals_stops_again(
         with pytest.raises(StorageError):
             pusher.push()
         pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
-        assert pusher.timeline.state is TimelineState.STOPPED
+        assert state_of(pusher.timeline) is TimelineState.STOPPED
     pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
-    assert pusher.timeline.state is TimelineState.ACTIVE
+    assert state_of(pusher.timeline) is TimelineState.ACTIVE
 
 
 def test_a_full_disk_in_the_middle_of_a_new_segment_gives_its_space_back(
@@ -211,7 +211,7 @@ def test_a_housekeeper_on_a_full_disk_harms_nothing(
         FailingCall(full, "pwrite", ENOSPC)
         with pytest.raises(StorageError):
             pusher.timeline.keep_house()
-    assert pusher.timeline.state is TimelineState.ACTIVE
+    assert state_of(pusher.timeline) is TimelineState.ACTIVE
     pusher.log.append("R2")
     assert pusher.push().flush_lsn == pusher.log.lsn
 
@@ -234,7 +234,7 @@ def test_a_bug_while_executing_stops_the_timeline(
     check_stopped(pusher, "unexpected OSError")
     pusher.timeline.disconnect(pusher)
     pusher.timeline.maybe_heal(1 << 50)
-    assert pusher.timeline.state is TimelineState.STOPPED
+    assert state_of(pusher.timeline) is TimelineState.STOPPED
     assert pusher.timeline.positions.flush_lsn == acknowledged_lsn
 
 

@@ -79,9 +79,12 @@ def test_a_full_segment_is_flushed_before_the_next_begins(
     store = open_store(tmp_path)
     synced: list[str] = []
     sync_data = durable.sync_data
-    monkeypatch.setattr(
-        durable, "sync_data", lambda fd, path: (synced.append(path.name), sync_data(fd, path))
-    )
+
+    def counted(fd: int, path: Path) -> None:
+        synced.append(path.name)
+        sync_data(fd, path)
+
+    monkeypatch.setattr(durable, "sync_data", counted)
     write_all(store, build_log(2 * MIB + 1000))
     assert synced == [segment(1), segment(2)]
     store.flush()
@@ -227,7 +230,7 @@ def test_files_of_strangers_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_truncation_at_every_kind_of_place(tmp_path: Path) -> None:
-    log = build_log(3_500_000, record_bytes=130_000)
+    log = build_log(3_500_000, record_bytes=300_000)
     ends = [START_LSN, *(record.end_lsn for record in log.records)]
     filled = WalBuilder()
     while filled.lsn < 3 * MIB:  # ends exactly on segment boundaries
@@ -258,9 +261,12 @@ def test_truncation_removes_from_the_last_segment_down(
     write_all(store, log)
     removed: list[str] = []
     remove_file = durable.remove_file
-    monkeypatch.setattr(
-        durable, "remove_file", lambda path: (removed.append(path.name), remove_file(path))
-    )
+
+    def counted(path: Path) -> None:
+        removed.append(path.name)
+        remove_file(path)
+
+    monkeypatch.setattr(durable, "remove_file", counted)
     store.truncate(log.records[3].end_lsn)
     assert removed == [segment(5), segment(4), segment(3), segment(2)]
 

@@ -19,7 +19,7 @@ from safekeeper import durable
 from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
 from safekeeper.control_state import encode_control_state
 from safekeeper.events import Received
-from safekeeper.timeline import Timeline, TimelineHooks
+from safekeeper.timeline import Timeline, TimelineHooks, TimelineState
 
 HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_seconds=lambda _: None)
 
@@ -91,6 +91,11 @@ def filled_timeline(folder: Path, log: WalBuilder, *, commit_lsn: int = 0) -> No
     if commit_lsn:
         pusher.push(commit_lsn=commit_lsn)
     pusher.timeline.close("the test goes on")
+
+
+def state_of(timeline: Timeline) -> TimelineState:
+    """What it is now, whatever was known of it before."""
+    return timeline.state
 
 
 def raising(error: OSError) -> Callable[..., Any]:

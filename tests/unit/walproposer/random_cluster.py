@@ -105,7 +105,8 @@ class RandomCluster:
     def _somewhere(self, begin_lsn: int, end_lsn: int) -> int:
         """Where a walsender may cut: at the end, or at a page boundary before."""
         pages = range(begin_lsn - begin_lsn % PAGE_SIZE + PAGE_SIZE, end_lsn, PAGE_SIZE)
-        return self.random.choice([end_lsn, *pages])
+        cuts: list[int] = [end_lsn, *pages]
+        return self.random.choice(cuts)
 
     def _bring(self) -> None:
         """The tail of a donor's log, or WAL for a peer below the window."""

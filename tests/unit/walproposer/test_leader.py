@@ -98,6 +98,13 @@ def world() -> World:
     return world
 
 
+def grow(log: WalBuilder, records: int) -> list[int]:
+    """Their ends."""
+    for number in range(records):
+        log.append(f"R{number}")
+    return [record.end_lsn for record in log.records]
+
+
 def appends_to(actions: list[Action], peer: int) -> list[Append]:
     return [message for to, message in sent(actions, Append) if to == peer]
 
@@ -108,7 +115,7 @@ def appends_to(actions: list[Action], peer: int) -> list[Append]:
 def test_rule_4_each_is_streamed_from_its_own_common_point() -> None:
     """0 has the log whole; 1 lacks its end; 2 has another ballot's tail."""
     log = WalBuilder()
-    ends = [log.append(f"R{i}") and log.lsn for i in range(4)]
+    ends = grow(log, 4)
     a, b = ballot(1, "a"), ballot(2, "b")
     donors = history((a, START_LSN), (b, ends[1]))
     proposer = new_proposer()
@@ -211,7 +218,7 @@ def test_rule_5_an_idle_term_commits_its_start() -> None:
 def test_rule_5_a_member_below_the_term_start_counts_as_nothing() -> None:
     """Figure 8: a record of an older term on a quorum may still be truncated."""
     log = WalBuilder()
-    ends = [log.append(f"R{i}") and log.lsn for i in range(3)]
+    ends = grow(log, 3)
     proposer = campaigning((0, 1))
     vote(proposer, 0, log.lsn)
     vote(proposer, 1, START_LSN)
