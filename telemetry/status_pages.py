@@ -24,9 +24,12 @@ _log = logging.getLogger(__name__)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """A client that speaks no HTTP is told so; a traceback each would let strangers fill a disk."""
+    """A client that speaks no HTTP is told so; a traceback each would let strangers fill a disk.
+
+    Headers that are no text (UnicodeError) are among it: aiohttp stumbles over them by itself.
+    """
     error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, HttpProcessingError)
+    return not isinstance(error, HttpProcessingError | UnicodeError)
 
 
 _log.addFilter(_is_ours)

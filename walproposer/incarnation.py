@@ -60,6 +60,8 @@ REPORT_SECONDS = 1.0
 RECONNECT_SECONDS = 0.5
 PROBE_SECONDS = 1.0
 
+UNDEFINED_FILE = "58P01"
+
 
 class Incarnation:
     """`run` returns the core's Stop, or raises PrimaryLost. `stop` may be called by any thread."""
@@ -130,8 +132,7 @@ class Incarnation:
         if upstream is not None and upstream.copy is not None:
             copy = upstream.copy
             if copy.end is not None:
-                orderly = isinstance(copy.end, PrimaryLost) and copy.end.orderly
-                raise PrimaryLost(str(copy.end), orderly=orderly)
+                raise _end_of_stream(copy.end)
             self._loop.set_interest(copy, reads=self.core.wants_wal(), writes=copy.wants_write)
         if self._lost is not None:
             raise self._lost
@@ -352,6 +353,16 @@ class Incarnation:
     @property
     def is_leading(self) -> bool:
         return self.core.state is State.LEADING
+
+
+def _end_of_stream(end: WalProposerError) -> WalProposerError:
+    """A primary that went away will be back; WAL that it has removed will not."""
+    if end.sqlstate == UNDEFINED_FILE:
+        return Refusal(
+            f"the primary lacks WAL that the quorum's log goes on with: {end}",
+            hint="Let every server that may become the primary keep more of it (wal_keep_size).",
+        )
+    return PrimaryLost(str(end), orderly=isinstance(end, PrimaryLost) and end.orderly)
 
 
 def _joined(chunks: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:

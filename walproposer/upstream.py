@@ -31,7 +31,8 @@ SUPPORTED_MAJORS = range(13, 19)
 OBJECT_IN_USE = "55006"
 #: The class of a server that shuts down, has crashed or is starting (57P01 to 57P03).
 OPERATOR_INTERVENTION = "57P"
-# A fenced predecessor lets go of the slot within moments; a stranger does not.
+# A fenced predecessor lets go of the slot within moments; a frozen one holds it until the primary
+# gives it up (wal_sender_timeout), and then another incarnation tries again.
 SLOT_WAIT_SECONDS = 15
 SLOT_RETRY_SECONDS = 0.1
 
@@ -204,8 +205,10 @@ class Upstream:
                 result = self._command(command, "the primary did not stream")
                 break
             except Refusal as error:
-                if error.sqlstate != OBJECT_IN_USE or time.monotonic() > deadline:
+                if error.sqlstate != OBJECT_IN_USE:
                     raise
+                if time.monotonic() > deadline:
+                    raise Unreachable(str(error), hint=error.hint) from error
                 time.sleep(SLOT_RETRY_SECONDS)  # nothing announces a slot's release
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise Unreachable("the primary did not start to stream")

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pg_fixtures.cluster import PRIMARY, QuorumCluster
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.wal_comparison import compare_wal
+from pg_fixtures.waiting import wait_until
+from pg_fixtures.wal_comparison import WalComparison, compare_wal
 from pgwal.lsn import Lsn
 
 TIMEOUT = 60.0  # seconds; what is waited for takes a fraction of one on an idle machine
@@ -43,10 +44,9 @@ def assert_equal_logs(
     cluster.proposer.wait_until(
         lambda: cluster.commit_lsn() >= end_lsn, TIMEOUT, f"commit_lsn to reach {end_lsn}"
     )
-    copies = {s.name: s.data_dir for s in safekeepers}
-    copies[PRIMARY] = cluster.postgres.pg_wal
-    wal_seg_size = int(cluster.postgres.control_data()["Bytes per WAL segment"])
-    comparison = compare_wal(copies, end_lsn, wal_seg_size)
+    comparison = wait_until(
+        lambda: compare(cluster, safekeepers, end_lsn), TIMEOUT, "the WAL to be read in peace"
+    )
     for safekeeper in safekeepers:
         timeline = safekeeper.timeline()
         assert timeline is not None
@@ -55,3 +55,16 @@ def assert_equal_logs(
         if len(safekeepers) > 1:
             assert begin_lsn == start_lsn
         assert begin_lsn < compared_lsn == end_lsn
+
+
+def compare(
+    cluster: QuorumCluster, safekeepers: Sequence[SafekeeperProcess], end_lsn: Lsn
+) -> WalComparison | None:
+    """None when the primary has removed a segment while it was being compared."""
+    copies = {s.name: s.data_dir for s in safekeepers}
+    copies[PRIMARY] = cluster.postgres.pg_wal
+    wal_seg_size = int(cluster.postgres.control_data()["Bytes per WAL segment"])
+    try:
+        return compare_wal(copies, end_lsn, wal_seg_size)
+    except FileNotFoundError:
+        return None

@@ -280,7 +280,6 @@ def test_a_thousand_hostile_streams_at_the_http_port(
     print(dict(codes))
     assert codes[b"200"] >= 4
     assert codes[b"400"] > 10
-    assert not [code for code in codes if code.startswith(b"5") and code != b"503"]
     assert "Traceback" not in "\n".join(safekeeper.log_text().splitlines()[lines:])
     assert is_healthy(safekeeper.http_address)
     assert_nothing_lost(cluster, ledger)

@@ -217,25 +217,36 @@ def test_a_standby_ahead_of_the_quorum_brings_along_what_it_has(
     quorum_cluster: Callable[..., QuorumCluster],
     standby_of: Callable[[Postgres, str], Postgres],
 ) -> None:
-    """The primary is lost with WAL that its standby has and the quorum has not: several segments
-    of the old timeline come first, then the switch."""
+    """The primary is lost with WAL that its standbys have and the quorum has not: several segments
+    of the old timeline come first, then the switch. Who has removed them already cannot go on."""
     cluster = quorum_cluster(wal_seg_size=SEG_SIZE, proxied=True)
-    old = cluster.postgres
-    standby = standby_of(old, "standby")
+    old, third = cluster.postgres, cluster.safekeepers[2]
+    forgetful, standby = standby_of(old, "forgetful"), standby_of(old, "standby")
+    standby.configure(wal_keep_size="64MB")
     with Ledger(old.dsn(), clients=3) as ledger:
         ledger.wait_for_progress(50, TIMEOUT)
         for proxy in cluster.proxies[:2]:
             proxy.cut()
         pending = PendingCommit(old, THREE_SEGMENTS)
         pending.wait_blocked(TIMEOUT)
-        wait_received(standby, old.flush_lsn())
+        for server in (forgetful, standby):
+            wait_received(server, old.flush_lsn())
         old.crash()
         cluster.proposer.kill()
         for proxy in cluster.proxies:
             proxy.restore()
 
+        third.kill()  # it has some of the WAL that the quorum lacks
+        promote(forgetful)
+        forgetful.execute("CHECKPOINT")
+        with proposer_of(cluster, forgetful, "forgetful-proposer") as proposer:
+            assert proposer.wait(TIMEOUT) == 1
+            words = proposer.log_text()
+        assert re.search("lacks WAL .* segment 0{7}1.{16} has already been removed", words), words
+        third.start()
+
         switch_lsn = promote(standby)
-        assert sum(flush_lsn(safekeeper) < switch_lsn for safekeeper in cluster.safekeepers) >= 2
+        assert sum(flush_lsn(s) < switch_lsn for s in cluster.safekeepers[:2]) == 2
         with proposer_of(cluster, standby, "new-proposer") as proposer:
             proposer.wait_streaming()
             ledger.redirect(standby.dsn())

@@ -8,6 +8,7 @@ from proposer_steps import (
     answer,
     ballot,
     campaigning,
+    connect,
     greet,
     history,
     leading,
@@ -428,6 +429,17 @@ def test_a_donor_lost_inside_a_record_makes_the_member_start_over(world: World) 
 
 
 @pytest.mark.usefixtures("small_limits")
+def test_a_member_lost_while_it_catches_up_begins_again(world: World) -> None:
+    lagging(world)
+    begin_lsn = sent_to_lsn(world, 2)
+    world.answer(2, lsn=begin_lsn)
+    assert world.proposer.step(PeerLost(2, "gone")) == [StopCatchUp(2)]
+    world.answer(0, 1)
+    actions = world.rejoin(2, begin_lsn)
+    assert of_kind(actions, StartCatchUp) == [StartCatchUp(2, donor=0, begin_lsn=begin_lsn)]
+
+
+@pytest.mark.usefixtures("small_limits")
 @pytest.mark.parametrize("shift", [-8, 8])
 def test_a_donor_that_sends_something_else_is_not_passed_on(world: World, shift: int) -> None:
     lagging(world)
@@ -508,6 +520,26 @@ def test_consumers_learn_of_the_last_commit_though_nothing_follows_it(world: Wor
         (peer, world.position) for peer in (0, 1, 2)
     ]
     assert not sent(world.proposer.step(Tick(2)), Append), "once"
+
+
+def test_a_member_that_comes_back_to_an_idle_log_learns_the_commit(world: World) -> None:
+    world.write(100)
+    world.answer(0, 1, 2)
+    world.proposer.step(Tick(1))
+    world.proposer.step(PeerLost(2, "gone"))
+    world.rejoin(2, world.position)
+    world.answer(2)
+    ((peer, beat),) = sent(world.proposer.step(Tick(2)), Append)
+    assert (peer, beat.commit_lsn) == (2, world.position)
+
+
+def test_a_member_that_was_away_for_long_is_given_time_to_answer(world: World) -> None:
+    world.proposer.step(PeerLost(2, "gone"))
+    for now_ms in range(0, 100_000, 1000):
+        world.proposer.step(Tick(now_ms))
+        world.answer(0, 1)
+    connect(world.proposer, 2)
+    assert not of_kind(world.proposer.step(Tick(100_000)), ClosePeer)
 
 
 # ---- without a primary

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -104,6 +104,7 @@ class WindowMachine(RuleBasedStateMachine):
 
 
 TestWalWindow = WindowMachine.TestCase
+TestWalWindow.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.data())
