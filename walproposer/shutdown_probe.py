@@ -25,7 +25,7 @@ def is_shutting_down(pgconn: pq.abc.PGconn) -> bool:
     """Ask the server that `pgconn` is connected to. False when nothing is known. Blocks."""
     try:
         with _dial(pgconn) as sock:
-            return _first_error(sock) == CANNOT_CONNECT_NOW
+            return _first_error(sock, pgconn) == CANNOT_CONNECT_NOW
     except (OSError, WireError, psycopg.Error):
         return False
 
@@ -41,11 +41,13 @@ def _dial(pgconn: pq.abc.PGconn) -> socket.socket:
     return socket.create_connection((host, port), TIMEOUT_SECONDS)
 
 
-def _first_error(sock: socket.socket) -> str:
+def _first_error(sock: socket.socket, pgconn: pq.abc.PGconn) -> str:
     """The SQLSTATE of the first answer, "" when it is not an error."""
     connection = ClientConnection()
+    # Names that exist: a stranger would be noted in the server's log, once a second.
+    who = {"user": pgconn.user.decode(), "database": pgconn.db.decode()}
     sock.settimeout(TIMEOUT_SECONDS)
-    sock.sendall(connection.send(StartupMessage({"user": "probe", "database": "probe"})))
+    sock.sendall(connection.send(StartupMessage(who)))
     while True:
         data = sock.recv(4096)
         connection.feed(data)

@@ -46,8 +46,8 @@ SEED_VARIABLE = "SK_HOSTILE_SEED"
 STREAMS = 10_000
 HTTP_STREAMS = 1_000
 TIMEOUT = 60.0
-# Some 24 connections at once, with buffers of 2 MiB each, and what the allocator keeps of them.
-RSS_GROWTH_BYTES_MAX = 128 << 20
+# 24 connections at once, with buffers of 2 MiB and more, and what the allocator keeps of them.
+RSS_GROWTH_BYTES_MAX = 192 << 20
 CLIENTS_MAX = 200  # of a safekeeper
 
 START_LSN = 0x1100000

@@ -386,6 +386,15 @@ def test_a_reader_is_refused_what_it_may_not_have(cluster: QuorumCluster) -> Non
         with pytest.raises(WalProposerError) as refusal:
             read_tail(address, timeline, node_id, lsn, lsn + 8)
         assert (refusal.value.sqlstate, sentence in str(refusal.value)) == (sqlstate, True)
+    for nonsense in ("9" * 5000 + "/" + "00" * 16, "1/00", "one/" + "00" * 16):
+        with closing(address.connect(timeline)) as connection:
+            with pytest.raises(
+                WalProposerError, match=r"invalid (node id|proposer uuid)"
+            ) as refusal:
+                command_result(
+                    connection.pgconn, f"START_REPLICATION PHYSICAL 0/0 (node_id '{nonsense}')"
+                )
+            assert refusal.value.sqlstate == "08P01"
     assert state_of(cluster) == before
 
 

@@ -80,11 +80,13 @@ def test_the_promise_is_readable_only_once_it_is_on_disk(tmp_path: Path) -> None
     assert pusher.timeline.control.promised == ControlFile.read(tmp_path).state.promised == A
 
 
-def test_readers_are_woken_by_news(tmp_path: Path) -> None:
+def test_readers_are_woken_by_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pusher = leading_pusher(tmp_path)
     woken = []
     changed = pusher.timeline.positions_changed
-    changed.notify_all = lambda: woken.append(pusher.timeline.positions.flush_lsn)  # type: ignore[method-assign]
+    monkeypatch.setattr(
+        changed, "notify_all", lambda: woken.append(pusher.timeline.positions.flush_lsn)
+    )
     pusher.push()
     assert woken == []
     pusher.log.append("R1")

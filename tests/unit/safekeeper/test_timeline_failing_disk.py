@@ -238,9 +238,11 @@ def test_a_bug_while_executing_stops_the_timeline(
     assert pusher.timeline.positions.flush_lsn == acknowledged_lsn
 
 
-def test_a_broken_assertion_of_the_acceptor_stops_the_timeline(tmp_path: Path) -> None:
+def test_a_broken_assertion_of_the_acceptor_stops_the_timeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pusher = with_one_record(tmp_path)
-    pusher.timeline._acceptor.step = raising(AssertionError("a law"))  # type: ignore[arg-type, method-assign, union-attr]
+    monkeypatch.setattr(pusher.timeline._acceptor, "step", raising(AssertionError("a law")))
     with pytest.raises(AssertionError):
         pusher.push()
     check_stopped(pusher, "a law")

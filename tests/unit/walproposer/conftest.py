@@ -1,8 +1,11 @@
-"""Limits of the proposer, small enough that a run of kilobytes meets them."""
+"""A leader to test, and limits small enough that a run of kilobytes meets them."""
 
 from __future__ import annotations
 
 import pytest
+from leader_world import World
+from proposer_steps import leading
+from wal_builder import WalBuilder
 
 from walproposer import progress, wal_window
 
@@ -14,3 +17,12 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal_window, "KEEP_CHUNKS", 8)
     monkeypatch.setattr(wal_window, "WINDOW_BYTES_MAX", 64 * 1024)
     monkeypatch.setattr(progress, "IN_FLIGHT_BYTES_MAX", 16 * 1024)
+
+
+@pytest.fixture
+def world() -> World:
+    """Three members, an empty log, everybody streaming and answered."""
+    log = WalBuilder()
+    world = World(leading(log, peers=(0, 1, 2)), log)
+    world.answer(0, 1, 2)
+    return world

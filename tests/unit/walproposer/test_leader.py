@@ -1,8 +1,9 @@
-"""From the election on: who gets what, what is committed, and how those behind catch up."""
+"""From the election on: who gets what, what is committed, and when nothing happens."""
 
 from __future__ import annotations
 
 import pytest
+from leader_world import World, appends_to, grow
 from proposer_steps import (
     OURS,
     answer,
@@ -24,93 +25,18 @@ from consensus.membership import Membership
 from consensus.messages import Append, Elected
 from walproposer import progress
 from walproposer.events import (
-    Action,
-    CatchUpLost,
     CatchUpWal,
     ClosePeer,
     Outcome,
     PeerLost,
     ReportFlushed,
-    Send,
     StartCatchUp,
-    StopCatchUp,
     TailRead,
     Tick,
     WalReceived,
 )
 from walproposer.leader import HEARTBEAT_MS
-from walproposer.progress import PeerState
-from walproposer.proposer import Proposer, State
-
-
-class World:
-    """A leader, and the log of its primary."""
-
-    def __init__(self, proposer: Proposer, log: WalBuilder) -> None:
-        self.proposer = proposer
-        self.log = log
-
-    def write(self, *lengths: int) -> list[Action]:
-        """The primary writes records and ships them, each by itself."""
-        actions = []
-        for length in lengths:
-            begin_lsn = self.log.lsn
-            wal = self.log.append(f"R{len(self.log.records)}", length)
-            actions += self.proposer.step(WalReceived(begin_lsn, wal))
-        return actions
-
-    def write_in_pages(self, length: int) -> list[Action]:
-        """One record, shipped as it is flushed: a page at a time."""
-        begin_lsn = self.log.lsn
-        self.log.append(f"R{len(self.log.records)}", length)
-        page_lsn = begin_lsn - begin_lsn % PAGE_SIZE + PAGE_SIZE
-        actions = []
-        for end_lsn in [*range(page_lsn, self.log.lsn, PAGE_SIZE), self.log.lsn]:
-            wal = self.log.read(begin_lsn, end_lsn)
-            actions += self.proposer.step(WalReceived(begin_lsn, wal))
-            begin_lsn = end_lsn
-        return actions
-
-    @property
-    def position(self) -> int:
-        return self.log.lsn
-
-    def answer(self, *peers: int, lsn: int | None = None) -> list[Action]:
-        actions = []
-        for peer in peers:
-            actions += answer(self.proposer, peer, self.log.lsn if lsn is None else lsn)
-        return actions
-
-    def rejoin(self, peer: int, flush_lsn: int) -> list[Action]:
-        """A new connection of a member whose log ends there, under our NodeId."""
-        assert self.proposer.node_id is not None
-        assert self.proposer.leader is not None
-        greet(self.proposer, peer, self.proposer.node_id)
-        terms = self.proposer.leader.term.term_history.clipped(flush_lsn)
-        return vote(self.proposer, peer, flush_lsn, term_history=terms)
-
-
-@pytest.fixture
-def world() -> World:
-    """Three members, an empty log, everybody streaming and answered."""
-    log = WalBuilder()
-    world = World(leading(log, peers=(0, 1, 2)), log)
-    world.answer(0, 1, 2)
-    return world
-
-
-def grow(log: WalBuilder, records: int) -> list[int]:
-    """Their ends."""
-    for number in range(records):
-        log.append(f"R{number}")
-    return [record.end_lsn for record in log.records]
-
-
-def appends_to(actions: list[Action], peer: int) -> list[Append]:
-    return [message for to, message in sent(actions, Append) if to == peer]
-
-
-# ---- rule 4: each from its own highest common point
+from walproposer.proposer import State
 
 
 def test_rule_4_each_is_streamed_from_its_own_common_point() -> None:
@@ -314,189 +240,6 @@ def test_rule_6_at_most_what_is_committed(world: World) -> None:
     world.proposer.step(Tick(1))
     assert world.proposer.leader is not None
     assert world.proposer.leader.truncate_lsn <= world.proposer.commit_lsn
-
-
-# ---- rule 7: below the window
-
-
-def lagging(world: World, record_bytes: int = 4000) -> list[Action]:
-    """Member 2 does not answer while the others go on, and falls out of the window."""
-    actions = []
-    for _ in range(30):
-        actions += world.write(record_bytes)
-        actions += world.answer(0, 1)
-    assert world.proposer.leader is not None
-    assert world.proposer.leader.window.begin_lsn > world.proposer.peers[2].next_lsn
-    return actions
-
-
-def sent_to_lsn(world: World, peer: int) -> int:
-    return world.proposer.peers[peer].next_lsn
-
-
-@pytest.mark.usefixtures("small_limits")
-def test_rule_7_a_member_below_the_window_is_caught_up_from_a_donor(world: World) -> None:
-    lagging(world)
-    begin_lsn = sent_to_lsn(world, 2)
-    (start,) = of_kind(world.answer(2, lsn=begin_lsn), StartCatchUp)
-    assert start == StartCatchUp(2, donor=0, begin_lsn=begin_lsn)
-    caught: list[Action] = []
-    while not of_kind(caught, StopCatchUp):
-        begin_lsn = sent_to_lsn(world, 2)
-        end_lsn = min(begin_lsn + 10_000, world.position)
-        end_lsn -= 0 if end_lsn == world.position else end_lsn % PAGE_SIZE
-        caught += world.proposer.step(CatchUpWal(2, begin_lsn, world.log.read(begin_lsn, end_lsn)))
-        caught += answer(world.proposer, 2, 0, durable_lsn=sent_to_lsn(world, 2))
-    assert world.proposer.peers[2].state is PeerState.STREAMING
-    while sent_to_lsn(world, 2) < world.position:
-        caught += answer(world.proposer, 2, 0, durable_lsn=sent_to_lsn(world, 2))
-    wal = b"".join(bytes(m.wal) for m in appends_to(caught, 2))
-    assert wal == world.log.read(start.begin_lsn, world.position), "no gap, nothing twice"
-
-
-def out_of_the_window_inside_a_record(world: World) -> int:
-    """Member 2 was sent a part of a long record; the others went on. The boundary below it."""
-    world.write(100)
-    world.answer(0, 1, 2)
-    boundary_lsn = world.position
-    world.write_in_pages(9 * PAGE_SIZE)
-    world.write(*[4000] * 10)
-    assert world.proposer.leader is not None
-    for peer in (0, 1):
-        while sent_to_lsn(world, peer) < world.position:
-            answer(world.proposer, peer, boundary_lsn, durable_lsn=sent_to_lsn(world, peer))
-        answer(world.proposer, peer, boundary_lsn, durable_lsn=world.position)
-    assert boundary_lsn < sent_to_lsn(world, 2) < world.proposer.leader.window.begin_lsn
-    return boundary_lsn
-
-
-@pytest.mark.usefixtures("small_limits")
-def test_rule_7_a_member_that_falls_out_inside_a_record_starts_over(world: World) -> None:
-    """Its donor's WAL would begin in the middle of a record, where no boundary can be found; the
-    member would call the middle of a record flushed, and even committed."""
-    boundary_lsn = out_of_the_window_inside_a_record(world)
-    actions = answer(world.proposer, 2, boundary_lsn, durable_lsn=sent_to_lsn(world, 2))
-    assert of_kind(actions, ClosePeer) == [ClosePeer(2, "fell below the window inside a record")]
-    assert not of_kind(actions, StartCatchUp)
-    world.answer(0, 1)
-    again = world.rejoin(2, boundary_lsn)
-    assert of_kind(again, StartCatchUp) == [StartCatchUp(2, donor=0, begin_lsn=boundary_lsn)]
-
-
-@pytest.mark.usefixtures("small_limits")
-def test_a_member_that_a_tick_closes_is_sent_no_heartbeat(world: World) -> None:
-    out_of_the_window_inside_a_record(world)
-    actions = world.proposer.step(Tick(5 * HEARTBEAT_MS))
-    assert [close.peer for close in of_kind(actions, ClosePeer)] == [2]
-    assert {action.peer for action in of_kind(actions, Send)} == {0, 1}
-
-
-@pytest.mark.usefixtures("small_limits")
-def test_a_donor_must_have_answered_under_our_node_id(world: World) -> None:
-    """Before that its own diverged tail might still be there; only the election's donor is sure."""
-    lagging(world)
-    world.proposer.step(PeerLost(0, "gone"))
-    world.proposer.step(PeerLost(1, "gone"))
-    assert not of_kind(world.answer(2, lsn=sent_to_lsn(world, 2)), StartCatchUp)
-    assert not of_kind(world.rejoin(1, world.position), StartCatchUp)
-    assert not of_kind(world.proposer.step(Tick(1)), StartCatchUp)
-    world.answer(1)
-    (start,) = of_kind(world.proposer.step(Tick(2)), StartCatchUp)
-    assert start.donor == 1
-
-
-@pytest.mark.usefixtures("small_limits")
-def test_a_lost_donor_is_replaced_at_the_next_tick(world: World) -> None:
-    lagging(world)
-    world.answer(2, lsn=sent_to_lsn(world, 2))
-    assert world.proposer.step(CatchUpLost(2, "the donor left")) == []
-    world.proposer.step(PeerLost(0, "gone"))
-    (start,) = of_kind(world.proposer.step(Tick(1)), StartCatchUp)
-    assert start.donor == 1
-
-
-@pytest.mark.usefixtures("small_limits")
-def test_a_donor_lost_inside_a_record_makes_the_member_start_over(world: World) -> None:
-    lagging(world, record_bytes=20_000)
-    begin_lsn = sent_to_lsn(world, 2)
-    world.answer(2, lsn=begin_lsn)
-    end_lsn = begin_lsn + PAGE_SIZE - begin_lsn % PAGE_SIZE
-    world.proposer.step(CatchUpWal(2, begin_lsn, world.log.read(begin_lsn, end_lsn)))
-    actions = world.proposer.step(CatchUpLost(2, "the donor left"))
-    assert of_kind(actions, ClosePeer) == [
-        ClosePeer(2, "lost its donor inside a record: the donor left")
-    ]
-
-
-@pytest.mark.usefixtures("small_limits")
-def test_a_member_lost_while_it_catches_up_begins_again(world: World) -> None:
-    lagging(world)
-    begin_lsn = sent_to_lsn(world, 2)
-    world.answer(2, lsn=begin_lsn)
-    assert world.proposer.step(PeerLost(2, "gone")) == [StopCatchUp(2)]
-    world.answer(0, 1)
-    actions = world.rejoin(2, begin_lsn)
-    assert of_kind(actions, StartCatchUp) == [StartCatchUp(2, donor=0, begin_lsn=begin_lsn)]
-
-
-@pytest.mark.usefixtures("small_limits")
-@pytest.mark.parametrize("shift", [-8, 8])
-def test_a_donor_that_sends_something_else_is_not_passed_on(world: World, shift: int) -> None:
-    lagging(world)
-    begin_lsn = sent_to_lsn(world, 2)
-    world.answer(2, lsn=begin_lsn)
-    actions = world.proposer.step(CatchUpWal(2, begin_lsn + shift, bytes(100)))
-    assert of_kind(actions, StopCatchUp) == [StopCatchUp(2)]
-    assert of_kind(actions, ClosePeer)[0].reason.startswith("donor sent 0/")
-    assert not appends_to(actions, 2)
-
-
-@pytest.mark.usefixtures("small_limits")
-def test_a_donor_that_sends_no_wal_is_not_passed_on(world: World) -> None:
-    lagging(world)
-    begin_lsn = sent_to_lsn(world, 2)
-    world.answer(2, lsn=begin_lsn)
-    garbage = b"\xff" * (PAGE_SIZE - begin_lsn % PAGE_SIZE + PAGE_SIZE)
-    actions = world.proposer.step(CatchUpWal(2, begin_lsn, garbage))
-    assert "cannot be WAL" in of_kind(actions, ClosePeer)[0].reason
-    assert not appends_to(actions, 2)
-
-
-@pytest.mark.usefixtures("small_limits")
-def test_catch_up_that_crossed_its_end_is_ignored(world: World) -> None:
-    world.write(100)
-    assert world.proposer.step(CatchUpWal(2, START_LSN, bytes(8))) == []
-    assert world.proposer.step(CatchUpLost(2, "late")) == []
-
-
-@pytest.mark.usefixtures("small_limits")
-def test_the_window_keeps_what_no_quorum_has(world: World) -> None:
-    """Nobody else has it: then the primary is read no further."""
-    while world.proposer.wants_wal():
-        world.write(4000)
-    assert world.proposer.leader is not None
-    assert world.proposer.leader.window.begin_lsn == START_LSN
-    for peer in (0, 1):
-        while sent_to_lsn(world, peer) < world.position:
-            answer(world.proposer, peer, 0, durable_lsn=sent_to_lsn(world, peer))
-    world.answer(0, 1)
-    assert world.proposer.wants_wal()
-
-
-@pytest.mark.usefixtures("small_limits")
-def test_a_quorum_that_lacks_what_nobody_holds_asks_for_a_new_incarnation(world: World) -> None:
-    """Only the primary has that WAL: one long record of which each held a part."""
-    lagging(world)
-    low_lsn = world.log.records[1].end_lsn
-    for peer in (0, 1, 2):
-        world.proposer.step(PeerLost(peer, "gone"))
-        world.proposer.peers[peer].flush_lsn = 0
-    for peer in (0, 1):
-        world.rejoin(peer, low_lsn)
-        answer(world.proposer, peer, low_lsn)
-    stop = the_stop(world.proposer.step(Tick(1)))
-    assert stop.outcome is Outcome.RESTART
-    assert "no safekeeper has the WAL below the window" in stop.message
 
 
 # ---- time
