@@ -16,10 +16,11 @@ from timeline_on_disk import (
 )
 from wal_builder import START_LSN, WAL_SEG_SIZE, WalBuilder
 
+import safekeeper.timeline
 from pgwal.lsn import format_lsn
 from safekeeper.control_file import ControlFile
 from safekeeper.errors import SafekeeperError, TimelineError
-from safekeeper.timeline import Refused, Timeline, TimelineState
+from safekeeper.timeline import Refused, Timeline, TimelineHooks, TimelineState
 
 
 def log_of(size_bytes: int, record_bytes: int = 30_000) -> WalBuilder:
@@ -129,6 +130,25 @@ def test_a_promise_does_not_take_the_hints_back(tmp_path: Path) -> None:
     state = ControlFile.read(tmp_path).state
     assert state.promised == C
     assert state.commit_lsn == state.truncate_lsn == pusher.log.lsn
+
+
+def test_the_housekeeper_is_called_when_the_hints_lag_too_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They bound what a start must decode."""
+    monkeypatch.setattr(safekeeper.timeline, "HINTS_BYTES_MAX", 1000)
+    filled_timeline(tmp_path, WalBuilder())
+    calls: list[int] = []
+    hooks = TimelineHooks(lambda: calls.append(pusher.log.lsn), lambda _: None)
+    pusher = Pusher(load_timeline(tmp_path, hooks), number=2).lead()
+    for _ in range(5):
+        pusher.log.append(f"R{len(pusher.log.records)}", 400)
+        pusher.push(commit_lsn=pusher.log.lsn)
+    ends = [record.end_lsn for record in pusher.log.records]
+    assert calls == ends[2:], "again and again until it comes"
+    pusher.timeline.keep_house()
+    pusher.push(commit_lsn=pusher.log.lsn)
+    assert calls == ends[2:]
 
 
 def test_an_orderly_end_saves_the_hints(tmp_path: Path) -> None:

@@ -338,6 +338,15 @@ def test_truncation_below_the_switch_removes_the_newer_file(tmp_path: Path) -> N
     assert open_store(tmp_path).end_lsn == end_lsn
 
 
+def test_truncation_at_the_switch_leaves_nothing_of_the_newer_timeline(tmp_path: Path) -> None:
+    old = build_log(500_000)
+    store = open_store(tmp_path, promoted(old.lsn))
+    write_all(store, switched_log(old, old.lsn, 900_000))
+    store.truncate(old.lsn)
+    assert names(tmp_path) == [segment(1)]
+    assert open_store(tmp_path, promoted(old.lsn)).end_lsn == old.lsn
+
+
 def test_truncation_above_the_switch_keeps_both_files(tmp_path: Path) -> None:
     old = build_log(500_000)
     new = switched_log(old, old.lsn, 900_000)
