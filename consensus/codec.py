@@ -32,6 +32,7 @@ from consensus.errors import ConsensusError, MessageError
 from consensus.ids import NodeId, TimelineId
 from consensus.membership import Membership
 from consensus.messages import (
+    NO_FEEDBACK,
     Append,
     AppendResponse,
     Elected,
@@ -56,6 +57,7 @@ HISTORY_ENTRIES_MAX = 100_000
 
 APPEND = struct.Struct("!cIQ16sQQQQQ")
 APPEND_RESPONSE = struct.Struct("!cIQ16sQQQQqIIII")
+_APPEND_TAG, _APPEND_RESPONSE_TAG = b"aA"
 _GREETING = struct.Struct("!I16s16sQII16s")
 _NODE_ID = struct.Struct("!Q16s")
 _TERM_START = struct.Struct("!Q16sQ")
@@ -87,6 +89,10 @@ def encode_append_response(message: AppendResponse) -> bytes:
 
 def encode(message: ProposerMessage | SafekeeperMessage) -> bytes:
     """Any message as the payload of one CopyData."""
+    if type(message) is Append:
+        return encode_append(message)
+    if type(message) is AppendResponse:
+        return encode_append_response(message)
     match message:
         case Append():
             return encode_append(message)
@@ -124,7 +130,7 @@ def encode(message: ProposerMessage | SafekeeperMessage) -> bytes:
 def decode_proposer_message(payload: bytes | memoryview) -> ProposerMessage:
     """A message of the proposer; an Append's `wal` is a view of `payload`. Raises MessageError."""
     view = memoryview(payload)
-    if bytes(view[:1]) == b"a":
+    if payload and payload[0] == _APPEND_TAG:
         return _decode_append(view)
     reader = Reader(view)
     message: ProposerMessage
@@ -151,7 +157,7 @@ def decode_proposer_message(payload: bytes | memoryview) -> ProposerMessage:
 def decode_safekeeper_message(payload: bytes | memoryview) -> SafekeeperMessage:
     """A message of a safekeeper. Raises MessageError."""
     view = memoryview(payload)
-    if bytes(view[:1]) == b"A":
+    if payload and payload[0] == _APPEND_RESPONSE_TAG:
         return _decode_append_response(view)
     reader = Reader(view)
     message: SafekeeperMessage
@@ -194,7 +200,7 @@ def _decode_append_response(view: memoryview) -> AppendResponse:
     )
     return AppendResponse(
         generation, NodeId(term, uuid), flush, durable, commit, consistent,
-        HotStandbyFeedback(*feedback),
+        HotStandbyFeedback(*feedback) if any(feedback) else NO_FEEDBACK,
     )  # fmt: skip
 
 

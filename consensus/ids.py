@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import Struct
+
 from consensus.errors import MessageError
 
 ID_BYTES = 16
 TERM_DIGITS_MAX = 20  # of 64 bits
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class NodeId:
+class NodeId(Struct, frozen=True, order=True, gc=False):
     """A ballot: (term, uuid of the proposer's incarnation), ordered as a pair."""
 
     term: int

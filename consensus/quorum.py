@@ -6,7 +6,7 @@ position a quorum has reached. A joint configuration is the minimum over its gro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from consensus.membership import Membership
 
@@ -26,12 +26,12 @@ def has_quorum(membership: Membership, ids: Collection[int]) -> bool:
 
 def quorum_lsn(membership: Membership, positions: Mapping[int, int]) -> int:
     """The greatest LSN that a quorum of every group has reached; members not named are at 0."""
-    return min(
-        sorted((positions.get(member, 0) for member in group), reverse=True)[
-            quorum_size(len(group)) - 1
-        ]
-        for group in membership.groups
-    )
+    return min([_group_lsn(group, positions) for group in membership.groups])
+
+
+def _group_lsn(group: Sequence[int], positions: Mapping[int, int]) -> int:
+    reached = sorted([positions.get(member, 0) for member in group])
+    return reached[-quorum_size(len(group))]
 
 
 def committed_lsn(

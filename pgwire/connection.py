@@ -238,6 +238,9 @@ class _Connection:
     """One half. Attributes to read: `state`, and `encrypted` (TLS stands)."""
 
     side: Side
+    # Where CopyData may go and come; as class attributes, since an Enum is slow as a key.
+    _own_copy_states: tuple[State, ...]
+    _peer_copy_states: tuple[State, ...]
 
     def __init__(self) -> None:
         self.state = State.STARTUP
@@ -301,7 +304,7 @@ class _Connection:
         They are valid until the next feed() or room(). Empty when something else comes next, which
         next() tells. Raises ProtocolError.
         """
-        if self.state not in _COPY_STATES[_OTHER_SIDE[self.side]]:
+        if self.state not in self._peer_copy_states:
             return []
         try:
             return self._frames.take_copy_data(MESSAGE_BYTES_MAX)
@@ -322,7 +325,7 @@ class _Connection:
 
     def copy_data_header(self, size: int) -> bytes:
         """What goes before the payload of a CopyData of ours, to be sent without copying that."""
-        if self.state not in _COPY_STATES[self.side]:
+        if self.state not in self._own_copy_states:
             raise LocalProtocolError(f"CopyData is not legal now, in state {self.state.name}")
         assert size <= MESSAGE_BYTES_MAX
         return pack_header(COPY_DATA, size)
@@ -420,6 +423,8 @@ class ServerConnection(_Connection):
     """The server's half."""
 
     side = Side.SERVER
+    _own_copy_states = _COPY_STATES[Side.SERVER]
+    _peer_copy_states = _COPY_STATES[Side.CLIENT]
 
     def farewell(self, error: WireError) -> bytes:
         """The last words to the client, FATAL; none where it would not read them as such."""
@@ -432,3 +437,5 @@ class ClientConnection(_Connection):
     """The client's half."""
 
     side = Side.CLIENT
+    _own_copy_states = _COPY_STATES[Side.CLIENT]
+    _peer_copy_states = _COPY_STATES[Side.SERVER]

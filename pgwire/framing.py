@@ -62,6 +62,9 @@ class FrameBuffer:
 
     def room(self) -> memoryview:
         """Free memory to receive into, at least one byte; call filled() with what was received."""
+        if self._begin == self._end:
+            self._begin = self._end = 0
+            return self._memory
         if self._begin:
             # The start of an incomplete frame moves to the front, once: afterwards begin is 0.
             rest = len(self)

@@ -15,6 +15,8 @@ import struct
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from pgwire.errors import ProtocolError
 
 POSTGRES_EPOCH_UNIX_S = 946_684_800
@@ -40,8 +42,7 @@ def pack_xlog_data_header(start_lsn: int, end_lsn: int, time_us: int) -> bytes:
     return _XLOG_DATA.pack(b"w", start_lsn, end_lsn, time_us)
 
 
-@dataclass(frozen=True, slots=True)
-class XLogData:
+class XLogData(Struct, frozen=True, gc=False):
     """WAL from `start_lsn` on. `data` may be a view into the payload that was parsed."""
 
     start_lsn: int
@@ -53,8 +54,7 @@ class XLogData:
         return pack_xlog_data_header(self.start_lsn, self.end_lsn, self.time_us) + self.data
 
 
-@dataclass(frozen=True, slots=True)
-class Keepalive:
+class Keepalive(Struct, frozen=True, gc=False):
     """The server is alive, has sent everything below `end_lsn`, and may want a reply now."""
 
     end_lsn: int

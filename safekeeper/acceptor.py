@@ -76,6 +76,12 @@ class Acceptor:
     # ---- the only mutator
 
     def step(self, event: Event) -> list[Action]:
+        # The two of every commit come first, and by their type: a class pattern costs five times
+        # as much.
+        if type(event) is Received and type(event.message) is Append:
+            return self._append(event.connection, event.message)
+        if type(event) is BatchEnded:
+            return self._batch_ended(event.connection)
         match event:
             case Received(connection, message):
                 match message:
@@ -278,9 +284,10 @@ class Acceptor:
             ]
         self.written_lsn = append.end_lsn
         self.record_end_lsn = max(self.record_end_lsn, append.record_end_lsn)
-        self._sent_commit_lsn = max(self._sent_commit_lsn, append.commit_lsn)
         self.truncate_lsn = max(self.truncate_lsn, append.truncate_lsn)
-        self._advance_commit()
+        if append.commit_lsn > self._sent_commit_lsn:
+            self._sent_commit_lsn = append.commit_lsn
+            self._advance_commit()
         return [WriteWal(append.begin_lsn, append.wal)] if append.wal else []
 
     def _batch_ended(self, connection: int) -> list[Action]:

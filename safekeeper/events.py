@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from consensus.messages import ProposerMessage, SafekeeperMessage
 from safekeeper.control_state import ControlState
 
 # ---- events
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True, gc=False):
     """A message of a proposer, on the connection with this number (never used twice)."""
 
     connection: int
     message: ProposerMessage
 
 
-@dataclass(frozen=True, slots=True)
-class BatchEnded:
+class BatchEnded(Struct, frozen=True, gc=False):
     """All that had arrived on the connection has been stepped: time to flush and to answer."""
 
     connection: int
@@ -41,16 +41,14 @@ Event = Received | BatchEnded | Disconnected
 # ---- actions
 
 
-@dataclass(frozen=True, slots=True)
-class WriteWal:
+class WriteWal(Struct, frozen=True, gc=False):
     """Hand the bytes to the OS at `begin_lsn`, which is where the last write ended."""
 
     begin_lsn: int
     wal: bytes | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class FlushWal:
+class FlushWal(Struct, frozen=True, gc=False):
     """Make everything written durable."""
 
 
@@ -68,8 +66,7 @@ class PersistControl:
     state: ControlState
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True, gc=False):
     connection: int
     message: SafekeeperMessage
 

@@ -94,10 +94,7 @@ class WalSender:
     def _wait(self, stream: CopyStream, sent_lsn: int) -> None:
         """Until there is more to send, or it is time for a keepalive."""
         timeline = self._timeline
-        with timeline.positions_changed:
-            timeline.positions_changed.wait_for(
-                lambda: self._limit_lsn() > sent_lsn, KEEPALIVE_SECONDS
-            )
+        timeline.watch(lambda: self._limit_lsn() > sent_lsn, KEEPALIVE_SECONDS)
         if self._limit_lsn() <= sent_lsn:
             now_us = postgres_time_us(time.time_ns())
             stream.send(Keepalive(sent_lsn, now_us, reply_requested=False).encode())

@@ -23,7 +23,7 @@ from pgwire.errors import WireError
 from safekeeper.config import SafekeeperConfig
 from safekeeper.data_directory import DataDirectory
 from safekeeper.errors import SafekeeperError, StorageError
-from safekeeper.metrics import StateCollector, flush_histogram
+from safekeeper.metrics import FlushTimes, StateCollector
 from safekeeper.session import ClientSession
 from safekeeper.status import timeline_status
 from safekeeper.timeline import Timeline, TimelineHooks, TimelineState
@@ -66,9 +66,11 @@ class Safekeeper:
             self._listener = self._listen()
             stack.callback(self._listener.close)
             registry = CollectorRegistry()
+            flush_times = FlushTimes()
+            registry.register(flush_times)
             hooks = TimelineHooks(
                 wants_housekeeping=self._wake_housekeeper.set,
-                flush_seconds=flush_histogram(registry).observe,
+                flush_seconds=flush_times.observe,
             )
             self.timelines = Timelines(self.data_directory, hooks)
             stack.callback(self.timelines.close)

@@ -18,6 +18,7 @@ from threading import Condition, Lock
 from typing import Protocol
 
 import structlog
+from msgspec import Struct
 
 from consensus.messages import ProposerMessage, SafekeeperMessage
 from pgwal.lsn import format_lsn
@@ -57,8 +58,7 @@ class TimelineState(Enum):
     DAMAGED = "damaged"  #: what is on disk cannot be trusted; never votes
 
 
-@dataclass(frozen=True, slots=True)
-class Positions:
+class Positions(Struct, frozen=True, gc=False):
     """What others may see: published after the actions of a step were executed."""
 
     written_lsn: int
@@ -100,7 +100,9 @@ class Timeline:
         self._control_file = control
         self._hooks = hooks
         self._lock = Lock()
-        self.positions_changed = Condition()
+        self._positions_changed = Condition()
+        #: How many wait for it: a commit need not take its lock to tell nobody.
+        self._watchers_count = 0
         self.positions = Positions(0, 0, 0, 0)
         self.state = TimelineState.CREATING
         self.stopped_reason = ""
@@ -152,7 +154,7 @@ class Timeline:
                 f"{format_lsn(end.end_lsn)}: {end.reason}"
             )
             return
-        self._acceptor = Acceptor(self.safekeeper_id, control, end.end_lsn)
+        self._acceptor = Acceptor(self.safekeeper_id, control, int(end.end_lsn))
         self._hinted_lsn = control.commit_lsn
         self.state = TimelineState.ACTIVE if control.active else TimelineState.CREATING
         self.stopped_reason = ""
@@ -278,15 +280,20 @@ class Timeline:
         return replies
 
     def _execute(self, action: Action, replies: list[SafekeeperMessage]) -> None:
+        # The three of every commit come first, and by their type: a class pattern costs five times
+        # as much.
+        if type(action) is WriteWal:
+            self.store.write(action.begin_lsn, action.wal)
+            return
+        if type(action) is FlushWal:
+            begun = time.perf_counter()
+            self.store.flush()
+            self._hooks.flush_seconds(time.perf_counter() - begun)
+            return
+        if type(action) is Reply:
+            replies.append(action.message)
+            return
         match action:
-            case WriteWal(begin_lsn, wal):
-                self.store.write(begin_lsn, wal)
-            case FlushWal():
-                begun = time.perf_counter()
-                self.store.flush()
-                self._hooks.flush_seconds(time.perf_counter() - begun)
-            case Reply(_, message):
-                replies.append(message)
             case PersistControl(state):
                 self._control_file.persist(state)
                 self.store.adopt(state.tli_history)
@@ -301,18 +308,27 @@ class Timeline:
     def _publish(self) -> None:
         acceptor = self._acceptor
         assert acceptor is not None
-        before = self.positions
         self.positions = Positions(
             acceptor.written_lsn, acceptor.flush_lsn, acceptor.commit_lsn, acceptor.truncate_lsn
         )
-        if self.positions.commit_lsn - self._hinted_lsn >= HINTS_BYTES_MAX:
+        if acceptor.commit_lsn - self._hinted_lsn >= HINTS_BYTES_MAX:
             self._hooks.wants_housekeeping()
-        if before != self.positions:
-            self._notify()
+        self._notify()
 
     def _notify(self) -> None:
-        with self.positions_changed:
-            self.positions_changed.notify_all()
+        # Who begins to watch after this look sees what was published before it.
+        if self._watchers_count:
+            with self._positions_changed:
+                self._positions_changed.notify_all()
+
+    def watch(self, is_there: Callable[[], bool], timeout_seconds: float) -> None:
+        """Until `is_there`, which is asked after every batch and failure, or until the timeout."""
+        with self._positions_changed:
+            self._watchers_count += 1
+            try:
+                self._positions_changed.wait_for(is_there, timeout_seconds)
+            finally:
+                self._watchers_count -= 1
 
     # ---- off the append path
 

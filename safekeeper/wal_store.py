@@ -88,6 +88,11 @@ class WalStore:
     def write(self, begin_lsn: int, wal: bytes | memoryview) -> None:
         """Hand bytes to the OS. A segment that becomes full is flushed before the next begins."""
         assert begin_lsn == self.end_lsn
+        end_lsn = begin_lsn + len(wal)
+        if self._fd >= 0 and end_lsn <= self._file_end_lsn:  # nearly always
+            durable.write_all(self._fd, wal, begin_lsn % self.wal_seg_size, self._path)
+            self.end_lsn = end_lsn
+            return
         view = memoryview(wal)
         while view:
             if self._fd < 0 or self.end_lsn == self._file_end_lsn:
@@ -129,7 +134,7 @@ class WalStore:
             durable.sync_directory(self.directory)
         if offset and self._file(tli, segno).exists():
             self._zero_tail(self._file(tli, segno), offset)
-        self.end_lsn = end_lsn
+        self.end_lsn = int(end_lsn)  # of an Lsn, every sum would be a call
 
     def _zero_tail(self, path: Path, offset: int) -> None:
         with durable.storage_errors(path, "open"):

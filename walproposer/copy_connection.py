@@ -8,6 +8,8 @@ Opening one may block, so that is done in a thread, by `peer.py`, `upstream.py` 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import psycopg
 from psycopg import pq
 
@@ -18,9 +20,15 @@ from walproposer.errors import PrimaryLost, Unreachable, WalProposerError
 
 
 class CopyConnection:
-    """`end` is set, once, when the other side has ended the copy or is gone."""
+    """`end` is set, once, when the other side has ended the copy or is gone.
 
-    def __init__(self, connection: psycopg.Connection) -> None:
+    `changed` is called when `end` or `wants_write` is no longer what it was.
+    """
+
+    def __init__(
+        self, connection: psycopg.Connection, changed: Callable[[], None] = lambda: None
+    ) -> None:
+        self._changed = changed
         self._connection = connection
         self.pgconn = connection.pgconn
         self.pgconn.nonblocking = 1
@@ -29,6 +37,7 @@ class CopyConnection:
         #: libpq holds bytes that the socket did not take: wait for it to be writable.
         self.wants_write = False
         self.end: WalProposerError | None = None
+        self._is_encrypted = bool(self.pgconn.ssl_in_use)
 
     def fileno(self) -> int:
         return self._fd
@@ -40,16 +49,26 @@ class CopyConnection:
         """Queue one CopyData and write what the socket takes."""
         try:
             self.pgconn.put_copy_data(payload)
-            self.wants_write = self.pgconn.flush() != 0
+            wants_write = self.pgconn.flush() != 0
         except psycopg.Error as error:
-            self.end = self.end or _lost(error)
+            self.end_with(_lost(error))
+            return
+        if wants_write is not self.wants_write:
+            self.wants_write = wants_write
+            self._changed()
 
     def flush(self) -> None:
         """The socket is writable again."""
         try:
             self.wants_write = self.pgconn.flush() != 0
         except psycopg.Error as error:
-            self.end = self.end or _lost(error)
+            self.end_with(_lost(error))
+        self._changed()
+
+    def end_with(self, why: WalProposerError) -> None:
+        """Whatever comes later: this is the reason."""
+        self.end = self.end or why
+        self._changed()
 
     def receive(self) -> list[memoryview]:
         """All payloads that have arrived; the socket is readable."""
@@ -64,13 +83,13 @@ class CopyConnection:
                     payloads.append(data)
                     size, data = pgconn.get_copy_data(1)
                 if size < 0:
-                    self.end = self._ended()
+                    self.end_with(self._ended())
                     return payloads
                 # TLS may hold decrypted bytes that the socket no longer announces.
-                if not pgconn.ssl_in_use or len(payloads) == before:
+                if not self._is_encrypted or len(payloads) == before:
                     return payloads
         except psycopg.Error as error:
-            self.end = self.end or _lost(error)
+            self.end_with(_lost(error))
             return payloads
 
     def receive_replication(self) -> list[ServerReplicationMessage]:
@@ -78,7 +97,7 @@ class CopyConnection:
         try:
             return [parse_server_message(payload) for payload in self.receive()]
         except ProtocolError as error:
-            self.end = Unreachable(str(error))
+            self.end_with(Unreachable(str(error)))
             return []
 
     def _ended(self) -> WalProposerError:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from msgspec import Struct
+
 from consensus.messages import ProposerMessage, SafekeeperMessage, ServerFacts
 from pgwal.history import TimelineHistory
 
@@ -40,8 +42,7 @@ class PeerLost:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class PeerMessage:
+class PeerMessage(Struct, frozen=True, gc=False):
     peer: int
     message: SafekeeperMessage
 
@@ -53,8 +54,7 @@ class UpstreamStarted:
     flush_lsn: int
 
 
-@dataclass(frozen=True, slots=True)
-class WalReceived:
+class WalReceived(Struct, frozen=True, gc=False):
     """WAL of the primary, in order, as its walsender cut it."""
 
     begin_lsn: int
@@ -107,8 +107,7 @@ Event = (
 # ---- actions
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True, gc=False):
     """One Append object may be sent to several peers: encode it once."""
 
     peer: int
@@ -139,8 +138,7 @@ class StartUpstream:
     begin_lsn: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReportFlushed:
+class ReportFlushed(Struct, frozen=True, gc=False):
     """Tell the primary: a quorum has everything below `commit_lsn`. Commits return on this."""
 
     commit_lsn: int

@@ -82,6 +82,9 @@ class Incarnation:
         self.quorum_watch = QuorumWatch()
         self._loop = EventLoop()
         self._stop: Stop | None = None
+        #: False when a connection has something for `_settle`.
+        self._is_settled = False
+        self._reads_wal = True
         self._lost: PrimaryLost | None = None
         self._is_asked_to_stop = False
         self._last_append: Append | None = None
@@ -108,7 +111,12 @@ class Incarnation:
                 if now >= self._next_tick:
                     self._next_tick = now + TICK_SECONDS
                     self._tick(now)
-                self._settle()
+                if (
+                    not self._is_settled
+                    or self._donors
+                    or self.core.wants_wal() is not self._reads_wal
+                ):
+                    self._settle()
             return self._stop
         finally:
             for copy in (*self._peers.values(), *self._donors.values()):
@@ -116,10 +124,13 @@ class Incarnation:
             self._loop.close()
 
     def _settle(self) -> None:
-        """After a round of events: who is gone, and which sockets are worth waiting for.
+        """After a round of events that changed something: who is gone, and which sockets are worth
+        waiting for.
 
         A socket nobody wants to read from is not polled; that is the back-pressure.
         """
+        self._is_settled = True
+        self._reads_wal = self.core.wants_wal()
         for peer, copy in list(self._peers.items()):
             if copy.end is not None:
                 self._drop_peer(peer, str(copy.end))
@@ -133,9 +144,12 @@ class Incarnation:
             copy = upstream.copy
             if copy.end is not None:
                 raise _end_of_stream(copy.end)
-            self._loop.set_interest(copy, reads=self.core.wants_wal(), writes=copy.wants_write)
+            self._loop.set_interest(copy, reads=self._reads_wal, writes=copy.wants_write)
         if self._lost is not None:
             raise self._lost
+
+    def _unsettle(self) -> None:
+        self._is_settled = False
 
     # ---- the core
 
@@ -144,20 +158,26 @@ class Incarnation:
             self._execute(action)
 
     def _execute(self, action: Action) -> None:
+        # The two of every commit come first, and by their type: a class pattern costs five times
+        # as much.
+        if type(action) is Send:
+            self._send(action.peer, action.message)
+            return
+        if type(action) is ReportFlushed:
+            # Before the stream has begun (a predecessor may still hold the slot) nobody waits
+            # for this; the first tick after its begin reports.
+            if self.upstream is not None and self.upstream.copy is not None:
+                self.upstream.report(action.commit_lsn)
+            return
         match action:
-            case Send(peer, message):
-                self._send(peer, message)
-            case ReportFlushed(commit_lsn):
-                # Before the stream has begun (a predecessor may still hold the slot) nobody waits
-                # for this; the first tick after its begin reports.
-                if self.upstream is not None and self.upstream.copy is not None:
-                    self.upstream.report(commit_lsn)
             case ClosePeer(peer, reason):
                 self._drop_peer(peer, reason)
             case StartUpstream(begin_lsn):
                 assert self.upstream is not None
                 upstream = self.upstream
-                self._loop.in_thread(lambda: upstream.start(begin_lsn), self._upstream_started)
+                self._loop.in_thread(
+                    lambda: upstream.start(begin_lsn, self._unsettle), self._upstream_started
+                )
             case ReadTail(donor, begin_lsn, end_lsn):
                 self._read_tail(donor, begin_lsn, end_lsn)
             case StartCatchUp(peer, donor, begin_lsn):
@@ -211,6 +231,7 @@ class Incarnation:
         """A primary that stops waits for us, and without a quorum we have nothing to tell it."""
         if is_stopping is True and not self._quorum_is_connected:
             self._lost = PrimaryLost("the primary is shutting down while the quorum is lost")
+            self._unsettle()
 
     # ---- safekeepers
 
@@ -234,7 +255,7 @@ class Incarnation:
             self._connect_later(peer)
             return
         self.connect_errors[peer] = ""
-        copy = self._peers[peer] = CopyConnection(result)
+        copy = self._peers[peer] = CopyConnection(result, self._unsettle)
         self._loop.watch(copy, lambda: self._peer_ready(peer, copy), copy.flush)
         log.info("safekeeper connected", safekeeper=address)
         self._step(PeerConnected(peer))
@@ -245,7 +266,7 @@ class Incarnation:
             try:
                 message = decode_safekeeper_message(payload)
             except MessageError as error:
-                copy.end = WalProposerError(str(error))
+                copy.end_with(WalProposerError(str(error)))
                 return
             if self._peers.get(peer) is copy:  # the message before may have closed it
                 self._step(PeerMessage(peer, message))
@@ -306,7 +327,7 @@ class Incarnation:
         if isinstance(result, WalProposerError):
             self._step(CatchUpLost(peer, str(result)))
             return
-        copy = CopyConnection(result)
+        copy = CopyConnection(result, self._unsettle)
         self._donors[peer] = copy
         self._loop.watch(copy, lambda: self._donor_ready(peer, copy), copy.flush)
         self._donor_ready(peer, copy)

@@ -96,7 +96,13 @@ class Leader:
         assert begin_lsn == self.window.end_lsn
         self._boundary.feed(begin_lsn, wal)
         self.window.append(wal, self._boundary.record_end_lsn)
-        return [action for p in self.peers if p.is_following for action in self._feed(p)]
+        actions: list[Action] = []
+        for p in self.peers:
+            if p.state is PeerState.STREAMING and p.next_lsn == begin_lsn and p.has_room:
+                actions.append(self._send(p, self._window_append(begin_lsn)))  # waits for just this
+            elif p.is_following:
+                actions += self._feed(p)
+        return actions
 
     def _feed(self, progress: Progress) -> list[Action]:
         """Send what the peer lacks and has room for: from the window, else ask a donor."""
@@ -143,7 +149,9 @@ class Leader:
         actions = self._advance_commit() if response.flush_lsn > self.commit_lsn else []
         if self.window.exceeds_limits:
             self.window.trim(self._quorum_durable_lsn())
-        return actions + self._feed(progress)
+        if progress.state is not PeerState.STREAMING or progress.next_lsn < self.window.end_lsn:
+            actions += self._feed(progress)
+        return actions
 
     def _advance_commit(self) -> list[Action]:
         """Rule 5. A member that is offline now still has what it had flushed."""

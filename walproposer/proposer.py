@@ -129,7 +129,14 @@ class Proposer:
         if self.state is State.STOPPED:
             return []
         try:
-            actions = self._dispatch(event)
+            # The two of every commit come first, and by their type: a class pattern costs five
+            # times as much.
+            if type(event) is PeerMessage:
+                actions = self._peer_message(self.peers[event.peer], event.message)
+            elif type(event) is WalReceived:
+                actions = self._wal_received(event.begin_lsn, event.wal)
+            else:
+                actions = self._dispatch(event)
         except WalFormatError as error:
             actions = [Stop(Outcome.REFUSED, f"the primary sent what cannot be WAL: {error}")]
         for count, action in enumerate(actions, 1):
@@ -140,12 +147,8 @@ class Proposer:
 
     def _dispatch(self, event: Event) -> list[Action]:
         match event:
-            case WalReceived(begin_lsn, wal):
-                return self._wal_received(begin_lsn, wal)
             case UpstreamStarted(flush_lsn):
                 return self._upstream_started(flush_lsn)
-            case PeerMessage(peer, message):
-                return self._peer_message(self.peers[peer], message)
             case Tick(now_ms):
                 return self._tick(now_ms)
             case CatchUpWal(peer, begin_lsn, wal) if self.leader is not None:
@@ -191,9 +194,9 @@ class Proposer:
 
     def _peer_message(self, progress: Progress, message: SafekeeperMessage) -> list[Action]:
         progress.last_heard_ms = self._now_ms
+        if type(message) is AppendResponse:
+            return self._append_response(progress, message)
         match message:
-            case AppendResponse():
-                return self._append_response(progress, message)
             case SafekeeperGreeting() if progress.state is PeerState.CONNECTED:
                 return self._greeting(progress, message)
             case VoteResponse() if progress.state is PeerState.VOTING:

@@ -8,6 +8,7 @@ Source: Postgres `replication/walsender.c`, the protocol's "Streaming Replicatio
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -187,7 +188,7 @@ class Upstream:
         except WalProposerError as error:
             raise _refused_or_gone(doing, str(error), error.sqlstate, error.hint) from error
 
-    def start(self, begin_lsn: int) -> int:
+    def start(self, begin_lsn: int, changed: Callable[[], None]) -> int:
         """Ask for the WAL from `begin_lsn` on, if there is any: returns where it ends.
 
         Blocks while a predecessor still has the slot. Raises WalProposerError.
@@ -213,7 +214,7 @@ class Upstream:
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise Unreachable("the primary did not start to stream")
         self._next_lsn = begin_lsn
-        self.copy = CopyConnection(self._connection)
+        self.copy = CopyConnection(self._connection, changed)
         return flush_lsn
 
     def _timeline_to_ask(self, lsn: int) -> int:

@@ -11,7 +11,8 @@ from a donor (law 7 of the proposer), never by a longer window.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # What a reconnecting or slow peer finds without asking a donor. One segment of WAL.
 KEEP_BYTES = 16 * 1024 * 1024
@@ -23,8 +24,7 @@ WINDOW_BYTES_MAX = 32 * 1024 * 1024
 APPEND_BYTES_MAX = 128 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Struct, frozen=True, gc=False):
     """[begin_lsn, end_lsn) and the last record boundary known when it arrived."""
 
     begin_lsn: int
@@ -49,12 +49,12 @@ class WalWindow:
 
     @property
     def is_full(self) -> bool:
-        return self.size_bytes >= WINDOW_BYTES_MAX
+        return self.end_lsn - self.begin_lsn >= WINDOW_BYTES_MAX
 
     @property
     def exceeds_limits(self) -> bool:
         """It is time to `trim`."""
-        return self.size_bytes > KEEP_BYTES or len(self._chunks) > KEEP_CHUNKS
+        return self.end_lsn - self.begin_lsn > KEEP_BYTES or len(self._chunks) > KEEP_CHUNKS
 
     def append(self, wal: bytes, record_end_lsn: int) -> None:
         """Add what follows end_lsn; `record_end_lsn` is the last boundary in or before it."""

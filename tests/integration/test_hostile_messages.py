@@ -16,6 +16,7 @@ from typing import Any
 import hand_written_proposer as by_hand
 import pytest
 from hand_written_proposer import HandWrittenProposer, command, create_timeline, named
+from msgspec import structs
 
 from consensus.ids import NodeId, TimelineId
 from consensus.membership import Membership
@@ -170,7 +171,7 @@ HOSTILE: dict[str, tuple[Callable[[Status], ProposerMessage], str, str]] = {
     ),
     "an append without an election": (lawful_append, "08P01", "without Elected on this connection"),
     "an append in a term that nobody voted for": (
-        lambda s: replace(lawful_append(s), node_id=GREATEST),
+        lambda s: structs.replace(lawful_append(s), node_id=GREATEST),
         "08P01", "without Elected on this connection",
     ),
 }  # fmt: skip
@@ -207,7 +208,7 @@ def test_an_append_in_a_lost_term_is_answered_by_the_promise(cluster: QuorumClus
     assert status is not None
     before = state_of(cluster)
     with HandWrittenProposer(safekeeper.address, by_hand.timeline_id(status)) as intruder:
-        answer = intruder.ask(replace(lawful_append(status), node_id=NodeId(0, UUID)))
+        answer = intruder.ask(structs.replace(lawful_append(status), node_id=NodeId(0, UUID)))
     assert isinstance(answer, AppendResponse)
     assert answer.node_id == by_hand.node_id(status["promised"])
     assert state_of(cluster) == before
@@ -274,7 +275,7 @@ def test_only_the_next_byte_is_appended(cluster: QuorumCluster, lone_timeline: T
     }  # fmt: skip
     for sentence, (begin_lsn, end_lsn, record_end_lsn) in refused.items():
         with win_term(cluster, lone_timeline, 1) as proposer:
-            append = replace(
+            append = structs.replace(
                 lawful_append(status_of(cluster, lone_timeline)),
                 begin_lsn=begin_lsn,
                 end_lsn=end_lsn,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from memory_node import SERVER, TIMELINE, new_control_state
+from msgspec import structs
 from wal_builder import START_LSN
 
 from consensus.ids import NodeId
@@ -64,7 +65,7 @@ def append(
     end_lsn = begin_lsn + length
     record_end_lsn = end_lsn if record_end_lsn is None else record_end_lsn
     message = Append(1, node_id, begin_lsn, end_lsn, record_end_lsn, 0, 0, bytes(length))
-    return Received(connection, replace(message, **fields))
+    return Received(connection, structs.replace(message, **fields))
 
 
 def streaming_acceptor(node_id: NodeId = A, connection: int = 1, **control: Any) -> Acceptor:
