@@ -37,11 +37,11 @@ def _group_lsn(group: Sequence[int], positions: Mapping[int, int]) -> int:
 def committed_lsn(
     membership: Membership, flush_lsns: Mapping[int, int], term_start_lsn: int
 ) -> int:
-    """The commit rule: quorum-th greatest flush_lsn, members below the term's start count as 0.
+    """The commit rule: quorum-th greatest flush_lsn, or 0 while that is below the term's start.
 
     Without the second half a record of an older term, present on a quorum, would be called
     committed although a later leader may still truncate it (Raft, figure 8). `flush_lsns` holds
     only members that have answered under the current ballot.
     """
-    reached = {member: lsn for member, lsn in flush_lsns.items() if lsn >= term_start_lsn}
-    return quorum_lsn(membership, reached)
+    lsn = quorum_lsn(membership, flush_lsns)
+    return lsn if lsn >= term_start_lsn else 0

@@ -49,6 +49,7 @@ from walproposer.peer import open_donor, open_push, read_tail
 from walproposer.proposer import Candidacy, Proposer, State
 from walproposer.quorum_watch import QuorumWatch
 from walproposer.shutdown_probe import is_shutting_down
+from walproposer.standby_feedback import StandbyFeedback
 from walproposer.upstream import Upstream
 from walproposer.wal_window import APPEND_BYTES_MAX
 
@@ -59,6 +60,10 @@ TICK_SECONDS = 0.1
 REPORT_SECONDS = 1.0
 RECONNECT_SECONDS = 0.5
 PROBE_SECONDS = 1.0
+# How long WAL may wait for the answer to the round before it. A round costs every process on the
+# path several wake-ups, so under load fewer and larger ones commit more; where a round takes longer
+# than this (a distant safekeeper), the next one follows it unanswered.
+GATHER_SECONDS = 0.001
 
 UNDEFINED_FILE = "58P01"
 
@@ -90,9 +95,11 @@ class Incarnation:
         self._last_append: Append | None = None
         self._last_payload = b""
         self.now_ms = 0
+        self._gather_until = 0.0
         self._next_tick = 0.0
         self._next_report = 0.0
         self._next_probe = 0.0
+        self._standby_feedback = StandbyFeedback()
 
     def ask_to_stop(self) -> None:
         """The process is ending."""
@@ -101,12 +108,15 @@ class Incarnation:
 
     def run(self) -> Stop | None:
         """None when it was asked to stop. Raises PrimaryLost, WalProposerError."""
-        self._tick(time.monotonic())  # the core's clock starts before anybody is awaited
+        now = time.monotonic()
+        self._tick(now)  # the core's clock starts before anybody is awaited
         for peer in range(self.core.candidacy.peers_count):
             self._connect(peer)
         try:
             while self._stop is None and not self._is_asked_to_stop:
-                self._loop.run_once(max(0.0, self._next_tick - time.monotonic()))
+                is_gathering = not self._reads_wal and now < self._gather_until
+                wake_at = self._gather_until if is_gathering else self._next_tick
+                self._loop.run_once(max(0.0, wake_at - time.monotonic()))
                 now = time.monotonic()
                 if now >= self._next_tick:
                     self._next_tick = now + TICK_SECONDS
@@ -114,23 +124,28 @@ class Incarnation:
                 if (
                     not self._is_settled
                     or self._donors
-                    or self.core.wants_wal() is not self._reads_wal
+                    or self._wants_wal(now) is not self._reads_wal
                 ):
-                    self._settle()
+                    self._settle(now)
             return self._stop
         finally:
             for copy in (*self._peers.values(), *self._donors.values()):
                 copy.close()
             self._loop.close()
 
-    def _settle(self) -> None:
+    def _wants_wal(self, now: float) -> bool:
+        if now < self._gather_until and self.core.is_round_small:
+            return False
+        return self.core.wants_wal()
+
+    def _settle(self, now: float) -> None:
         """After a round of events that changed something: who is gone, and which sockets are worth
         waiting for.
 
         A socket nobody wants to read from is not polled; that is the back-pressure.
         """
         self._is_settled = True
-        self._reads_wal = self.core.wants_wal()
+        self._reads_wal = self._wants_wal(now)
         for peer, copy in list(self._peers.items()):
             if copy.end is not None:
                 self._drop_peer(peer, str(copy.end))
@@ -208,6 +223,9 @@ class Incarnation:
         if now >= self._next_report:
             self._next_report = now + REPORT_SECONDS
             upstream.report(self.core.commit_lsn)
+        feedback = self._standby_feedback.due(self.core.peers, self.now_ms)
+        if feedback is not None:
+            upstream.report_feedback(feedback)
         if now >= self._next_probe and not self._quorum_is_connected:
             self._next_probe = now + PROBE_SECONDS
             pgconn = upstream.copy.pgconn
@@ -368,6 +386,7 @@ class Incarnation:
         chunks, reply_requested = upstream.receive()
         for begin_lsn, wal in _joined(chunks):
             self._step(WalReceived(begin_lsn, wal))
+        self._gather_until = time.monotonic() + GATHER_SECONDS
         if reply_requested:
             upstream.report(self.core.commit_lsn)
 

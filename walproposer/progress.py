@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from consensus.ids import NodeId
-from consensus.messages import AppendResponse, VoteResponse
+from consensus.messages import (
+    NO_FEEDBACK,
+    AppendResponse,
+    HotStandbyFeedback,
+    VoteResponse,
+)
 from pgwal.boundary import BoundaryFinder
 from walproposer.events import Action, ClosePeer, StopCatchUp
 
@@ -51,6 +56,8 @@ class Progress:
     #: Survives a lost connection: what it had flushed under our NodeId stays flushed.
     flush_lsn: int = 0
     commit_lsn: int = 0
+    #: What its replicas need, as it said last; kept over reconnections.
+    feedback: HotStandbyFeedback = NO_FEEDBACK
     sent_commit_lsn: int = 0
     last_sent_ms: int = 0
     last_heard_ms: int = 0
@@ -109,6 +116,7 @@ class Progress:
         is_news = not self.answered or response.durable_lsn > self.durable_lsn
         is_news = is_news or response.flush_lsn > self.flush_lsn
         self.answered = True
+        self.feedback = response.feedback
         self.durable_lsn = max(self.durable_lsn, response.durable_lsn)
         self.flush_lsn = max(self.flush_lsn, response.flush_lsn)
         self.commit_lsn = max(self.commit_lsn, response.commit_lsn)

@@ -55,6 +55,8 @@ from walproposer.events import (
 from walproposer.leader import Leader, WonTerm
 from walproposer.progress import PeerState, Progress
 
+# More WAL than this on its way is a bulk load, which is pipelined.
+SMALL_ROUND_BYTES_MAX = 64 * 1024
 # A safekeeper that owes an answer for so long is disconnected and tried again.
 RESPONSE_TIMEOUT_MS = 10_000
 
@@ -114,6 +116,15 @@ class Proposer:
             kept_lsn = self._tail_begin_lsn + len(self._primary_wal)
             return kept_lsn < self.leader.term.term_start_lsn
         return not self.leader.window.is_full
+
+    @property
+    def is_round_small(self) -> bool:
+        """A quorum has yet to answer what was sent, and that is little: what the primary sends
+        meanwhile had better wait for the answer and travel together (group commit)."""
+        leader = self.leader
+        if leader is None or self.state is not State.LEADING:
+            return False
+        return 0 < leader.window.record_end_lsn - leader.commit_lsn < SMALL_ROUND_BYTES_MAX
 
     def wants_catch_up(self, peer: int) -> bool:
         """False while the peer has enough in flight: stop reading from its donor."""

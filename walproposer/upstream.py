@@ -16,10 +16,11 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from consensus.messages import ServerFacts
+from consensus.messages import HotStandbyFeedback, ServerFacts
 from consensus.tli_history import last_switch_lsn
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
+from pgwire import replication
 from pgwire.commands import StartReplication, format_start_replication
 from pgwire.replication import Keepalive, StandbyStatus, postgres_time_us
 from walproposer.connection import command_result, first_line, open_connection, rows_of
@@ -253,6 +254,18 @@ class Upstream:
         self._reported_lsn = commit_lsn
         now_us = postgres_time_us(time.time_ns())
         self.copy.send(StandbyStatus(commit_lsn, commit_lsn, commit_lsn, now_us).encode())
+
+    def report_feedback(self, feedback: HotStandbyFeedback) -> None:
+        """The primary keeps what the queries on replicas need, until it is told otherwise."""
+        assert self.copy is not None
+        message = replication.HotStandbyFeedback(
+            postgres_time_us(time.time_ns()),
+            feedback.xmin,
+            feedback.xmin_epoch,
+            feedback.catalog_xmin,
+            feedback.catalog_xmin_epoch,
+        )
+        self.copy.send(message.encode())
 
 
 def _failure(doing: str, error: psycopg.Error) -> WalProposerError:
