@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from cli.listening import Access, HostPort, access_options
+from cli.listening import HostPort, port, refuse_open_ports, tls_files, tls_options
 from cli.output import CommandError
 from cli.parameters import (
     primary_option,
@@ -18,8 +18,13 @@ from cli.parameters import (
     with_conninfo,
 )
 from consensus.ids import TimelineId
-from pgwire.blocking import server_tls_context
-from telemetry.status_server import HttpListener, ListenError, StatusServer
+from pgwire.tls import TlsFiles
+from telemetry.status_server import (
+    HttpListener,
+    ListenError,
+    StatusServer,
+    http_listener,
+)
 from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
 from walproposer.safekeeper_client import SafekeeperAddress
@@ -52,7 +57,7 @@ from walproposer.upstream import PrimaryAddress
     show_default=True,
     help="Address for status, metrics and health.",
 )
-@access_options
+@tls_options
 def attach(
     primary: str,
     safekeepers: tuple[SafekeeperAddress, ...],
@@ -64,7 +69,8 @@ def attach(
     http: tuple[str, int],
     tls_cert: Path | None,
     tls_key: Path | None,
-    auth_file: Path | None,
+    http_token_file: Path | None,
+    insecure: bool,
 ) -> None:
     """Attach to a primary and run its proposer in the foreground.
 
@@ -76,7 +82,10 @@ def attach(
         timeline=timeline,
         configure=configure,
     )
-    listener = _http_listener(http, Access.read(tls_cert, tls_key, auth_file))
+    files = tls_files(tls_cert, tls_key)
+    protection = {"--tls-cert": files, "--http-token-file": http_token_file}
+    refuse_open_ports([port("--http", http[0], protection)], insecure=insecure)
+    listener = _http_listener(http, files, http_token_file)
     proposer = WalProposer(config, StopSignal().install())
     try:
         with StatusServer(listener, proposer.pages()) as server:
@@ -92,22 +101,22 @@ def attach(
         raise CommandError(str(error), "Choose another --http.") from error
 
 
-def _http_listener(http: tuple[str, int], access: Access) -> HttpListener:
-    """Raises CommandError when the certificate cannot be used."""
-    context = None
-    if access.certificate is not None:
-        try:
-            context = server_tls_context(str(access.certificate), str(access.key))
-        except (OSError, ssl.SSLError) as error:
-            raise CommandError(f"could not load the TLS certificate: {error}") from error
-    check = access.accepts if access.verifiers is not None else None
-    return HttpListener(*http, context, check)
+def _http_listener(
+    http: tuple[str, int], files: TlsFiles | None, token_file: Path | None
+) -> HttpListener:
+    """Raises CommandError when a file cannot be used."""
+    try:
+        return http_listener(*http, files, token_file)
+    except ssl.SSLError as error:
+        raise CommandError(f"could not load the TLS certificate: {error}") from error
+    except (OSError, ValueError) as error:
+        raise CommandError(f"could not secure the HTTP port: {error}") from error
 
 
 def _page_address(listener: HttpListener, port: int) -> str:
     """How the safekeepers are told to name our status page."""
     host = f"[{listener.host}]" if ":" in listener.host else listener.host
-    return f"{'https://' if listener.ssl_context is not None else ''}{host}:{port}"
+    return f"{'https://' if listener.tls is not None else ''}{host}:{port}"
 
 
 @click.command()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 from rich.text import Text
 
 from cli.output import ExitCode, console, plain_table, print_json
 from cli.parameters import (
+    http_token,
+    http_token_option,
     json_option,
     primary_option,
     safekeepers_option,
@@ -29,6 +33,7 @@ _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 @click.command()
 @primary_option()
 @safekeepers_option
+@http_token_option
 @timeline_option
 @slot_option
 @click.option(
@@ -44,6 +49,7 @@ def check(
     primary: str,
     safekeepers: tuple[SafekeeperAddress, ...],
     safekeeper_conninfo: str,
+    http_token_file: Path | None,
     timeline: TimelineId | None,
     slot: str,
     application_name: str,
@@ -55,7 +61,9 @@ def check(
     """
     address = PrimaryAddress(primary, slot, application_name)
     found, findings = _ask_primary(address)
-    reports = inspect_safekeepers(with_conninfo(safekeepers, safekeeper_conninfo))
+    reports = inspect_safekeepers(
+        with_conninfo(safekeepers, safekeeper_conninfo), http_token(http_token_file)
+    )
     findings += check_safekeepers(reports, found, timeline)
     passed = all(finding.level is not Level.FAIL for finding in findings)
     if json:

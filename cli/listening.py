@@ -1,18 +1,23 @@
-"""Where a service listens and whom it lets in: the options that safekeepers and proposers share."""
+"""Where a service listens and what protects it: the options that safekeepers and proposers share.
+
+Law: what can be reached from other machines has TLS and asks who is there, unless --insecure is
+said. A name other than localhost counts as another machine's.
+"""
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from cli.output import CommandError
-from pgwire.auth import ScramVerifier, make_verifier
-from pgwire.errors import WireError
+from cli.output import CommandError, ExitCode
+from pgwire.tls import TlsFiles
+from telemetry.loopback import is_loopback
+
+PATH = click.Path(path_type=Path)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,39 +37,31 @@ class HostPort(click.ParamType[tuple[str, int]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """Of a listener: TLS when there is a certificate, passwords when there are verifiers."""
+class Port:
+    """One that is listened on: the option that says where, and what protects it. `lacks` names the
+    options that were not given."""
 
-    certificate: Path | None
-    key: Path | None
-    verifiers: Mapping[str, ScramVerifier] | None
-
-    @classmethod
-    def read(cls, tls_cert: Path | None, tls_key: Path | None, auth_file: Path | None) -> Access:
-        """From the values of the options. Raises click.UsageError, CommandError."""
-        if (tls_cert is None) != (tls_key is None):
-            raise click.UsageError("--tls-cert and --tls-key belong together")
-        return cls(tls_cert, tls_key, _read_verifiers(auth_file) if auth_file else None)
-
-    def accepts(self, user: str, password: str) -> bool:
-        """Whether this is a user's password. Costs as many hashes as the verifier says."""
-        wanted = (self.verifiers or {}).get(user)
-        if wanted is None:
-            return False
-        given = make_verifier(password, wanted.salt, wanted.iterations)
-        return hmac.compare_digest(given.stored_key, wanted.stored_key)
+    option: str
+    host: str
+    lacks: tuple[str, ...]
 
 
-def access_options(function: F) -> F:
-    """--tls-cert, --tls-key, --auth-file."""
-    path = click.Path(path_type=Path)
+def tls_options(function: F) -> F:
+    """--tls-cert, --tls-key, --http-token-file, --insecure."""
     options = (
-        click.option("--tls-cert", type=path, help="Certificate; demands TLS."),
-        click.option("--tls-key", type=path, help="Private key of --tls-cert."),
         click.option(
-            "--auth-file",
-            type=path,
-            help="Lines of user:SCRAM-verifier (sk safekeeper hash-password); demands a password.",
+            "--tls-cert", type=PATH, help="Certificate; demands TLS. Reread when changed."
+        ),
+        click.option("--tls-key", type=PATH, help="Private key of --tls-cert."),
+        click.option(
+            "--http-token-file",
+            type=PATH,
+            help="File with the bearer token that HTTP demands, for all but /healthz.",
+        ),
+        click.option(
+            "--insecure",
+            is_flag=True,
+            help="Listen beyond this machine without TLS, users or token.",
         ),
     )
     for option in reversed(options):
@@ -72,23 +69,35 @@ def access_options(function: F) -> F:
     return function
 
 
-def _read_verifiers(path: Path) -> dict[str, ScramVerifier]:
-    verifiers = {}
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", "") or "it is not text"
-        raise CommandError(f'could not read "{path}": {reason}') from error
-    for number, line in enumerate(lines, 1):
-        user, _, verifier = line.strip().partition(":")
-        if not user or user.startswith("#"):
-            continue
-        try:
-            verifiers[user] = ScramVerifier.parse(verifier)
-        except (ValueError, WireError) as error:
-            raise CommandError(
-                f'"{path}" line {number}: {error}',
-                "sk safekeeper hash-password USER prints such a line; so does "
-                "SELECT rolname || ':' || rolpassword FROM pg_authid.",
-            ) from error
-    return verifiers
+def tls_files(
+    tls_cert: Path | None, tls_key: Path | None, client_ca: Path | None = None
+) -> TlsFiles | None:
+    """From the values of the options. Raises click.UsageError."""
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key belong together")
+    if tls_cert is None or tls_key is None:
+        if client_ca is not None:
+            raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
+        return None
+    return TlsFiles(tls_cert, tls_key, client_ca)
+
+
+def port(option: str, host: str, protection: Mapping[str, object]) -> Port:
+    """`protection`: options that a port beyond this machine needs, and their values."""
+    return Port(option, host, tuple(name for name, value in protection.items() if value is None))
+
+
+def refuse_open_ports(ports: Sequence[Port], *, insecure: bool) -> None:
+    """Raises CommandError when one can be reached from other machines and is not protected."""
+    exposed = [p for p in ports if p.lacks and not is_loopback(p.host)]
+    if exposed and not insecure:
+        lacks = dict.fromkeys(name for p in exposed for name in p.lacks)
+        raise CommandError(
+            "; ".join(
+                f"{p.option} {p.host} can be reached from other machines, without "
+                f"{' and '.join(p.lacks)}"
+                for p in exposed
+            ),
+            f"Give {', '.join(lacks)}; or --insecure where the network itself lets nobody in.",
+            ExitCode.USAGE,
+        )

@@ -20,6 +20,7 @@ from telemetry.logs import LogFormat, configure_logs
 #: name: the module and the command in it, in the order of the help.
 COMMANDS = {
     "safekeeper": "cli.safekeeper:safekeeper",
+    "user": "cli.user:user",
     "attach": "cli.attach:attach",
     "detach": "cli.attach:detach",
     "status": "cli.status:status",

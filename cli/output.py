@@ -35,9 +35,10 @@ INSUFFICIENT_PRIVILEGE = "42501"
 
 
 class ExitCode(IntEnum):
-    """The table above; 2 is click's own."""
+    """The table above; 2 is click's own, too."""
 
     FAILED = 1
+    USAGE = 2
     BLOCKED = 3
     UNREACHABLE = 4
     FENCED = 5

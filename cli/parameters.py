@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from cli.output import CommandError
 from consensus.errors import MessageError
 from consensus.ids import TimelineId, parse_id
+from telemetry.http_token import read_http_token
 from walproposer.errors import WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_UNIT_BITS = {"B": 0, "kB": 10, "MB": 20, "GB": 30, "TB": 40}
+_SIZE = re.compile("(?P<number>[0-9]{1,12}) ?(?P<unit>B|kB|MB|GB|TB)?")
 
 
 class Dsn(click.ParamType[str]):
@@ -69,6 +76,20 @@ class TimelineName(click.ParamType[TimelineId]):
             self.fail(str(error), param, ctx)
 
 
+class ByteSize(click.ParamType[int]):
+    """`512MB`, `1GB`: a number of bytes with Postgres's units; 0 needs none."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        if isinstance(value, int):
+            return value
+        match = _SIZE.fullmatch(value.strip())
+        if match is None:
+            self.fail(f'"{value}" is no size; expected a number and kB, MB, GB or TB', param, ctx)
+        return int(match["number"]) << _UNIT_BITS[match["unit"] or "B"]
+
+
 def primary_option(*, required: bool = True) -> Callable[[F], F]:
     """--primary DSN."""
     return click.option(
@@ -101,6 +122,23 @@ def safekeepers_option(function: F) -> F:
         help="The members' addresses: HOST:PORT,HOST:PORT,...",
     )
     return safekeepers(conninfo(function))
+
+
+def http_token_option(function: F) -> F:
+    """--http-token-file, of those who read status pages."""
+    return click.option(
+        "--http-token-file",
+        type=click.Path(path_type=Path),
+        help="File with the bearer token of the HTTP ports.",
+    )(function)
+
+
+def http_token(path: Path | None) -> str:
+    """What the file holds; "" without one. Raises CommandError."""
+    try:
+        return "" if path is None else read_http_token(path)
+    except (OSError, ValueError) as error:
+        raise CommandError(f"could not read the HTTP token: {error}") from error
 
 
 def timeline_option(function: F) -> F:

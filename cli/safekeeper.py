@@ -1,22 +1,27 @@
-"""`sk safekeeper`: run one, and make the passwords it asks for."""
+"""`sk safekeeper`: run one."""
 
 from __future__ import annotations
 
-import secrets
-import sys
 from pathlib import Path
 
 import click
 
-from cli.listening import Access, HostPort, access_options
+from cli.listening import PATH, HostPort, port, refuse_open_ports, tls_files, tls_options
 from cli.output import CommandError
-from pgwire.auth import make_verifier
+from cli.parameters import ByteSize
+from safekeeper.access import AccessConfig
+from safekeeper.admission import DEFAULT_LIMITS, ConnectionLimits
 from safekeeper.config import SafekeeperConfig
+from safekeeper.replica import WAL_SENDER_TIMEOUT_SECONDS
+from safekeeper.retention import (
+    GIB,
+    MAX_SLOT_WAL_KEEP_BYTES,
+    WAL_KEEP_BYTES,
+    RetentionPolicy,
+)
 from safekeeper.service import Safekeeper
 from telemetry.status_server import ListenError
 from telemetry.stop_signal import StopSignal
-
-SALT_BYTES = 16  # as Postgres takes them: SCRAM_DEFAULT_SALT_LEN
 
 
 @click.group()
@@ -43,18 +48,82 @@ def safekeeper() -> None:
     show_default=True,
     help="Address for status, metrics and health.",
 )
-@access_options
+@click.option(
+    "--wal-keep-size",
+    type=ByteSize(),
+    default=f"{WAL_KEEP_BYTES // GIB}GB",
+    show_default=True,
+    help="WAL to keep for readers without a slot.",
+)
+@click.option(
+    "--max-slot-wal-keep-size",
+    type=ByteSize(),
+    default=f"{MAX_SLOT_WAL_KEEP_BYTES // GIB}GB",
+    show_default=True,
+    help="WAL that a slot may hold before it is lost; 0: all.",
+)
+@click.option(
+    "--wal-sender-timeout",
+    type=click.FloatRange(0),
+    default=WAL_SENDER_TIMEOUT_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a replica may be silent; 0: for ever.",
+)
+@click.option(
+    "--user-file",
+    type=PATH,
+    help="Users, roles and verifiers (sk user); demands a password. Reread when changed.",
+)
+@click.option(
+    "--tls-client-ca",
+    type=PATH,
+    help="Demands a certificate of this authority besides, in the user's name.",
+)
+@click.option(
+    "--connections-max",
+    type=click.IntRange(1),
+    metavar="N",
+    default=DEFAULT_LIMITS.connections_max,
+    show_default=True,
+    help="Connections of all users.",
+)
+@click.option(
+    "--connections-per-user-max",
+    type=click.IntRange(1),
+    metavar="N",
+    default=DEFAULT_LIMITS.connections_per_user_max,
+    show_default=True,
+    help="Connections of one user.",
+)
+@tls_options
 def run(
     id: int,
     data_dir: Path,
     listen: tuple[str, int],
     http: tuple[str, int],
+    wal_keep_size: int,
+    max_slot_wal_keep_size: int,
+    wal_sender_timeout: float,
+    user_file: Path | None,
+    tls_client_ca: Path | None,
+    connections_max: int,
+    connections_per_user_max: int,
     tls_cert: Path | None,
     tls_key: Path | None,
-    auth_file: Path | None,
+    http_token_file: Path | None,
+    insecure: bool,
 ) -> None:
     """Run one safekeeper in the foreground until SIGTERM or SIGINT."""
-    access = Access.read(tls_cert, tls_key, auth_file)
+    tls = tls_files(tls_cert, tls_key, tls_client_ca)
+    if tls_client_ca is not None and user_file is None:
+        raise click.UsageError("--tls-client-ca needs --user-file, which says what a user may do")
+    ports = [
+        port("--listen", listen[0], {"--tls-cert": tls, "--user-file": user_file}),
+        port("--http", http[0], {"--tls-cert": tls, "--http-token-file": http_token_file}),
+    ]
+    refuse_open_ports(ports, insecure=insecure)
+    limits = ConnectionLimits(connections_max, connections_per_user_max)
     config = SafekeeperConfig(
         safekeeper_id=id,
         data_dir=data_dir,
@@ -62,9 +131,10 @@ def run(
         port=listen[1],
         http_host=http[0],
         http_port=http[1],
-        tls_certificate=access.certificate,
-        tls_key=access.key,
-        verifiers=dict(access.verifiers) if access.verifiers is not None else None,
+        access=AccessConfig(tls, user_file, limits),
+        http_token_file=http_token_file,
+        retention=RetentionPolicy(wal_keep_size, max_slot_wal_keep_size),
+        wal_sender_timeout_seconds=wal_sender_timeout,
     )
     stopping = StopSignal().install()
     try:
@@ -72,22 +142,3 @@ def run(
             stopping.wait()
     except ListenError as error:
         raise CommandError(str(error), "Choose another --http.") from error
-
-
-@safekeeper.command("hash-password")
-@click.argument("user")
-def hash_password(user: str) -> None:
-    """Print the line for --auth-file that lets USER in.
-
-    The password is asked for, or read from a pipe: its first line. It is not kept anywhere; the
-    line holds a SCRAM-SHA-256 verifier, from which it cannot be had back.
-    """
-    if not user or set(user) & set(":#\n"):
-        raise click.UsageError('a user name is not empty and has no ":" and no "#"')
-    if sys.stdin.isatty():
-        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-    else:
-        password = sys.stdin.readline().rstrip("\n")
-    if not password:
-        raise CommandError("the password is empty", "Write it to stdin, as one line.")
-    click.echo(f"{user}:{make_verifier(password, secrets.token_bytes(SALT_BYTES))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +13,13 @@ from rich.text import Text
 
 from cli.cluster_view import TimelineView, timeline_views
 from cli.output import ExitCode, console, print_json
-from cli.parameters import json_option, safekeepers_option, with_conninfo
+from cli.parameters import (
+    http_token,
+    http_token_option,
+    json_option,
+    safekeepers_option,
+    with_conninfo,
+)
 from cli.status_tables import safekeepers_table, timeline_section
 from cli.verdict import Verdict, judge
 from walproposer.discovery import Discovery, discover
@@ -23,6 +30,7 @@ WATCH_SECONDS = 1.0
 
 @click.command()
 @safekeepers_option
+@http_token_option
 @click.option("--watch", is_flag=True, help="Draw it again every second, until Ctrl-C.")
 @json_option
 @click.pass_context
@@ -30,6 +38,7 @@ def status(
     context: click.Context,
     safekeepers: tuple[SafekeeperAddress, ...],
     safekeeper_conninfo: str,
+    http_token_file: Path | None,
     watch: bool,
     json: bool,
 ) -> None:
@@ -41,10 +50,11 @@ def status(
     if watch and json:
         raise click.UsageError("--watch and --json exclude each other")
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
+    token = http_token(http_token_file)
     if watch:
-        _watch(addresses)
+        _watch(addresses, token)
         return
-    discovery = discover(addresses)
+    discovery = discover(addresses, token)
     judged = [(view, judge(view)) for view in timeline_views(discovery)]
     if json:
         print_json(_as_json(discovery, judged))
@@ -59,11 +69,11 @@ def _exit_code(discovery: Discovery, judged: list[tuple[TimelineView, Verdict]])
     return 0 if all(verdict.commits_proceed for _, verdict in judged) else ExitCode.BLOCKED
 
 
-def _watch(addresses: tuple[SafekeeperAddress, ...]) -> None:
+def _watch(addresses: tuple[SafekeeperAddress, ...], token: str) -> None:
     try:
         with Live(console=console(), screen=False, auto_refresh=False) as live:
             while True:
-                discovery = discover(addresses)
+                discovery = discover(addresses, token)
                 judged = [(view, judge(view)) for view in timeline_views(discovery)]
                 live.update(_page(discovery, judged), refresh=True)
                 time.sleep(WATCH_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
@@ -10,6 +11,8 @@ from cli.cluster_view import TimelineView, timeline_views
 from cli.output import CommandError, ExitCode, console, plain_table, print_json
 from cli.parameters import (
     TimelineName,
+    http_token,
+    http_token_option,
     json_option,
     primary_option,
     safekeepers_option,
@@ -166,12 +169,18 @@ def _create(members: list[Member], primary: Primary, wanted: TimelineId | None) 
 
 @timeline.command("list")
 @safekeepers_option
+@http_token_option
 @json_option
 def list_timelines(
-    safekeepers: tuple[SafekeeperAddress, ...], safekeeper_conninfo: str, json: bool
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    http_token_file: Path | None,
+    json: bool,
 ) -> None:
     """List the timelines, one row each, with the state of every member."""
-    discovery = discover(with_conninfo(safekeepers, safekeeper_conninfo))
+    discovery = discover(
+        with_conninfo(safekeepers, safekeeper_conninfo), http_token(http_token_file)
+    )
     if not any(report.reachable for report in discovery.safekeepers):
         raise Unreachable(
             f"no safekeeper answers: {discovery.safekeepers[0].error}",
@@ -206,16 +215,20 @@ def _commit_lsn(view: TimelineView) -> Lsn:
 
 @timeline.command()
 @safekeepers_option
+@http_token_option
 @click.argument("timeline", type=TimelineName())
 @json_option
 def show(
     safekeepers: tuple[SafekeeperAddress, ...],
     safekeeper_conninfo: str,
+    http_token_file: Path | None,
     timeline: TimelineId,
     json: bool,
 ) -> None:
     """Show everything of one TIMELINE."""
-    discovery = discover(with_conninfo(safekeepers, safekeeper_conninfo))
+    discovery = discover(
+        with_conninfo(safekeepers, safekeeper_conninfo), http_token(http_token_file)
+    )
     views = [view for view in timeline_views(discovery) if view.timeline == timeline]
     if not views:
         silent = [report.error for report in discovery.safekeepers if not report.reachable]

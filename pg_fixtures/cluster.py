@@ -24,6 +24,7 @@ from pg_fixtures.postgres import Postgres
 from pg_fixtures.proposer import STREAMING_TIMEOUT, ProposerProcess
 from pg_fixtures.proxy import TcpProxy
 from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.standby import replica_conninfo
 from pg_fixtures.waiting import wait_until
 from pg_fixtures.wal_comparison import WalComparison, compare_wal
 from pgwal.lsn import Lsn
@@ -143,6 +144,10 @@ class QuorumCluster:
             arguments=self._proposer_arguments,
             env=self._env,
         )
+
+    def replica_conninfo(self, **extra: str) -> str:
+        """What a stock replica connects with to follow: any of the safekeepers."""
+        return replica_conninfo([s.address for s in self.safekeepers], **extra)
 
     # ---- positions
 

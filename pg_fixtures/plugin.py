@@ -4,6 +4,7 @@
     postgres          function  Postgres, started
     postgres_factory  function  (name, **options of Postgres) -> Postgres, started
     quorum_cluster    function  (**options of QuorumCluster) -> QuorumCluster, streaming
+    standby_factory   function  (primary, name, conninfo, **settings) -> Postgres, started
     tcp_proxy         function  (target_host, target_port) -> TcpProxy
     small_disk        function  (size_bytes) -> SmallDisk, mounted
     failing_disk      function  (only_below) -> FailingDisk
@@ -168,6 +169,20 @@ def quorum_cluster(
                 **options,
             )
             return clusters.enter_context(cluster)
+
+        yield make
+
+
+@pytest.fixture
+def standby_factory(tmp_path: Path) -> Iterator[Callable[..., Postgres]]:
+    """`standby_factory(cluster.postgres, "standby", cluster.replica_conninfo(), **settings)`."""
+    from pg_fixtures.standby import make_standby
+
+    with ExitStack() as standbys:
+
+        def make(primary: Postgres, name: str, conninfo: str, **settings: Any) -> Postgres:
+            standby = make_standby(primary, tmp_path / name, conninfo, **settings)
+            return standbys.enter_context(standby)
 
         yield make
 

@@ -48,6 +48,8 @@ from pgwire.messages import (
     RowDescription,
     Terminate,
 )
+from pgwire.startup import StartupMessage
+from pgwire.tls import ALPN, certificate_name
 from pgwire.transport import (
     PlainTransport,
     TlsTransport,
@@ -61,7 +63,6 @@ END_COPY_TIMEOUT_S = 60.0  # wal_receiver_timeout: a client that lives answers w
 COPY_BUFFER_BYTES = 1024 * 1024 + MESSAGE_BYTES_MAX  # one message at its largest, 1 MiB beside it
 
 _NONCE_BYTES = 18  # SCRAM_RAW_NONCE_LEN
-_ALPN = "postgresql"
 _TLS_HANDSHAKE_RECORD = b"\x16"
 _TIMEOUT_MIN_S = 0.001  # to a socket, zero means not to block
 
@@ -76,9 +77,14 @@ class ServerConfig:
     # of several primaries gives a function of the startup parameters, which may raise
     # ConnectionRefused.
     server_version: str | Callable[[Mapping[str, str]], str]
-    tls: ssl.SSLContext | None = None  # see server_tls_context()
+    tls: ssl.SSLContext | None = None  # see pgwire.tls
     require_tls: bool = False
+    require_certificate: bool = False  # of the client, in the user's name
     verifiers: Mapping[str, ScramVerifier] | None = None  # by user; None: trust
+    # Called with the startup parameters: before the user must prove anything, and after. Each may
+    # raise ConnectionRefused.
+    on_startup: Callable[[Mapping[str, str]], None] = lambda _: None
+    on_authenticated: Callable[[Mapping[str, str]], None] = lambda _: None
     handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S
     mock_secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
@@ -91,18 +97,10 @@ class ServerConfig:
         return ServerPolicy(
             tls_available=self.tls is not None,
             tls_required=self.require_tls,
+            certificate_required=self.require_certificate,
             verifiers=self.verifiers,
             mock_secret=self.mock_secret,
         )
-
-
-def server_tls_context(certificate_file: str, key_file: str) -> ssl.SSLContext:
-    """A context as Postgres configures it: TLS 1.2 at least, and its name in ALPN."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols([_ALPN])
-    context.load_cert_chain(certificate_file, key_file)
-    return context
 
 
 def accept_connection(sock: socket.socket, config: ServerConfig) -> Session | None:
@@ -138,6 +136,9 @@ def _shake_hands(channel: _Channel, config: ServerConfig) -> Session | None:
             message = channel.read(deadline)
             if message is None:
                 return None
+            if isinstance(message, StartupMessage):
+                config.on_startup(message.parameters)
+                handshake.certificate_name = channel.certificate_name
             channel.write(handshake.receive(message))
             if channel.connection.state is State.TLS_HANDSHAKE:
                 assert config.tls is not None
@@ -149,6 +150,7 @@ def _shake_hands(channel: _Channel, config: ServerConfig) -> Session | None:
         ) from error
     if channel.connection.state is State.CLOSED:
         return None
+    config.on_authenticated(handshake.parameters)
     status = _parameter_status(config, handshake.parameters)
     # The key is for cancelling, which we do not do.
     process_id, secret_key = secrets.randbelow(2**31), secrets.token_bytes(4)
@@ -187,6 +189,7 @@ class _Channel:
     def __init__(self, sock: socket.socket) -> None:
         self.connection = ServerConnection()
         self.transport: Transport = PlainTransport(sock)
+        self.certificate_name: str | None = None  # the client's
 
     def read(self, deadline: float | None = None) -> Message | None:
         """The client's next message; None when it has left. Raises TimeoutError, ProtocolError."""
@@ -231,9 +234,10 @@ class _Channel:
             sock.do_handshake()
         except ssl.SSLError as error:
             raise ConnectionRefused(f"could not accept TLS connection: {error.reason}") from error
-        if direct and sock.selected_alpn_protocol() != _ALPN:
+        if direct and sock.selected_alpn_protocol() != ALPN:
             # Else another protocol's client could be tricked into talking to us.
-            raise ConnectionRefused(f"direct TLS needs ALPN protocol {_ALPN!r}")
+            raise ConnectionRefused(f"direct TLS needs ALPN protocol {ALPN!r}")
+        self.certificate_name = certificate_name(sock)
         self.transport = TlsTransport(sock)
         self.connection.tls_established()
 
@@ -282,10 +286,12 @@ class Session:
             self._channel.send(EmptyQueryResponse(), ReadyForQuery())
 
     def send_rows(
-        self, columns: Sequence[Column], rows: Iterable[Sequence[Value]], tag: str
+        self, columns: Sequence[Column], rows: Iterable[Sequence[Value]], *tags: str
     ) -> None:
-        """Answer with a result, and be ready for the next command."""
-        self._channel.send(*_result(columns, rows), CommandComplete(tag), ReadyForQuery())
+        """Answer with a result, and be ready for the next command. One tag, but for
+        START_REPLICATION of a timeline that has ended: a walreceiver expects two, as Postgres
+        sends them."""
+        self._channel.send(*_result(columns, rows), *map(CommandComplete, tags), ReadyForQuery())
 
     def send_complete(self, tag: str) -> None:
         """Answer without a result, and be ready for the next command."""

@@ -38,10 +38,15 @@ from pgwire.startup import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPolicy:
-    """Whom to let in. No verifiers: whoever comes (trust); else only by SCRAM-SHA-256."""
+    """Whom to let in. No verifiers: whoever comes (trust); else only by SCRAM-SHA-256.
+
+    `certificate_required` demands a client's certificate besides, whose common name is the user's
+    (clientcert=verify-full in Postgres's pg_hba.conf).
+    """
 
     tls_available: bool = False
     tls_required: bool = False
+    certificate_required: bool = False
     verifiers: Mapping[str, ScramVerifier] | None = None
     # Makes up the salts of users that do not exist; the same for as long as possible.
     mock_secret: bytes = b""
@@ -51,11 +56,13 @@ class ServerHandshake:
     """The server's half. Over when the connection is in GREETING, or CLOSED (a CancelRequest).
 
     `parameters`: those of the startup packet and those in its `options`; empty before it came.
+    `certificate_name`: that of the client's verified certificate, set once TLS is established.
     """
 
     def __init__(self, connection: ServerConnection, policy: ServerPolicy, nonce: str) -> None:
         """`nonce`: at least 18 random bytes, in base64."""
         self.parameters: dict[str, str] = {}
+        self.certificate_name: str | None = None
         self._connection = connection
         self._policy = policy
         self._nonce = nonce
@@ -100,6 +107,8 @@ class ServerHandshake:
                 f'connection of user "{user}" is not encrypted, and this server requires TLS',
                 hint="connect with sslmode=require, or better with verify-full",
             )
+        if self._policy.certificate_required:
+            self._check_certificate(user)
         if self._policy.verifiers is None:
             return negotiated + self._connection.send(AuthenticationOk())
         verifier = self._policy.verifiers.get(user)
@@ -107,6 +116,18 @@ class ServerHandshake:
             verifier = mock_verifier(user, self._policy.mock_secret)
         self._scram = ScramServer(user, verifier, self._nonce)
         return negotiated + self._connection.send(AuthenticationSasl((MECHANISM,)))
+
+    def _check_certificate(self, user: str) -> None:
+        if self.certificate_name is None:
+            raise ConnectionRefused(
+                "connection requires a valid client certificate",
+                hint="connect with sslcert and sslkey",
+            )
+        if self.certificate_name != user:
+            raise ConnectionRefused(
+                f'certificate authentication failed for user "{user}": '
+                "the certificate is in another name"
+            )
 
     def _challenge(self, message: SaslInitialResponse) -> bytes:
         if message.mechanism != MECHANISM:

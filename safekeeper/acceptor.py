@@ -18,6 +18,7 @@ from consensus.errors import HistoryError
 from consensus.ids import NodeId
 from consensus.membership import Membership
 from consensus.messages import (
+    NO_FEEDBACK,
     PROTOCOL_VERSION,
     Append,
     AppendResponse,
@@ -37,6 +38,7 @@ from safekeeper.events import (
     CloseConnection,
     Disconnected,
     Event,
+    FeedbackChanged,
     FlushWal,
     PersistControl,
     Received,
@@ -72,6 +74,8 @@ class Acceptor:
         self._sent_commit_lsn = 0
         #: The connection that has processed Elected for the promised NodeId.
         self.streaming: int | None = None
+        #: Of the replicas here, for the primary.
+        self.feedback = NO_FEEDBACK
 
     # ---- the only mutator
 
@@ -99,6 +103,9 @@ class Acceptor:
                 if self.streaming == connection:
                     self.streaming = None
                 return self._flush()
+            case FeedbackChanged(feedback):
+                self.feedback = feedback
+                return []
 
     # ---- messages
 
@@ -326,6 +333,8 @@ class Acceptor:
             self.flush_lsn,
             self.durable_lsn,
             self.commit_lsn,
+            0,
+            self.feedback,
         )
 
     def _inactive(self, connection: int) -> Refuse:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgwire.auth import ScramVerifier
+from safekeeper.access import TRUST, AccessConfig
+from safekeeper.replica import WAL_SENDER_TIMEOUT_SECONDS
+from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class SafekeeperConfig:
-    """`verifiers` None lets everybody in who reaches the port, as trust does in pg_hba.conf."""
+    """`http_token_file` None: whoever reaches the HTTP port may read it."""
 
     safekeeper_id: int
     data_dir: Path
@@ -18,6 +20,8 @@ class SafekeeperConfig:
     port: int
     http_host: str
     http_port: int
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    verifiers: dict[str, ScramVerifier] | None = None
+    access: AccessConfig = TRUST
+    http_token_file: Path | None = None
+    retention: RetentionPolicy = DEFAULT_RETENTION
+    #: How long a replica may be silent; 0: for ever.
+    wal_sender_timeout_seconds: float = WAL_SENDER_TIMEOUT_SECONDS

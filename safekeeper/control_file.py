@@ -12,8 +12,14 @@ from safekeeper.errors import ControlFileError
 
 CONTROL_FILE_NAME = "control"
 
-#: Positions that may lag behind the truth, and never go back.
-HINTS = ("commit_lsn", "truncate_lsn", "archived_lsn", "remote_consistent_lsn")
+#: Positions that never go back, saved beside the acceptor, whose copies of them may be older.
+HINTS = (
+    "local_start_lsn",
+    "commit_lsn",
+    "truncate_lsn",
+    "archived_lsn",
+    "remote_consistent_lsn",
+)
 
 
 class ControlFile:
@@ -54,10 +60,17 @@ class ControlFile:
             durable.replace_file(self.path, encode_control_state(state))
             self.state = state
 
-    def persist_hints(self, *, commit_lsn: int, truncate_lsn: int) -> None:
-        """Save positions that may lag. Raises StorageError."""
+    def persist_hints(
+        self, *, commit_lsn: int, truncate_lsn: int, local_start_lsn: int = 0
+    ) -> None:
+        """Save positions that may lag, and where the WAL here begins. Raises StorageError."""
         with self._lock:
-            state = replace(self.state, commit_lsn=commit_lsn, truncate_lsn=truncate_lsn)
+            state = replace(
+                self.state,
+                commit_lsn=commit_lsn,
+                truncate_lsn=truncate_lsn,
+                local_start_lsn=max(local_start_lsn, self.state.local_start_lsn),
+            )
             if state != self.state:
                 durable.replace_file(self.path, encode_control_state(state))
                 self.state = state

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,12 +81,17 @@ def write_all(fd: int, data: bytes | memoryview, offset: int, path: Path) -> Non
             raise
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Atomically and durably give `path` the content `data`."""
+def replace_file(path: Path, data: bytes, *, keep_owner: bool = False) -> None:
+    """Atomically and durably give `path` the content `data`. With `keep_owner` it belongs to whom
+    it belonged, with the same mode; else to this process alone."""
     temporary = path.with_name(path.name + ".tmp")
     with storage_errors(temporary, "write"):
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
+            if keep_owner and path.exists():
+                before = path.stat()
+                os.fchown(fd, before.st_uid, before.st_gid)
+                os.fchmod(fd, stat.S_IMODE(before.st_mode))
             write_all(fd, data, 0, temporary)
             os.fsync(fd)
         finally:

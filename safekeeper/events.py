@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from consensus.messages import ProposerMessage, SafekeeperMessage
+from consensus.messages import HotStandbyFeedback, ProposerMessage, SafekeeperMessage
 from safekeeper.control_state import ControlState
 
 # ---- events
@@ -36,7 +36,14 @@ class Disconnected:
     connection: int
 
 
-Event = Received | BatchEnded | Disconnected
+@dataclass(frozen=True, slots=True)
+class FeedbackChanged:
+    """What the replicas of this safekeeper need the primary to keep; the next answers carry it."""
+
+    feedback: HotStandbyFeedback
+
+
+Event = Received | BatchEnded | Disconnected | FeedbackChanged
 
 # ---- actions
 

@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from safekeeper.data_directory import DataDirectory
+from safekeeper.status import is_in_danger
 from safekeeper.timeline import Timeline, TimelineState
 from safekeeper.timelines import Timelines
 
@@ -24,6 +25,10 @@ TIMELINE_GAUGES = {
     "sk_timeline_wal_bytes": "Size of the segments on disk",
     "sk_timeline_active": "1 when the timeline can take part, 0 when it is stopped or damaged",
     "sk_timeline_proposer_connected": "1 while a proposer streams",
+    "sk_timeline_local_start_lsn": "Position of the oldest WAL kept, in bytes",
+    "sk_timeline_replicas": "Replicas that stream now",
+    "sk_timeline_slots": "Replication slots",
+    "sk_timeline_slots_lost": "Replication slots that are lost or in danger of it",
 }
 PROCESS_GAUGES = {
     "sk_timelines_damaged": "Timelines whose control file cannot be used",
@@ -91,4 +96,8 @@ def _values(timeline: Timeline) -> dict[str, float]:
         "sk_timeline_wal_bytes": timeline.store.size_bytes(),
         "sk_timeline_active": timeline.state is TimelineState.ACTIVE,
         "sk_timeline_proposer_connected": timeline.streaming is not None,
+        "sk_timeline_local_start_lsn": timeline.control.local_start_lsn,
+        "sk_timeline_replicas": len(timeline.replicas.all()),
+        "sk_timeline_slots": len(timeline.slots.all()),
+        "sk_timeline_slots_lost": sum(is_in_danger(timeline, s) for s in timeline.slots.all()),
     }

@@ -1,107 +1,165 @@
 """START_REPLICATION: the log, from disk to a reader.
 
-A consumer gets what is committed and flushed here, never more. A donor's reader (a proposer that
-recovers or catches up another safekeeper) names its NodeId and gets everything flushed, as long as
-nobody greater was promised. Messages end at the limit, which is a record boundary, or at a page
-boundary, as a walsender's do; so a reader may use the walsender's rule to find boundaries.
+Messages end at the limit, which is a record boundary, or at a page boundary, as a walsender's do;
+so a reader may use the walsender's rule to find boundaries. Two kinds of readers: a donor's, below,
+and a replica (`replica.py`). Source: Postgres `walsender.c`, `XLogSendPhysical`.
 """
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 
 from consensus.ids import NodeId
 from pgwal.lsn import format_lsn
 from pgwal.page import WAL_PAGE_SIZE
+from pgwal.segment import format_segment_name, segno_of
 from pgwire.blocking import CopyStream
-from pgwire.errors import CopyEnd, CopyEnded
 from pgwire.replication import Keepalive, pack_xlog_data_header, postgres_time_us
 from safekeeper.errors import SafekeeperError
 from safekeeper.timeline import Timeline, TimelineState
 
-SEND_BYTES_MAX = 128 * 1024
+SEND_BYTES_MAX = 128 * 1024  # one message, as MAX_SEND_SIZE
+READ_BYTES_MAX = 1024 * 1024  # one read: finding and opening the file costs as much as 100 KiB
 KEEPALIVE_SECONDS = 1.0
 
+UNDEFINED_FILE = "58P01"
+CANNOT_CONNECT_NOW = "57P03"
 
-class WalSender:
-    """One reader. `node_id` makes it a donor's reader."""
 
-    def __init__(self, timeline: Timeline, node_id: NodeId | None) -> None:
-        self._timeline = timeline
+class WalSender(ABC):
+    """A stream that begins at `sent_lsn`, which is where the next byte comes from."""
+
+    def __init__(self, timeline: Timeline, start_lsn: int) -> None:
+        self.timeline = timeline
+        self.sent_lsn = start_lsn
+
+    @abstractmethod
+    def limit_lsn(self) -> int:
+        """How far it may be sent now. Raises SafekeeperError when the reader must be sent away."""
+
+    @abstractmethod
+    def take_answers(self, stream: CopyStream) -> None:
+        """Read what the reader has sent, without waiting for it."""
+
+    def is_over(self) -> bool:
+        """Nothing more will ever be sent."""
+        return False
+
+    def run(self, stream: CopyStream) -> None:
+        """Until it is over. Raises CopyEnded when the reader leaves, SafekeeperError when it must
+        be sent away."""
+        while not self.is_over():
+            limit_lsn = self.limit_lsn()
+            if self.sent_lsn < limit_lsn:
+                self._send(stream, limit_lsn)
+            else:
+                self._wait(stream)
+            self.take_answers(stream)
+
+    def tli_to_name(self) -> int:
+        """The timeline under whose name the reader knows its WAL."""
+        return self.timeline.control.tli_history.tli_at(self.sent_lsn)
+
+    def check_not_removed(self) -> None:
+        if self.sent_lsn < self.timeline.control.local_start_lsn:
+            raise self.removed()
+
+    def removed(self) -> SafekeeperError:
+        """In the words of Postgres, by which some clients know it."""
+        seg_size = self.timeline.control.server.wal_seg_size
+        segment = format_segment_name(
+            self.tli_to_name(), segno_of(self.sent_lsn, seg_size), seg_size
+        )
+        return SafekeeperError(
+            f"requested WAL segment {segment} has already been removed",
+            hint=f"The oldest WAL here begins at "
+            f"{format_lsn(self.timeline.control.local_start_lsn)}.",
+            sqlstate=UNDEFINED_FILE,
+        )
+
+    def _send(self, stream: CopyStream, limit_lsn: int) -> None:
+        end_lsn = self.sent_lsn + READ_BYTES_MAX
+        end_lsn = limit_lsn if end_lsn >= limit_lsn else end_lsn - end_lsn % WAL_PAGE_SIZE
+        wal = memoryview(self._read(end_lsn - self.sent_lsn))
+        while wal:
+            end_lsn = self.sent_lsn + SEND_BYTES_MAX
+            part = wal[: end_lsn - end_lsn % WAL_PAGE_SIZE - self.sent_lsn]
+            stream.send(pack_xlog_data_header(self.sent_lsn, limit_lsn, _now_us()), part)
+            self.sent_lsn += len(part)
+            wal = wal[len(part) :]
+
+    def _read(self, length: int) -> bytes:
+        """At least a byte. Raises SafekeeperError."""
+        self.check_not_removed()
+        wal = self.timeline.store.read(self.sent_lsn, length)
+        self.limit_lsn()  # a greater promise, after which the log may be cut, came before the read
+        if not wal:
+            # The file went between its finding and its opening: removed, or another one has it now.
+            self.check_not_removed()
+            wal = self.timeline.store.read(self.sent_lsn, length)
+        if not wal:
+            raise self.removed()
+        return wal
+
+    def _wait(self, stream: CopyStream) -> None:
+        """Until there is more to send, or it is time for a keepalive."""
+        sent_lsn = self.sent_lsn
+        self.timeline.watch(
+            lambda: self.limit_lsn() > sent_lsn or self.is_over(), KEEPALIVE_SECONDS
+        )
+        if self.limit_lsn() <= sent_lsn:
+            self.send_keepalive(stream)
+
+    def send_keepalive(self, stream: CopyStream, *, reply_requested: bool = False) -> None:
+        stream.send(Keepalive(self.sent_lsn, _now_us(), reply_requested).encode())
+
+
+class DonorSender(WalSender):
+    """For a proposer that recovers or catches up another safekeeper: it names its NodeId and gets
+    everything flushed, as long as nobody greater was promised."""
+
+    def __init__(self, timeline: Timeline, start_lsn: int, node_id: NodeId) -> None:
+        super().__init__(timeline, start_lsn)
         self._node_id = node_id
 
-    def run(self, stream: CopyStream, start_lsn: int) -> None:
-        """Until the reader leaves. Raises SafekeeperError when it must be sent away."""
-        sent_lsn = start_lsn
-        try:
-            while True:
-                limit_lsn = self._limit_lsn()
-                if sent_lsn >= limit_lsn:
-                    self._wait(stream, sent_lsn)
-                    continue
-                sent_lsn = self._send(stream, sent_lsn, limit_lsn)
-                _take_answers(stream)
-        except CopyEnded as ended:
-            if ended.how is CopyEnd.COPY_DONE:
-                stream.end_copy()
-
-    def check_start(self, start_lsn: int) -> None:
+    def check_start(self) -> None:
         """Before the stream begins. Raises SafekeeperError."""
-        oldest_lsn = self._timeline.control.local_start_lsn
-        if start_lsn < oldest_lsn:
-            raise SafekeeperError(
-                f"requested starting point {format_lsn(start_lsn)} is below the oldest WAL here, "
-                f"{format_lsn(oldest_lsn)}",
-                sqlstate="58P01",
-            )
-        limit_lsn = self._limit_lsn()
-        if start_lsn > limit_lsn:
-            raise SafekeeperError(
-                f"requested starting point {format_lsn(start_lsn)} is ahead of the WAL flush "
-                f"position of this server {format_lsn(limit_lsn)}",
-            )
+        self.check_not_removed()
+        check_not_ahead(self.sent_lsn, self.limit_lsn())
 
-    def _limit_lsn(self) -> int:
-        timeline = self._timeline
-        if timeline.state is not TimelineState.ACTIVE:
-            raise SafekeeperError(
-                f"timeline is {timeline.state.value}: {timeline.stopped_reason}", sqlstate="57P03"
-            )
-        positions = timeline.positions
-        if self._node_id is None:
-            return min(positions.commit_lsn, positions.flush_lsn)
-        promised = timeline.control.promised
+    def limit_lsn(self) -> int:
+        check_active(self.timeline)
+        promised = self.timeline.control.promised
         if promised != self._node_id:
             raise SafekeeperError(
                 f"log is read for {self._node_id}, but {promised} was promised", sqlstate="55000"
             )
-        return positions.flush_lsn
+        return self.timeline.positions.flush_lsn
 
-    def _send(self, stream: CopyStream, begin_lsn: int, limit_lsn: int) -> int:
-        end_lsn = begin_lsn + SEND_BYTES_MAX
-        end_lsn = limit_lsn if end_lsn >= limit_lsn else end_lsn - end_lsn % WAL_PAGE_SIZE
-        wal = self._timeline.store.read(begin_lsn, end_lsn - begin_lsn)
-        self._limit_lsn()  # a greater promise, after which the log may be cut, came before the read
-        if not wal:
-            raise SafekeeperError(
-                f"requested WAL segment at {format_lsn(begin_lsn)} has already been removed",
-                sqlstate="58P01",
-            )
-        header = pack_xlog_data_header(begin_lsn, limit_lsn, postgres_time_us(time.time_ns()))
-        stream.send(header, wal)
-        return begin_lsn + len(wal)
-
-    def _wait(self, stream: CopyStream, sent_lsn: int) -> None:
-        """Until there is more to send, or it is time for a keepalive."""
-        timeline = self._timeline
-        timeline.watch(lambda: self._limit_lsn() > sent_lsn, KEEPALIVE_SECONDS)
-        if self._limit_lsn() <= sent_lsn:
-            now_us = postgres_time_us(time.time_ns())
-            stream.send(Keepalive(sent_lsn, now_us, reply_requested=False).encode())
-            _take_answers(stream)
+    def take_answers(self, stream: CopyStream) -> None:
+        """Read, so that a closed connection is noticed; they say nothing."""
+        while stream.drain(timeout=0):
+            continue
 
 
-def _take_answers(stream: CopyStream) -> None:
-    """Status updates are read so that they do not pile up; a closed connection is noticed."""
-    while stream.drain(timeout=0):
-        continue
+def check_active(timeline: Timeline) -> None:
+    """Raises SafekeeperError (57P03)."""
+    if timeline.state is not TimelineState.ACTIVE:
+        raise SafekeeperError(
+            f"timeline is {timeline.state.value}: {timeline.stopped_reason}",
+            sqlstate=CANNOT_CONNECT_NOW,
+        )
+
+
+def check_not_ahead(start_lsn: int, limit_lsn: int) -> None:
+    """Raises SafekeeperError."""
+    if start_lsn > limit_lsn:
+        raise SafekeeperError(
+            f"requested starting point {format_lsn(start_lsn)} is ahead of the WAL flush "
+            f"position of this server {format_lsn(limit_lsn)}",
+        )
+
+
+def _now_us() -> int:
+    return postgres_time_us(time.time_ns())

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from importlib.metadata import version
 from itertools import count
@@ -17,27 +19,32 @@ from threading import Event, Lock, Thread
 import structlog
 from prometheus_client import CollectorRegistry
 
-from pgwire.auth import make_verifier
-from pgwire.blocking import ServerConfig, Session, accept_connection, server_tls_context
-from pgwire.errors import WireError
+from consensus.errors import ConsensusError
+from pgwire.blocking import ServerConfig, Session, accept_connection
+from pgwire.errors import ConnectionRefused, WireError
+from safekeeper.access import Access
 from safekeeper.config import SafekeeperConfig
 from safekeeper.data_directory import DataDirectory
 from safekeeper.errors import SafekeeperError, StorageError
 from safekeeper.metrics import FlushTimes, StateCollector
+from safekeeper.replication_server import select_timeline
+from safekeeper.server_settings import FALLBACK_VERSION, version_text
 from safekeeper.session import ClientSession
 from safekeeper.status import timeline_status
 from safekeeper.timeline import Timeline, TimelineHooks, TimelineState
 from safekeeper.timelines import Timelines
-from telemetry.status_server import HttpListener, Pages, StatusServer
+from safekeeper.wal_removal import remove_old_wal
+from telemetry.status_server import HttpListener, Pages, StatusServer, http_listener
 
 log = structlog.get_logger()
 
 HOUSEKEEPING_SECONDS = 5.0
-CLIENTS_MAX = 200
 LISTEN_BACKLOG = 64
 # A thread that wakes up with WAL in hand waits at most this long for one that computes.
 SWITCH_INTERVAL_SECONDS = 0.0005
-# How long an orderly stop waits for its clients' threads.
+# How long an orderly stop waits for replicas to get what is committed.
+REPLICAS_STOP_SECONDS = 2.0
+# How long it then waits for its clients' threads.
 STOP_TIMEOUT_SECONDS = 5.0
 
 
@@ -62,7 +69,8 @@ class Safekeeper:
         with ExitStack() as stack:
             self.data_directory = DataDirectory(config.data_dir, config.safekeeper_id)
             stack.callback(self.data_directory.close)
-            self._server_config = self._make_server_config()
+            self.access = Access(config.access)
+            self._server_config = ServerConfig(server_version=self._server_version)
             self._listener = self._listen()
             stack.callback(self._listener.close)
             registry = CollectorRegistry()
@@ -72,7 +80,7 @@ class Safekeeper:
                 wants_housekeeping=self._wake_housekeeper.set,
                 flush_seconds=flush_times.observe,
             )
-            self.timelines = Timelines(self.data_directory, hooks)
+            self.timelines = Timelines(self.data_directory, hooks, config.retention)
             stack.callback(self.timelines.close)
             registry.register(StateCollector(self.data_directory, self.timelines))
             pages = Pages(self.status, self.health, registry)
@@ -124,20 +132,13 @@ class Safekeeper:
 
     # ---- listening
 
-    def _make_server_config(self) -> ServerConfig:
-        config = self.config
-        tls = None
-        if config.tls_certificate is not None and config.tls_key is not None:
-            try:
-                tls = server_tls_context(str(config.tls_certificate), str(config.tls_key))
-            except OSError as error:
-                raise SafekeeperError(f"could not load the TLS certificate: {error}") from error
-        return ServerConfig(
-            server_version="16.0",
-            tls=tls,
-            require_tls=tls is not None,
-            verifiers=config.verifiers,
-        )
+    def _server_version(self, parameters: Mapping[str, str]) -> str:
+        """That of the primary whose WAL the client may stream: clients refuse a newer server."""
+        try:
+            timeline = select_timeline(self.timelines, parameters)
+        except (SafekeeperError, ConsensusError):
+            return FALLBACK_VERSION  # the command that needs a timeline tells the client
+        return version_text(timeline.control.server.pg_version)
 
     def _listen(self) -> socket.socket:
         config = self.config
@@ -153,50 +154,37 @@ class Safekeeper:
             ) from error
 
     def _http_listener(self) -> HttpListener:
-        verifiers = self.config.verifiers
-
-        def check_password(user: str, password: str) -> bool:
-            assert verifiers is not None
-            wanted = verifiers.get(user)
-            return wanted is not None and wanted == make_verifier(
-                password, wanted.salt, wanted.iterations
+        config = self.config
+        try:
+            return http_listener(
+                config.http_host, config.http_port, config.access.tls, config.http_token_file
             )
-
-        return HttpListener(
-            self.config.http_host,
-            self.config.http_port,
-            self._server_config.tls,
-            check_password if verifiers is not None else None,
-        )
+        except (OSError, ValueError) as error:
+            raise SafekeeperError(f"could not secure the HTTP port: {error}") from error
 
     def _accept(self) -> None:
         while not self._stopping.is_set():
+            number = next(self._numbers)
             try:
                 sock, address = self._listener.accept()
+                self.access.admission.arrive(number, sock)
             except OSError as error:
                 if self._stopping.is_set():
                     return
                 log.error("could not accept a connection", reason=error.strerror)
                 self._stopping.wait(0.1)  # out of file descriptors: some will be given back
                 continue
-            if len(self._threads) >= CLIENTS_MAX:
-                sock.close()
-                log.warning("too many clients", limit=CLIENTS_MAX)
-                continue
-            number = next(self._numbers)
-            client = f"{address[0]}:{address[1]}"
             thread = Thread(
-                target=self._serve,
-                args=(sock, client, number),
-                name=f"client-{number}",
+                target=self._serve, args=(sock, address, number), name=f"client-{number}",
                 daemon=True,
-            )
+            )  # fmt: skip
             self._threads[number] = thread
             thread.start()
 
-    def _serve(self, sock: socket.socket, client: str, number: int) -> None:
+    def _serve(self, sock: socket.socket, address: tuple[str, int], number: int) -> None:
+        host, client = address[0], f"{address[0]}:{address[1]}"
         try:
-            session = accept_connection(sock, self._server_config)
+            session = self._let_in(sock, host, number)
             if session is None:
                 return
             with session:
@@ -204,12 +192,25 @@ class Safekeeper:
                     self._sessions[number] = session
                 if not self._stopping.is_set():
                     ClientSession(self, session, number, client).run()
+        except ConnectionRefused as error:
+            log.warning("connection refused", client=client, sqlstate=error.sqlstate,
+                        reason=str(error))  # fmt: skip
         except (WireError, OSError) as error:
             log.debug("client lost", client=client, reason=str(error))
         finally:
+            self.access.admission.leave(number)
             with self._sessions_lock:
                 self._sessions.pop(number, None)
             self._threads.pop(number, None)
+
+    def _let_in(self, sock: socket.socket, host: str, number: int) -> Session | None:
+        """Through TLS and authentication. Raises WireError after telling the client why."""
+        config = self.access.server_config(self._server_config, number, host)
+        try:
+            return accept_connection(sock, config)
+        except ConnectionRefused as error:
+            self.access.admission.fail(number, host, error)
+            raise
 
     # ---- housekeeping
 
@@ -225,6 +226,7 @@ class Safekeeper:
         try:
             timeline.maybe_heal(free_bytes)
             timeline.keep_house()
+            remove_old_wal(timeline)
         except StorageError as error:
             log.warning("housekeeping failed", reason=str(error))
 
@@ -232,8 +234,18 @@ class Safekeeper:
         self._stopping.set()
         self._wake_housekeeper.set()
         self._listener.shutdown(socket.SHUT_RDWR)
+        self._let_replicas_go()
         with self._sessions_lock:
             for session in self._sessions.values():
                 session.shutdown()
         for thread in list(self._threads.values()):
             thread.join(STOP_TIMEOUT_SECONDS)
+
+    def _let_replicas_go(self) -> None:
+        """Each gets what is committed and a clean end, unless it reads too slowly."""
+        deadline = time.monotonic() + REPLICAS_STOP_SECONDS
+        timelines = self.timelines.all()
+        for timeline in timelines:
+            timeline.stop_replicas()
+        for timeline in timelines:
+            timeline.replicas.wait_gone(max(0.0, deadline - time.monotonic()))

@@ -12,19 +12,20 @@ import msgspec
 import structlog
 
 from consensus.errors import ConsensusError
-from consensus.ids import NodeId, TimelineId, parse_id
+from consensus.ids import TimelineId, parse_id
 from consensus.membership import Membership
 from consensus.messages import ServerFacts
 from pgwal.errors import WalError
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from pgwire.blocking import Session
-from pgwire.commands import OptionCommand, StartReplication, parse_command
+from pgwire.commands import OptionCommand, parse_command
 from pgwire.errors import CommandSyntaxError
 from pgwire.messages import Column
 from safekeeper.errors import SafekeeperError
 from safekeeper.receive_wal import WalReceiver
-from safekeeper.send_wal import WalSender
+from safekeeper.replica import Client
+from safekeeper.replication_server import ReplicationServer
 from safekeeper.status import timeline_status
 from safekeeper.timeline import Timeline
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-FEATURE_NOT_SUPPORTED = "0A000"
 INVALID_PARAMETER = "22023"
 
 DECIMAL_DIGITS_MAX = 20  # of 64 bits
@@ -47,9 +47,25 @@ class ClientSession:
         self._session = session
         self._number = number
         self._address = address
+        self._replication = ReplicationServer(
+            session,
+            safekeeper.timelines,
+            Client(
+                number,
+                address,
+                session.parameters.get("application_name", ""),
+                safekeeper.config.wal_sender_timeout_seconds,
+            ),
+        )
 
     def run(self) -> None:
         """Until the client leaves. OSError means that it left in the middle of an answer."""
+        try:
+            self._run()
+        finally:
+            self._replication.close()
+
+    def _run(self) -> None:
         while (text := self._session.read_command()) is not None:
             try:
                 self._execute(text)
@@ -74,9 +90,9 @@ class ClientSession:
         )
 
     def _execute(self, text: str) -> None:
-        match parse_command(text):
-            case StartReplication() as command:
-                self._start_replication(command)
+        parsed = parse_command(text)
+        self._safekeeper.access.check_command(self._session.parameters["user"], parsed)
+        match parsed:
             case OptionCommand(name, options):
                 handlers: dict[str, Callable[[Mapping[str, str]], None]] = {
                     "START_WAL_PUSH": self._start_wal_push,
@@ -89,11 +105,7 @@ class ClientSession:
                 }
                 handlers[name](options)
             case command:
-                raise SafekeeperError(
-                    f"{type(command).__name__} is not supported by this safekeeper",
-                    sqlstate=FEATURE_NOT_SUPPORTED,
-                    hint="Connect to the primary for it.",
-                )
+                self._replication.execute(command)
 
     # ---- streams
 
@@ -108,13 +120,6 @@ class ClientSession:
             receiver.run(timeline)
         finally:
             log.info("proposer left", client=self._address, reason=receiver.closed_reason or None)
-
-    def _start_replication(self, command: StartReplication) -> None:
-        timeline = self._timeline(self._session.parameters)
-        node_id = command.options.get("node_id")
-        sender = WalSender(timeline, NodeId.parse(node_id) if node_id else None)
-        sender.check_start(command.start_lsn)
-        sender.run(self._session.start_copy_both(), command.start_lsn)
 
     # ---- answers in rows
 

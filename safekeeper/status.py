@@ -6,7 +6,10 @@ from typing import Any
 
 from consensus.ids import NodeId
 from pgwal.lsn import format_lsn
+from safekeeper.retention import WalStatus, safe_wal_bytes, wal_status
+from safekeeper.slots import Slot
 from safekeeper.timeline import Timeline
+from safekeeper.wal_removal import horizon_of, log_extent
 
 
 def node_id_status(node_id: NodeId) -> dict[str, Any]:
@@ -47,4 +50,29 @@ def timeline_status(timeline: Timeline) -> dict[str, Any]:
         "last_proposer": timeline.last_proposer.describe()
         if timeline.last_proposer is not None
         else None,
+        "replicas": [replica.describe() for replica in timeline.replicas.all()],
+        "slots": [slot_status(timeline, slot) for slot in timeline.slots.all()],
+        "retention": horizon_of(timeline).describe(),
+    }
+
+
+def is_in_danger(timeline: Timeline, slot: Slot) -> bool:
+    """Its WAL is gone, or may go at any time."""
+    status = wal_status(
+        timeline.retention, log_extent(timeline), slot.restart_lsn, is_lost=slot.is_lost
+    )
+    return status in (WalStatus.UNRESERVED, WalStatus.LOST)
+
+
+def slot_status(timeline: Timeline, slot: Slot) -> dict[str, Any]:
+    """A row of pg_replication_slots."""
+    policy, extent = timeline.retention, log_extent(timeline)
+    status = wal_status(policy, extent, slot.restart_lsn, is_lost=slot.is_lost)
+    return {
+        "slot_name": slot.name,
+        "temporary": slot.is_temporary,
+        "active": slot.holder is not None,
+        "restart_lsn": format_lsn(slot.restart_lsn) if slot.restart_lsn else None,
+        "wal_status": status.value if status is not None else None,
+        "safe_wal_size": safe_wal_bytes(policy, extent, slot.restart_lsn),
     }

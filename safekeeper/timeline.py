@@ -20,7 +20,7 @@ from typing import Protocol
 import structlog
 from msgspec import Struct
 
-from consensus.messages import ProposerMessage, SafekeeperMessage
+from consensus.messages import HotStandbyFeedback, ProposerMessage, SafekeeperMessage
 from pgwal.lsn import format_lsn
 from safekeeper.acceptor import Acceptor
 from safekeeper.control_file import ControlFile
@@ -33,6 +33,7 @@ from safekeeper.events import (
     CloseConnection,
     Disconnected,
     Event,
+    FeedbackChanged,
     FlushWal,
     PersistControl,
     Received,
@@ -41,6 +42,9 @@ from safekeeper.events import (
     TruncateWal,
     WriteWal,
 )
+from safekeeper.replicas import Replicas
+from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
+from safekeeper.slots import Slots
 from safekeeper.wal_store import WalStore
 
 log = structlog.get_logger()
@@ -93,7 +97,12 @@ class Timeline:
     """Thread-safe; `positions` and `control` may be read without the lock."""
 
     def __init__(
-        self, safekeeper_id: int, directory: Path, control: ControlFile, hooks: TimelineHooks
+        self,
+        safekeeper_id: int,
+        directory: Path,
+        control: ControlFile,
+        hooks: TimelineHooks,
+        retention: RetentionPolicy = DEFAULT_RETENTION,
     ) -> None:
         self.safekeeper_id = safekeeper_id
         self.directory = directory
@@ -111,6 +120,9 @@ class Timeline:
         #: The newest one, open or not: whom to ask when nobody streams.
         self.last_proposer: ProposerConnection | None = None
         self._hinted_lsn = 0
+        self.retention = retention
+        self.slots = Slots(directory)
+        self.replicas = Replicas(self._set_feedback)
         self._load()
 
     # ---- start and stop
@@ -155,6 +167,7 @@ class Timeline:
             )
             return
         self._acceptor = Acceptor(self.safekeeper_id, control, int(end.end_lsn))
+        self._acceptor.step(FeedbackChanged(self.replicas.feedback))
         self._hinted_lsn = control.commit_lsn
         self.state = TimelineState.ACTIVE if control.active else TimelineState.CREATING
         self.stopped_reason = ""
@@ -213,6 +226,7 @@ class Timeline:
                 return
             self._run([Disconnected(0)])
             self._save_hints()
+            self.slots.save()
             self.store.close()
             self._acceptor = None
             self.state = TimelineState.STOPPED
@@ -330,6 +344,18 @@ class Timeline:
             finally:
                 self._watchers_count -= 1
 
+    # ---- replicas
+
+    def _set_feedback(self, feedback: HotStandbyFeedback) -> None:
+        with self._lock:
+            if self._acceptor is not None:
+                self._run([FeedbackChanged(feedback)])
+
+    def stop_replicas(self) -> None:
+        """Every stream to a replica ends when it has sent what is committed."""
+        self.replicas.stopping = True
+        self._notify()
+
     # ---- off the append path
 
     def keep_house(self) -> None:
@@ -340,6 +366,17 @@ class Timeline:
         self._save_hints()
         if self.positions.written_lsn > self.control.local_start_lsn or self._connections:
             self.store.prepare_next_segment()
+
+    def advance_local_start(self, lsn: int) -> None:
+        """Durably: the log here begins at `lsn`, a segment's start. Raises StorageError."""
+        positions = self.positions
+        assert lsn % self.control.server.wal_seg_size == 0
+        assert lsn <= min(positions.commit_lsn, positions.flush_lsn)
+        self._control_file.persist_hints(
+            commit_lsn=positions.commit_lsn,
+            truncate_lsn=positions.truncate_lsn,
+            local_start_lsn=lsn,
+        )
 
     def _save_hints(self) -> None:
         """What was published, and so is on disk; the acceptor may be in the middle of a step."""

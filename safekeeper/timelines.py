@@ -19,6 +19,7 @@ from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
 from safekeeper.control_state import ControlState, encode_control_state
 from safekeeper.data_directory import DataDirectory, no_such_timeline
 from safekeeper.errors import ControlFileError, StorageError, TimelineError
+from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
 from safekeeper.timeline import Timeline, TimelineHooks
 
 log = structlog.get_logger()
@@ -28,9 +29,15 @@ class Timelines:
     """Thread-safe map of the timelines. `damaged` maps a folder to why it could not be opened:
     such a timeline never votes, and the others are served all the same."""
 
-    def __init__(self, data_directory: DataDirectory, hooks: TimelineHooks) -> None:
+    def __init__(
+        self,
+        data_directory: DataDirectory,
+        hooks: TimelineHooks,
+        retention: RetentionPolicy = DEFAULT_RETENTION,
+    ) -> None:
         self.data_directory = data_directory
         self._hooks = hooks
+        self._retention = retention
         self.damaged: dict[str, str] = {}
         self._lock = Lock()
         self._timelines: dict[TimelineId, Timeline] = {}
@@ -44,7 +51,9 @@ class Timelines:
         except ControlFileError as error:
             self.damaged[folder.name] = f"{error}. {error.hint}"
             return None
-        timeline = Timeline(self.data_directory.safekeeper_id, folder, control, self._hooks)
+        timeline = Timeline(
+            self.data_directory.safekeeper_id, folder, control, self._hooks, self._retention
+        )
         self._timelines[control.state.timeline] = timeline
         return timeline
 

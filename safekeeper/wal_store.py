@@ -5,8 +5,8 @@
     wal/next-segment                 zeros, synced, waiting for its name
 
 Bytes are written in order and nowhere else; what is durable is what was flushed. The caller holds
-the timeline's lock for every method but `read` and `prepare_next_segment`. After a StorageError
-the object is not used again.
+the timeline's lock for every method but `read`, `prepare_next_segment` and `remove_below`. After a
+StorageError the object is not used again.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class WalStore:
         #: The open file takes bytes up to here: its segment's end, or a timeline switch before.
         self._file_end_lsn = 0
         self._spare_lock = Lock()
+        self._removed_below_lsn = 0
 
     # ---- after a start
 
@@ -213,6 +214,19 @@ class WalStore:
             if not spare.exists():
                 durable.create_zeroed(temporary, self.wal_seg_size)
                 durable.publish_file(temporary, spare)
+
+    def remove_below(self, lsn: int) -> None:
+        """Off the append path: remove the segments that end at or below `lsn`, oldest first. The
+        caller has made durable that the log begins there. Raises StorageError."""
+        if lsn <= self._removed_below_lsn:
+            return
+        first = segno_of(lsn, self.wal_seg_size)
+        old = sorted((n for n in self._names() if n.segno < first), key=lambda n: (n.segno, n.tli))
+        for name in old:
+            durable.remove_file(self._file(name.tli, name.segno))
+        if old:
+            durable.sync_directory(self.directory)
+        self._removed_below_lsn = lsn
 
     # ---- reading
 

@@ -7,6 +7,7 @@ a commit need not wait for it.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import socket
 from collections.abc import Callable
@@ -14,11 +15,15 @@ from typing import Any
 
 import msgspec
 import uvloop
-from aiohttp import BasicAuth, web
+from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from telemetry.status_server import HttpListener, Pages
+from pgwire.transport import prepare_socket, shut_down
+from telemetry.status_server import HTTP_CONNECTIONS_MAX, HttpListener, Pages
+
+TLS_HANDSHAKE_TIMEOUT_SECONDS = 10.0
+ACCEPT_RETRY_SECONDS = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -53,13 +58,14 @@ async def _serve(
     started: Callable[[Callable[[], None]], None],
 ) -> None:
     handlers = _Handlers(listener, pages)
-    app = web.Application(middlewares=[handlers.demand_password])
+    app = web.Application(middlewares=[handlers.demand_token])
     app.router.add_get("/status", handlers.status)
     app.router.add_get("/metrics", handlers.metrics)
     app.router.add_get("/healthz", handlers.healthz)
     runner = web.AppRunner(app, access_log=None, logger=_log, shutdown_timeout=1)
     await runner.setup()
-    await web.SockSite(runner, sock, ssl_context=listener.ssl_context).start()
+    assert runner.server is not None
+    door = asyncio.create_task(_Door(sock, listener, runner.server).keep())
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def stop() -> None:
@@ -67,7 +73,56 @@ async def _serve(
 
     started(stop)
     await stopped.wait()
+    door.cancel()
     await runner.cleanup()
+
+
+class _Door:
+    """Accepts connections, each with the certificate of its moment; the oldest one gives way.
+
+    Counted from accept() on: a client that never ends its TLS handshake holds a place, too.
+    """
+
+    def __init__(self, sock: socket.socket, listener: HttpListener, server: web.Server) -> None:
+        self._sock = sock
+        self._listener = listener
+        self._server = server
+        self._clients: list[socket.socket] = []  # the oldest one first
+        self._handshakes: set[asyncio.Task[None]] = set()
+
+    async def keep(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        self._sock.setblocking(False)
+        while True:
+            try:
+                client, _ = await loop.sock_accept(self._sock)
+            except OSError:
+                await asyncio.sleep(ACCEPT_RETRY_SECONDS)  # out of file descriptors
+                continue
+            prepare_socket(client)
+            self._make_room()
+            self._clients.append(client)
+            task = asyncio.create_task(self._let_in(client))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    def _make_room(self) -> None:
+        self._clients = [client for client in self._clients if client.fileno() >= 0]
+        if len(self._clients) >= HTTP_CONNECTIONS_MAX:
+            shut_down(self._clients.pop(0))
+
+    async def _let_in(self, client: socket.socket) -> None:
+        tls = self._listener.tls
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._server,
+                client,
+                ssl=None if tls is None else tls.current(),
+                ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_TIMEOUT_SECONDS,
+            )
+        except OSError:
+            client.close()  # it does not speak TLS, or has left
 
 
 class _Handlers:
@@ -76,17 +131,14 @@ class _Handlers:
         self._pages = pages
 
     @web.middleware
-    async def demand_password(
+    async def demand_token(
         self, request: web.Request, handler: Callable[[web.Request], Any]
     ) -> web.StreamResponse:
-        check = self._listener.check_password
-        if check is not None and request.path != "/healthz":
-            try:
-                given = BasicAuth.decode(request.headers.get("Authorization", ""))
-            except ValueError:
-                given = BasicAuth("")
-            if not check(given.login, given.password):
-                raise web.HTTPUnauthorized(headers={"WWW-Authenticate": 'Basic realm="sk"'})
+        token = self._listener.token
+        if token is not None and request.path != "/healthz":
+            given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+            if not hmac.compare_digest(given, f"Bearer {token.current()}".encode()):
+                raise web.HTTPUnauthorized(headers={"WWW-Authenticate": 'Bearer realm="sk"'})
         response: web.StreamResponse = await handler(request)
         return response
 

@@ -2,7 +2,8 @@
 
 It is served by a thread with an event loop of its own (`status_pages.py`), so that a slow reader of
 a page never delays a commit by more than the interpreter's switch interval. Loopback unless told
-otherwise; TLS and a password are optional, and `/healthz` alone is answered without the password.
+otherwise; TLS and a bearer token are optional, and `/healthz` alone is answered without the token.
+Connections are counted: beyond the limit the oldest one gives way, whatever it was about to say.
 """
 
 from __future__ import annotations
@@ -11,11 +12,18 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from pgwire.tls import TlsFiles, server_tls_context
+from telemetry.http_token import read_http_token
+from telemetry.watched_files import WatchedFiles
+
+#: A file descriptor each, and readers come one at a time.
+HTTP_CONNECTIONS_MAX = 64
 STOP_TIMEOUT_SECONDS = 10
 
 
@@ -25,12 +33,28 @@ class ListenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpListener:
-    """Where to listen, and what to demand. `check_password` None asks for none."""
+    """Where to listen, and what to demand: TLS, a token; None demands nothing."""
 
     host: str
     port: int
-    ssl_context: ssl.SSLContext | None = None
-    check_password: Callable[[str, str], bool] | None = None
+    tls: WatchedFiles[ssl.SSLContext] | None = None
+    token: WatchedFiles[str] | None = None
+
+
+def http_listener(
+    host: str, port: int, tls_files: TlsFiles | None, token_file: Path | None
+) -> HttpListener:
+    """Of these files, which are read. Browsers and scrapers are asked for no certificate.
+
+    Raises OSError, ValueError.
+    """
+    tls = token = None
+    if tls_files is not None:
+        files = TlsFiles(tls_files.certificate, tls_files.key)
+        tls = WatchedFiles(files.paths, lambda: server_tls_context(files))
+    if token_file is not None:
+        token = WatchedFiles([token_file], lambda: read_http_token(token_file))
+    return HttpListener(host, port, tls, token)
 
 
 @dataclass(frozen=True, slots=True)

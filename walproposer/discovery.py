@@ -17,7 +17,7 @@ from typing import Any
 from consensus.ids import TimelineId
 from walproposer.errors import WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.status_page import PageAddress, demands_tls, read_status_page
+from walproposer.status_page import PageAccess, PageAddress, demands_tls, read_status_page
 from walproposer.timeline_creation import Member, check_members, survey
 
 
@@ -61,14 +61,14 @@ class Discovery:
     proposers: Mapping[str, ProposerReport]
 
 
-def discover(addresses: Sequence[SafekeeperAddress]) -> Discovery:
-    """Raises Refusal when two addresses lead to one safekeeper id."""
+def discover(addresses: Sequence[SafekeeperAddress], http_token: str = "") -> Discovery:
+    """`http_token`: for their pages. Raises Refusal when two addresses lead to one safekeeper."""
     members = survey(addresses)
     check_members(members)
-    safekeepers = _reports(members)
+    safekeepers = _reports(members, http_token)
     with ThreadPoolExecutor(max(1, len(members))) as pool:
         pages = {
-            str(page): (page, member.client.address)
+            str(page): (page, PageAccess(member.client.address.conninfo, http_token))
             for member in members
             for status in member.timelines.values()
             for page in _proposer_pages(status)
@@ -77,17 +77,19 @@ def discover(addresses: Sequence[SafekeeperAddress]) -> Discovery:
         return Discovery(safekeepers, {report.http: report for report in reports})
 
 
-def inspect_safekeepers(addresses: Sequence[SafekeeperAddress]) -> tuple[SafekeeperReport, ...]:
+def inspect_safekeepers(
+    addresses: Sequence[SafekeeperAddress], http_token: str = ""
+) -> tuple[SafekeeperReport, ...]:
     """The safekeepers alone, whatever is wrong with them."""
-    return _reports(survey(addresses))
+    return _reports(survey(addresses), http_token)
 
 
-def _reports(members: Sequence[Member]) -> tuple[SafekeeperReport, ...]:
+def _reports(members: Sequence[Member], http_token: str) -> tuple[SafekeeperReport, ...]:
     with ThreadPoolExecutor(max(1, len(members))) as pool:
-        return tuple(pool.map(_report, members))
+        return tuple(pool.map(lambda member: _report(member, http_token), members))
 
 
-def _report(member: Member) -> SafekeeperReport:
+def _report(member: Member, http_token: str) -> SafekeeperReport:
     address = member.client.address
     if member.error is not None:
         return SafekeeperReport(str(address), error=str(member.error))
@@ -97,7 +99,7 @@ def _report(member: Member) -> SafekeeperReport:
         located = PageAddress.parse(member.http, address.host)
         if demands_tls(address.conninfo):  # the page of a safekeeper has the TLS of its wire
             located = PageAddress(located.host, located.port, True)
-        page = read_status_page(located, address)
+        page = read_status_page(located, PageAccess(address.conninfo, http_token))
     except WalProposerError as error:
         page_error = str(error)
     return SafekeeperReport(
@@ -128,7 +130,7 @@ def _proposer_pages(status: Mapping[str, Any]) -> Iterator[PageAddress]:
         yield PageAddress.parse(page, "")
 
 
-def _read_proposer(page: PageAddress, access: SafekeeperAddress) -> ProposerReport:
+def _read_proposer(page: PageAddress, access: PageAccess) -> ProposerReport:
     read_at = datetime.now(UTC)
     try:
         return ProposerReport(str(page), read_status_page(page, access), "", read_at)

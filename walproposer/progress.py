@@ -21,7 +21,7 @@ from walproposer.events import Action, ClosePeer, StopCatchUp
 
 # Bytes sent and not yet known to be durable at the peer. Large enough to keep a disk busy at
 # 1 GB/s over a 4 ms round trip; small enough that a stalled peer costs no more than this much.
-IN_FLIGHT_BYTES_MAX = 4 * 1024 * 1024
+IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
 
 
 class PeerState(Enum):

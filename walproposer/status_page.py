@@ -1,18 +1,16 @@
 """The status page of a safekeeper or a proposer, read over HTTP.
 
 A service names its page `host:port`, or `https://host:port`; a wildcard host means the host under
-which the service itself was reached. TLS and passwords follow the libpq settings of the safekeeper
-connections (sslmode, sslrootcert, user, passfile, ...). Law: a password is sent when the page asks
-for one, and never in clear text to another machine.
+which the service itself was reached. TLS follows the libpq settings of the safekeeper connections
+(sslmode, sslrootcert). Law: the token is sent when the page asks for it, and never in clear text to
+another machine.
 """
 
 from __future__ import annotations
 
-import base64
-import ipaddress
 import ssl
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -22,8 +20,8 @@ import msgspec
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
+from telemetry.loopback import is_loopback
 from walproposer.errors import Unreachable
-from walproposer.safekeeper_client import SafekeeperAddress
 
 TIMEOUT_SECONDS = 3.0
 BODY_BYTES_MAX = 64 * 1024 * 1024
@@ -56,16 +54,21 @@ class PageAddress:
         return f"{_HTTPS if self.encrypted else ''}{host}:{self.port}"
 
 
+@dataclass(frozen=True, slots=True)
+class PageAccess:
+    """The libpq settings that say how TLS is verified, and the token; "" when there is none."""
+
+    conninfo: str = ""
+    token: str = field(default="", repr=False)
+
+
 def demands_tls(conninfo: str) -> bool:
     """Whether these settings forbid connections without TLS."""
     return _settings(conninfo).get("sslmode") in TLS_MODES
 
 
-def read_status_page(page: PageAddress, access: SafekeeperAddress) -> dict[str, Any]:
-    """The JSON of /status. `access` is the safekeeper whose connection settings count.
-
-    Raises Unreachable.
-    """
+def read_status_page(page: PageAddress, access: PageAccess) -> dict[str, Any]:
+    """The JSON of /status. Raises Unreachable."""
     for encrypted in (False, True) if page.encrypted is None else (page.encrypted,):
         try:
             return _read(page, access, encrypted)
@@ -78,12 +81,16 @@ def read_status_page(page: PageAddress, access: SafekeeperAddress) -> dict[str, 
     raise Unreachable(f"status page {page} does not answer: {reason}") from failure
 
 
-def _read(page: PageAddress, access: SafekeeperAddress, encrypted: bool) -> dict[str, Any]:
+def _read(page: PageAddress, access: PageAccess, encrypted: bool) -> dict[str, Any]:
     code, body = _get(page, access, encrypted, {})
+    if code == HTTPStatus.UNAUTHORIZED and access.token:
+        if not encrypted and not is_loopback(page.host):
+            raise Unreachable(f"status page {page} wants the token, but has no TLS")
+        headers = {"Authorization": f"Bearer {access.token}"}
+        code, body = _get(page, access, encrypted, headers)
     if code == HTTPStatus.UNAUTHORIZED:
-        if not encrypted and not _is_loopback(page.host):
-            raise Unreachable(f"status page {page} wants a password, but has no TLS")
-        code, body = _get(page, access, encrypted, _credentials(access))
+        wanted = "another token" if access.token else "a token, give --http-token-file"
+        raise Unreachable(f"status page {page} wants {wanted}")
     if code != HTTPStatus.OK:
         raise Unreachable(f"status page {page} answers {code} {HTTPStatus(code).phrase}")
     status: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
@@ -91,7 +98,7 @@ def _read(page: PageAddress, access: SafekeeperAddress, encrypted: bool) -> dict
 
 
 def _get(
-    page: PageAddress, access: SafekeeperAddress, encrypted: bool, headers: dict[str, str]
+    page: PageAddress, access: PageAccess, encrypted: bool, headers: dict[str, str]
 ) -> tuple[int, bytes]:
     connection = (
         HTTPSConnection(
@@ -104,14 +111,6 @@ def _get(
         connection.request("GET", "/status", headers={"Connection": "close", **headers})
         response = connection.getresponse()
         return response.status, response.read(BODY_BYTES_MAX)
-
-
-def _credentials(access: SafekeeperAddress) -> dict[str, str]:
-    """libpq knows where the password is (passfile, PGPASSWORD, ...): ask a connection of its."""
-    with closing(access.connect()) as connection:
-        user, password = connection.info.user, connection.info.password
-    token = base64.b64encode(f"{user}:{password}".encode()).decode()
-    return {"Authorization": f"Basic {token}"}
 
 
 def _tls_context(conninfo: str) -> ssl.SSLContext:
@@ -137,10 +136,3 @@ def _settings(conninfo: str) -> dict[str, str]:
         if option.val is not None
     }
     return {**defaults, **{k: str(v) for k, v in conninfo_to_dict(conninfo).items()}}
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,4 +1,4 @@
-"""`sk safekeeper`: data directories and addresses that are somebody else's; passwords and TLS."""
+"""`sk safekeeper`: data directories and addresses that are somebody else's; users and TLS."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from sk_command import Done, assert_refused, assert_wrong_usage, sk, sk_json
+from sk_command import Done, assert_refused, sk, sk_json
 
 from pg_fixtures.http_status import http_get
 from pg_fixtures.ports import free_port
@@ -17,10 +17,10 @@ from pg_fixtures.postgres import Postgres
 from pg_fixtures.processes import SK, ServiceProcess
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
-from pgwire.auth import ScramVerifier, make_verifier
 
 TIMEOUT = 30.0
 PASSWORD = "correct horse"
+TOKEN = "battery-staple-0123456789"
 
 
 def run(data_dir: Path, *more: object, id: int = 1) -> Done:
@@ -79,50 +79,39 @@ def test_a_data_directory_of_another_release_or_of_somebody_else(tmp_path: Path)
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("alice:md5abc", "line 2: invalid SCRAM verifier"),
-        ("alice", "line 2: invalid SCRAM verifier"),
+        ("alice:md5abc", "line 2: expected user:role[,role]:SCRAM-SHA-256$..."),
+        ("alice:admin:md5abc", "line 2: invalid SCRAM verifier"),
+        ("alice:king:SCRAM-SHA-256$1:a$b:c", "line 2: unknown role: expected proposer, replica"),
     ],
 )
-def test_a_broken_auth_file(tmp_path: Path, line: str, sentence: str) -> None:
-    auth_file = tmp_path / "auth"
-    auth_file.write_text(f"# users\n{line}\n")
-    done = run(tmp_path / "sk", "--auth-file", auth_file)
-    assert_refused(done, 1, sentence, "sk safekeeper hash-password USER")
-    assert not (tmp_path / "sk").exists()
-    done = run(tmp_path / "sk", "--auth-file", tmp_path / "none")
-    assert_refused(done, 1, "No such file or directory")
-
-
-def test_hash_password_prints_a_line_that_lets_exactly_this_password_in() -> None:
-    done = sk("safekeeper", "hash-password", "alice", stdin=f"{PASSWORD}\nsecond line\n")
-    assert done.returncode == 0
-    assert PASSWORD not in done.stdout + done.stderr
-    user, _, text = done.stdout.strip().partition(":")
-    verifier = ScramVerifier.parse(text)
-    assert user == "alice"
-    assert make_verifier(PASSWORD, verifier.salt, verifier.iterations) == verifier
-    assert sk("safekeeper", "hash-password", "alice", stdin=f"{PASSWORD}\n").stdout != done.stdout
-    assert_refused(sk("safekeeper", "hash-password", "alice"), 1, "password is empty", "stdin")
-    assert_wrong_usage(sk("safekeeper", "hash-password", "a:b", stdin="x\n"), 'has no ":"')
+def test_a_broken_user_file(tmp_path: Path, line: str, sentence: str) -> None:
+    user_file = tmp_path / "users"
+    user_file.write_text(f"# users\n{line}\n")
+    done = run(tmp_path / "sk", "--user-file", user_file)
+    assert_refused(done, 1, sentence, f"sk user add {user_file} USER --role ROLE")
+    assert "abc" not in done.stderr
+    done = run(tmp_path / "sk", "--user-file", tmp_path / "none")
+    assert_refused(done, 1, "No such file or directory", "sk user add")
 
 
 def test_tls_and_passwords_on_every_port(
     tmp_path: Path, postgres_factory: Callable[..., Postgres]
 ) -> None:
-    """A cluster of one that lets nobody in without; `sk status` sees all of it with a passfile."""
+    """A cluster of one that lets nobody in without; `sk status` sees all of it with the secrets."""
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1", "localhost")
     authority.cert_pem.write_to_path(tmp_path / "root.pem")
     certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
-    hashed = sk("safekeeper", "hash-password", "alice", stdin=PASSWORD)
-    (tmp_path / "auth").write_text(hashed.stdout)
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    roles = ("--role", "proposer", "--role", "monitor")
+    sk("user", "add", tmp_path / "users", "alice", *roles, stdin=PASSWORD)
     passfile = tmp_path / "passfile"
     passfile.write_text(f"*:*:*:alice:{PASSWORD}\n")
     passfile.chmod(0o600)
     access = (
         *("--tls-cert", tmp_path / "cert.pem", "--tls-key", tmp_path / "key.pem"),
-        *("--auth-file", tmp_path / "auth"),
+        *("--http-token-file", tmp_path / "token"),
     )
     conninfo = f"user=alice passfile={passfile} sslmode=verify-full sslrootcert={tmp_path}/root.pem"
 
@@ -130,7 +119,7 @@ def test_tls_and_passwords_on_every_port(
     listen, http = (f"127.0.0.1:{free_port()}" for _ in range(2))
     safekeeper = ServiceProcess(
         [*SK, "safekeeper", "run", "--id", "1", "--data-dir", tmp_path / "sk",
-         "--listen", listen, "--http", http, *access],
+         "--listen", listen, "--http", http, "--user-file", tmp_path / "users", *access],
         log_path=tmp_path / "sk.log",
     )  # fmt: skip
     proposer = ProposerProcess(
@@ -139,6 +128,7 @@ def test_tls_and_passwords_on_every_port(
         log_path=tmp_path / "proposer.log",
         arguments=[*map(str, access), "--safekeeper-conninfo", conninfo],
     )
+    token = ("--http-token-file", tmp_path / "token")
     members = ("--safekeepers", listen, "--safekeeper-conninfo")
 
     with safekeeper, proposer:
@@ -147,7 +137,7 @@ def test_tls_and_passwords_on_every_port(
         proposer.start()
 
         def status() -> Done | None:
-            done = sk("status", *members, conninfo, "--json")
+            done = sk("status", *members, conninfo, *token, "--json")
             return done if done.returncode == 0 and '"OK"' in done.stdout else None
 
         found = json.loads(proposer.wait_until(status, TIMEOUT, "all to be well").stdout)
@@ -155,6 +145,9 @@ def test_tls_and_passwords_on_every_port(
         (seen,) = found["timelines"][0]["proposers"]
         assert seen["http"] == f"https://{proposer.http_address}"
         assert seen["page"]["state"] == "streaming"
+        without = sk_json("status", *members, conninfo)
+        assert "wants a token, give --http-token-file" in without["safekeepers"][0]["error"]
+        assert without["timelines"][0]["proposers"][0]["page"] is None
 
         for settings in (
             conninfo.replace("alice passfile", "bob passfile"),

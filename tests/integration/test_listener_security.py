@@ -1,12 +1,11 @@
-"""TLS and passwords on every port, and no secret where it could be read.
+"""TLS, users and tokens on every port, and no secret where it could be read.
 
 Everything is on at once in the cluster of this file: TLS with a CA of its own, SCRAM on the
-safekeepers' port, TLS and a password on all HTTP ports.
+safekeepers' port, TLS and a token on all HTTP ports.
 """
 
 from __future__ import annotations
 
-import base64
 import http.client
 import ipaddress
 import json
@@ -44,6 +43,7 @@ TIMEOUT = 60.0
 USER = "walproposer"
 PASSWORD = "correct horse battery staple"
 PRIMARY_PASSWORD = "Tr0ub4dor&3"
+TOKEN = "0123456789-open-sesame"
 UNAUTHORIZED = 401
 
 
@@ -54,7 +54,8 @@ class Secrets:
     ca: Path
     certificate: Path
     key: Path
-    auth_file: Path
+    user_file: Path
+    token_file: Path
     passfile: Path
     verifier: str
 
@@ -63,7 +64,7 @@ class Secrets:
         return [
             *("--tls-cert", str(self.certificate)),
             *("--tls-key", str(self.key)),
-            *("--auth-file", str(self.auth_file)),
+            *("--http-token-file", str(self.token_file)),
         ]
 
     def conninfo(self, **changes: str) -> str:
@@ -82,14 +83,19 @@ def secret_files(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
         ca=folder / "ca.pem",
         certificate=folder / "certificate.pem",
         key=folder / "key.pem",
-        auth_file=folder / "auth",
+        user_file=folder / "users",
+        token_file=folder / "token",
         passfile=folder / "passfile",
         verifier=verifier,
     )
     authority.cert_pem.write_to_path(str(files.ca))
     certificate.private_key_pem.write_to_path(str(files.key))
     files.certificate.write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
-    files.auth_file.write_text(f"# who may come in\n{USER}:{verifier}\n")
+    files.token_file.write_text(f"{TOKEN}\n")
+    files.user_file.write_text(
+        f"# who may come in\n{USER}:proposer:{verifier}\nreader:replica:{verifier}\n"
+        f"watcher:monitor:{verifier}\n"
+    )
     files.passfile.touch(mode=0o600)
     files.passfile.write_text(f"127.0.0.1:*:*:{USER}:{PASSWORD}\n")
     return files
@@ -99,15 +105,14 @@ def secret_files(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
 
 
 def https_get(
-    address: str, path: str, files: Secrets, password: str | None = PASSWORD
+    address: str, path: str, files: Secrets, token: str | None = TOKEN
 ) -> tuple[int, str]:
-    """GET https://`address``path`; without a password when it is None."""
+    """GET https://`address``path`; without a token when it is None."""
     context = ssl.create_default_context(cafile=files.ca)
     connection = http.client.HTTPSConnection(address, timeout=TIMEOUT, context=context)
     headers = {"Connection": "close"}
-    if password is not None:
-        token = base64.b64encode(f"{USER}:{password}".encode()).decode()
-        headers["Authorization"] = f"Basic {token}"
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
     try:
         connection.request("GET", path, headers=headers)
         response = connection.getresponse()
@@ -117,11 +122,12 @@ def https_get(
 
 
 class SecuredSafekeeper(SafekeeperProcess):
-    """Its pages are asked for over TLS, with the password."""
+    """Its pages are asked for over TLS, with the token."""
 
     def __init__(self, id: int, data_dir: Path, files: Secrets) -> None:
         self.files = files
-        super().__init__(id, data_dir, arguments=files.server_arguments)
+        users = ("--user-file", str(files.user_file))
+        super().__init__(id, data_dir, arguments=[*files.server_arguments, *users])
 
     def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
         self.wait_until(self._is_ready, timeout, "/healthz to answer 200")
@@ -209,7 +215,7 @@ def test_a_secured_cluster_commits_and_tells_no_secret(
     keys = secret_files.verifier.rpartition("$")[2].split(":")
     for where, text in seen.items():
         assert text, where
-        for secret in (PASSWORD, PRIMARY_PASSWORD, *keys, "PRIVATE KEY"):
+        for secret in (PASSWORD, PRIMARY_PASSWORD, TOKEN, *keys, "PRIVATE KEY"):
             assert secret not in text, where
     assert "Traceback" not in "".join(seen.values())
 
@@ -305,7 +311,7 @@ def test_an_attach_with_a_wrong_password_says_so(
 # ---- the HTTP ports
 
 
-def test_the_http_ports_demand_tls_and_the_password(
+def test_the_http_ports_demand_tls_and_the_token(
     secured: QuorumCluster, secret_files: Secrets
 ) -> None:
     for service in (secured.safekeepers[0], secured.proposer):
@@ -313,7 +319,8 @@ def test_the_http_ports_demand_tls_and_the_password(
         assert https_get(address, "/healthz", secret_files, None)[0] == 200
         for path in ("/status", "/metrics"):
             assert https_get(address, path, secret_files, None)[0] == UNAUTHORIZED
-            assert https_get(address, path, secret_files, "wrong")[0] == UNAUTHORIZED
+            for wrong in ("wrong", "", TOKEN[:-1], f"{TOKEN}0", TOKEN.upper(), "\u00e9"):
+                assert https_get(address, path, secret_files, wrong)[0] == UNAUTHORIZED
             assert https_get(address, path, secret_files)[0] == 200
         with pytest.raises(ConnectionError):  # no HTTP answer at all
             http_get(address, "/healthz")
@@ -352,10 +359,21 @@ def listening_defaults(
     [
         (["--tls-cert", "cert.pem"], 2, "--tls-cert and --tls-key belong together"),
         (["--tls-cert", "no.pem", "--tls-key", "no.pem"], 1, "could not load the TLS certificate"),
-        (["--auth-file", "no-such-file"], 1, 'could not read "no-such-file"'),
-        (["--auth-file", "plain"], 1, "line 2: invalid SCRAM verifier"),
+        (["--tls-client-ca", "ca.pem"], 2, "--tls-client-ca needs --tls-cert and --tls-key"),
+        (["--user-file", "no-such-file"], 1, 'user file "no-such-file": could not be read'),
+        (["--user-file", "plain"], 1, "line 2: expected user:role[,role]:SCRAM-SHA-256$"),
+        (["--http-token-file", "no-such-file"], 1, "No such file or directory"),
+        (["--http-token-file", "plain"], 1, "holds no token"),
     ],
-    ids=["half a pair", "no certificate", "no auth file", "a password in plain text"],
+    ids=[
+        "half a pair",
+        "no certificate",
+        "half client certificates",
+        "no user file",
+        "a password in plain text",
+        "no token file",
+        "no token",
+    ],
 )
 def test_a_safekeeper_that_cannot_be_secured_does_not_start(
     tmp_path: Path, arguments: list[str], exit_code: int, sentence: str

@@ -21,10 +21,11 @@ from psycopg import pq
 from psycopg.pq.abc import PGresult
 
 from pgwire.auth import make_verifier
-from pgwire.blocking import ServerConfig, Session, accept_connection, server_tls_context
+from pgwire.blocking import ServerConfig, Session, accept_connection
 from pgwire.commands import IdentifySystem, OptionCommand, Show, TimelineHistory, parse_command
 from pgwire.errors import CommandSyntaxError, CopyEnd, CopyEnded, WireError
 from pgwire.messages import INT8_OID, TEXT_OID, Column
+from pgwire.tls import TlsFiles, server_tls_context
 
 TIMEOUT_S = 10.0
 WAL_MESSAGE_BYTES = 128 * 1024  # MAX_SEND_SIZE of a walsender
@@ -152,7 +153,7 @@ def tls(authority: trustme.CA, tmp_path: Path) -> dict[str, object]:
     pem = tmp_path / "server.pem"
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(pem))
     authority.cert_pem.write_to_path(str(tmp_path / "root.crt"))
-    return {"tls": server_tls_context(str(pem), str(pem))}
+    return {"tls": server_tls_context(TlsFiles(pem, pem))}
 
 
 class Libpq:

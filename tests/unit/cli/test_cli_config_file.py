@@ -21,13 +21,13 @@ def test_tables_and_options_may_be_spelled_as_flags_or_with_underscores(tmp_path
     config = tmp_path / "sk.toml"
     config.write_text(
         'log-level = "debug"\n'
-        '[safekeeper.run]\nid = 1\ndata-dir = "/d"\nauth_file = "/a"\n'
+        '[safekeeper.run]\nid = 1\ndata-dir = "/d"\nuser_file = "/a"\n'
         '[attach]\nsafekeepers = ["a:1", "b:2"]\nconfigure = true\n'
         "[timeline.list]\njson = true\n[elect]\ntimeout = 2.5\n"
     )
     assert defaults_of(config) == {
         "log_level": "debug",
-        "safekeeper": {"run": {"id": "1", "data_dir": "/d", "auth_file": "/a"}},
+        "safekeeper": {"run": {"id": "1", "data_dir": "/d", "user_file": "/a"}},
         "attach": {"safekeepers": "a:1,b:2", "configure": True},
         "timeline": {"list": {"json": True}},
         "elect": {"timeout": "2.5"},

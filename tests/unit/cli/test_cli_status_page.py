@@ -1,4 +1,4 @@
-"""Where a status page is, and to whom a password is told."""
+"""Where a status page is, and to whom the token is told."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import pytest
 
 from walproposer import status_page
 from walproposer.errors import Unreachable
-from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.status_page import PageAddress, demands_tls, read_status_page
+from walproposer.status_page import PageAccess, PageAddress, demands_tls, read_status_page
 
-ACCESS = SafekeeperAddress("sk1", 5454)
-TOKEN = {"Authorization": "Basic secret"}
+ACCESS = PageAccess(token="secret")
+TOKEN = {"Authorization": "Bearer secret"}
 
 
 @pytest.mark.parametrize(
@@ -48,35 +47,44 @@ def test_tls_is_demanded_by_sslmode(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Page:
-    """A page that wants a password; it writes down every request."""
+    """A page that wants a token; it writes down every request."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[bool, Mapping[str, str]]] = []
 
     def get(
-        self, _: PageAddress, access: SafekeeperAddress, encrypted: bool, headers: dict[str, str]
+        self, _: PageAddress, access: PageAccess, encrypted: bool, headers: dict[str, str]
     ) -> tuple[int, bytes]:
         self.requests.append((encrypted, headers))
-        return (HTTPStatus.OK, b"{}") if headers else (HTTPStatus.UNAUTHORIZED, b"")
+        return (HTTPStatus.OK, b"{}") if headers == TOKEN else (HTTPStatus.UNAUTHORIZED, b"")
 
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> Page:
     page = Page()
     monkeypatch.setattr(status_page, "_get", page.get)
-    monkeypatch.setattr(status_page, "_credentials", lambda _: TOKEN)
     return page
 
 
-def test_a_password_is_told_over_tls_or_on_this_machine(page: Page) -> None:
+def test_the_token_is_told_over_tls_or_on_this_machine(page: Page) -> None:
     for asked in (PageAddress("10.0.0.1", 80, True), PageAddress("127.0.0.1", 80, False)):
         page.requests.clear()
         assert read_status_page(asked, ACCESS) == {}
         assert page.requests == [(asked.encrypted, {}), (asked.encrypted, TOKEN)]
 
 
-def test_a_password_is_never_told_in_clear_text_to_another_machine(page: Page) -> None:
+def test_the_token_is_never_told_in_clear_text_to_another_machine(page: Page) -> None:
     for host in ("10.0.0.1", "sk1"):
-        with pytest.raises(Unreachable, match="wants a password, but has no TLS"):
+        with pytest.raises(Unreachable, match="wants the token, but has no TLS"):
             read_status_page(PageAddress(host, 80), ACCESS)
     assert page.requests == [(False, {}), (False, {})]
+
+
+def test_who_has_no_token_or_another_one_is_told_so(page: Page) -> None:
+    for access, sentence in (
+        (PageAccess(), "wants a token, give --http-token-file"),
+        (PageAccess(token="guess"), "wants another token"),
+    ):
+        with pytest.raises(Unreachable, match=sentence):
+            read_status_page(PageAddress("127.0.0.1", 80, False), access)
+    assert "guess" not in repr(PageAccess(token="guess"))

@@ -1,0 +1,153 @@
+"""`sk user`: the file that says who may connect to a safekeeper, and what for."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from cli.listening import PATH
+from cli.output import CommandError, console, plain_table, print_json
+from cli.parameters import json_option
+from pgwire.auth import make_verifier
+from safekeeper.durable import replace_file, storage_errors
+from safekeeper.roles import Role
+from safekeeper.users import (
+    User,
+    UserFileError,
+    edit_user_file,
+    parse_users,
+    read_user_file,
+    read_users,
+)
+
+SALT_BYTES = 16  # as Postgres takes them: SCRAM_DEFAULT_SALT_LEN
+
+
+@click.group()
+def user() -> None:
+    """Add, list and remove the users of safekeepers: the lines of --user-file.
+
+    A safekeeper reads the file when it changes; no restart is needed. Copy it to all of them.
+    """
+
+
+@user.command()
+@click.argument("file", type=PATH)
+@click.argument("name", metavar="USER")
+@click.option(
+    "--role",
+    "roles",
+    type=click.Choice([role.value for role in Role]),
+    multiple=True,
+    required=True,
+    help="What for; may be given several times.",
+)
+@click.option("--replace", is_flag=True, help="Give a user that exists a new password and roles.")
+def add(file: Path, name: str, roles: tuple[str, ...], replace: bool) -> None:
+    """Add USER to FILE, which is made if it does not exist.
+
+    The password is asked for, or read from a pipe: its first line. It is not kept anywhere; the
+    file holds a SCRAM-SHA-256 verifier, from which it cannot be had back.
+    """
+    _check_name(name)
+    verifier = make_verifier(_password(), secrets.token_bytes(SALT_BYTES))
+    added = User(name, frozenset(map(Role, roles)), verifier)
+    with _locked(file):
+        text = _read(file) if file.exists() else ""
+        exists = name in _parse(file, text)
+        if exists and not replace:
+            raise CommandError(f'"{file}" has user "{name}" already', "Give --replace.")
+        _write(file, edit_user_file(text, name, added))
+    click.echo(f'{"replaced" if exists else "added"} user "{name}"', err=True)
+
+
+@user.command()
+@click.argument("file", type=PATH)
+@click.argument("name", metavar="USER")
+def remove(file: Path, name: str) -> None:
+    """Remove USER from FILE. Commands of the user are refused from then on; streams run on."""
+    with _locked(file):
+        text = _read(file)
+        if name not in _parse(file, text):
+            raise CommandError(f'"{file}" has no user "{name}"', "sk user list shows them.")
+        _write(file, edit_user_file(text, name, None))
+
+
+@user.command("list")
+@click.argument("file", type=PATH)
+@json_option
+def list_users(file: Path, json: bool) -> None:
+    """List the users in FILE and their roles."""
+    try:
+        users = read_users(file)
+    except UserFileError as error:
+        raise _unusable(file, error) from error
+    rows = {u.name: [role.value for role in Role if role in u.roles] for u in users.values()}
+    if json:
+        print_json([{"user": name, "roles": roles} for name, roles in rows.items()])
+        return
+    table = plain_table("user", "roles")
+    for name, roles in rows.items():
+        table.add_row(name, ", ".join(roles))
+    console().print(table)
+
+
+def _check_name(name: str) -> None:
+    """Before a password is asked for. Raises click.UsageError."""
+    try:
+        User.check_name(name)
+    except UserFileError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _password() -> str:
+    if sys.stdin.isatty():
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\n")
+    if not password:
+        raise CommandError("the password is empty", "Write it to stdin, as one line.")
+    return str(password)
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Two who edit at once do so one after the other: the folder is locked, as the file is
+    replaced."""
+    with storage_errors(file.parent, "open directory"):
+        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _read(file: Path) -> str:
+    try:
+        return read_user_file(file)
+    except UserFileError as error:
+        raise _unusable(file, error) from error
+
+
+def _parse(file: Path, text: str) -> dict[str, User]:
+    try:
+        return parse_users(text)
+    except UserFileError as error:
+        raise _unusable(file, error) from error
+
+
+def _write(file: Path, text: str) -> None:
+    """Whole or not at all; who may read it stays as it was, a new one is the user's alone."""
+    replace_file(file.resolve(), text.encode(), keep_owner=True)
+
+
+def _unusable(file: Path, error: UserFileError) -> CommandError:
+    return CommandError(f'user file "{file}": {error}', "Correct the file.")

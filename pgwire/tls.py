@@ -1,0 +1,50 @@
+"""The server's side of TLS: the files it is made from, and the name in a client's certificate."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+ALPN = "postgresql"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files. With `client_ca` a client must show a certificate that this authority signed."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return tuple(p for p in (self.certificate, self.key, self.client_ca) if p is not None)
+
+
+def server_tls_context(files: TlsFiles) -> ssl.SSLContext:
+    """A context as Postgres configures it: TLS 1.2 at least, its name in ALPN, no resumption.
+
+    Raises OSError (ssl.SSLError is one) when the files cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 0
+    context.set_alpn_protocols([ALPN])
+    # A passphrase nobody gave: an encrypted key is an error then, not a question on the terminal.
+    context.load_cert_chain(files.certificate, files.key, password="")
+    if files.client_ca is not None:
+        context.load_verify_locations(files.client_ca)
+        # One that is shown must be valid. That there is one is asked for later, as Postgres does:
+        # the client is told in words.
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def certificate_name(sock: ssl.SSLSocket) -> str | None:
+    """The common name in the client's certificate; None without one, or with several names."""
+    certificate = sock.getpeercert() or {}
+    subject = certificate.get("subject", ())
+    names = [str(pair[1]) for part in subject for pair in part if pair[0] == "commonName"]
+    return names[0] if len(names) == 1 else None

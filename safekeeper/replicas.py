@@ -1,0 +1,57 @@
+"""The replicas that stream a timeline from this safekeeper now, and what their queries need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Condition
+from typing import Any, Protocol
+
+from consensus.messages import NO_FEEDBACK, HotStandbyFeedback
+from consensus.standby_feedback import oldest_feedback
+
+
+class Replica(Protocol):
+    """A stream to a replica, as others see it."""
+
+    feedback: HotStandbyFeedback
+
+    def describe(self) -> dict[str, Any]: ...
+
+
+class Replicas:
+    """Thread-safe. `report` is told the combined feedback whenever it changes; it leaves with the
+    replica."""
+
+    def __init__(self, report: Callable[[HotStandbyFeedback], None]) -> None:
+        self.feedback = NO_FEEDBACK
+        #: The safekeeper shuts down: every stream ends when it has sent what there is.
+        self.stopping = False
+        self._report = report
+        self._replicas: list[Replica] = []
+        self._lock = Condition()
+
+    def all(self) -> list[Replica]:
+        return list(self._replicas)
+
+    def add(self, replica: Replica) -> None:
+        with self._lock:
+            self._replicas.append(replica)
+
+    def remove(self, replica: Replica) -> None:
+        with self._lock:
+            self._replicas.remove(replica)
+            self._lock.notify_all()
+        self.combine_feedback()
+
+    def wait_gone(self, timeout_seconds: float) -> None:
+        """Until nobody streams, or until the timeout."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._replicas, timeout_seconds)
+
+    def combine_feedback(self) -> None:
+        """A replica's feedback has changed."""
+        with self._lock:
+            combined = oldest_feedback(replica.feedback for replica in self._replicas)
+            if combined != self.feedback:
+                self.feedback = combined
+                self._report(combined)

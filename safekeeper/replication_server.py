@@ -1,0 +1,305 @@
+"""The commands of Postgres's replication protocol, for unmodified clients: a safekeeper as a
+WAL server. Answers, codes and their order are those of `walsender.c`.
+
+    IDENTIFY_SYSTEM  SHOW  TIMELINE_HISTORY  START_REPLICATION
+    CREATE_REPLICATION_SLOT  DROP_REPLICATION_SLOT  READ_REPLICATION_SLOT
+
+What needs the data files or a catalog (base backups, everything logical) is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from consensus.ids import NodeId, TimelineId, parse_id
+from pgwal.history import TimelineHistory, TimelineSwitch, history_file_name
+from pgwal.lsn import format_lsn
+from pgwire.blocking import CopyStream, Session
+from pgwire.commands import (
+    Command,
+    CreateReplicationSlot,
+    DropReplicationSlot,
+    IdentifySystem,
+    ReadReplicationSlot,
+    Show,
+    StartReplication,
+)
+from pgwire.commands import TimelineHistory as AskedHistory
+from pgwire.errors import CopyEnd, CopyEnded, ProtocolError
+from pgwire.messages import BYTEA_OID, INT4_OID, INT8_OID, TEXT_OID, Column
+from safekeeper.errors import SafekeeperError
+from safekeeper.replica import (
+    Client,
+    ReplicaSender,
+    check_timeline,
+    committed_lsn,
+    committed_tli,
+    first_lsn_of,
+    next_tli,
+)
+from safekeeper.send_wal import DonorSender, check_not_ahead
+from safekeeper.server_settings import find_setting, shown_settings
+from safekeeper.slots import Slot
+from safekeeper.timeline import Timeline
+from safekeeper.timelines import Timelines
+
+log = structlog.get_logger()
+
+FEATURE_NOT_SUPPORTED = "0A000"
+UNDEFINED_OBJECT = "42704"
+UNDEFINED_FILE = "58P01"
+INVALID_PARAMETER = "22023"
+
+# What changed in the answers from one major version of Postgres to the next.
+HISTORY_IS_TEXT_SINCE = 14
+TIMELINE_IS_INT8_SINCE = 16
+NEXT_TIMELINE = (Column("next_tli", INT8_OID), Column("next_tli_startpos"))
+
+
+def select_timeline(timelines: Timelines, parameters: Mapping[str, str]) -> Timeline:
+    """What `options=-c tenant_id=... -c timeline_id=...` names; without any, the only one there is.
+
+    A lone timeline_id belongs to the tenant of zeros. Raises SafekeeperError, ConsensusError.
+    """
+    if "timeline_id" in parameters:
+        tenant_id = parse_id(parameters.get("tenant_id", "0" * 32), "tenant id")
+        return timelines.get(
+            TimelineId(tenant_id, parse_id(parameters["timeline_id"], "timeline id"))
+        )
+    found = timelines.all()
+    if len(found) != 1:
+        raise SafekeeperError(
+            f'option "timeline_id" is missing, and this safekeeper has {len(found)} timelines',
+            sqlstate=INVALID_PARAMETER,
+            hint="Name the timeline: options='-c tenant_id=... -c timeline_id=...'",
+        )
+    return found[0]
+
+
+class ReplicationServer:
+    """Executes the commands of one session; `client.number` names the session."""
+
+    def __init__(self, session: Session, timelines: Timelines, client: Client) -> None:
+        self._session = session
+        self._timelines = timelines
+        self._client = client
+        self._used: set[Timeline] = set()
+
+    def execute(self, command: Command) -> None:
+        """Answer it. Raises SafekeeperError, ConsensusError, WalError, WireError."""
+        match command:
+            case IdentifySystem():
+                self._identify_system()
+            case Show(name):
+                self._show(name)
+            case AskedHistory(tli):
+                self._timeline_history(tli)
+            case StartReplication():
+                self._start_replication(command)
+            case CreateReplicationSlot(plugin=None):
+                self._create_slot(command)
+            case DropReplicationSlot(name, wait):
+                self._timeline().slots.drop(name, self._client.number, wait=wait)
+                self._session.send_complete("DROP_REPLICATION_SLOT")
+            case ReadReplicationSlot(name):
+                self._read_slot(name)
+            case _:
+                raise _unsupported(command)
+
+    def close(self) -> None:
+        """The session ends, and its temporary slots with it."""
+        for timeline in self._used:
+            timeline.slots.end_session(self._client.number)
+
+    def _timeline(self) -> Timeline:
+        return select_timeline(self._timelines, self._session.parameters)
+
+    # ---- questions
+
+    def _identify_system(self) -> None:
+        timeline = self._timeline()
+        lsn = committed_lsn(timeline)
+        tli = committed_tli(timeline.control.tli_history, lsn)
+        server = timeline.control.server
+        columns = (
+            Column("systemid"),
+            Column("timeline", INT8_OID if server.pg_major >= TIMELINE_IS_INT8_SINCE else INT4_OID),
+            Column("xlogpos"),
+            Column("dbname"),
+        )
+        row = (str(server.system_id), tli, format_lsn(lsn), None)
+        self._session.send_rows(columns, [row], "IDENTIFY_SYSTEM")
+
+    def _show(self, name: str) -> None:
+        application_name = self._session.parameters.get("application_name", "")
+        settings = shown_settings(self._timeline().control.server, application_name)
+        found = find_setting(settings, name)
+        if found is None:
+            raise SafekeeperError(
+                f'unrecognized configuration parameter "{name}"',
+                hint="A safekeeper knows the settings that replication needs; ask the primary.",
+                sqlstate=UNDEFINED_OBJECT,
+            )
+        own_name, value = found
+        self._session.send_rows([Column(own_name)], [(value,)], "SHOW")
+
+    def _timeline_history(self, tli: int) -> None:
+        timeline = self._timeline()
+        newest = timeline.control.tli_history
+        history = _ancestors(newest, tli)
+        if history is None or tli > committed_tli(newest, committed_lsn(timeline)):
+            raise SafekeeperError(
+                f'could not open file "pg_wal/{history_file_name(tli)}": No such file or directory',
+                sqlstate=UNDEFINED_FILE,
+            )
+        is_text = timeline.control.server.pg_major >= HISTORY_IS_TEXT_SINCE
+        columns = (Column("filename"), Column("content", TEXT_OID if is_text else BYTEA_OID))
+        row = (history_file_name(tli), history.format())
+        self._session.send_rows(columns, [row], "TIMELINE_HISTORY")
+
+    # ---- slots
+
+    def _create_slot(self, command: CreateReplicationSlot) -> None:
+        timeline = self._timeline()
+        restart_lsn = committed_lsn(timeline) if command.reserve_wal else 0
+        owner = self._client.number if command.temporary else None
+        timeline.slots.create(command.slot, restart_lsn, temporary_for=owner)
+        self._used.add(timeline)
+        log.info("slot created", slot=command.slot, client=self._client.address)
+        columns = [
+            Column(name)
+            for name in ("slot_name", "consistent_point", "snapshot_name", "output_plugin")
+        ]
+        row = (command.slot, "0/0", None, None)
+        self._session.send_rows(columns, [row], "CREATE_REPLICATION_SLOT")
+
+    def _read_slot(self, name: str) -> None:
+        """Of a slot that does not exist, nulls: not an error."""
+        timeline = self._timeline()
+        slot = timeline.slots.find(name)
+        row: tuple[str | int | None, ...] = (None, None, None)
+        if slot is not None:
+            row = ("physical", None, None)
+            if slot.restart_lsn and not slot.is_lost:
+                lsn = committed_lsn(timeline)
+                history = timeline.control.tli_history
+                tli = history.tli_at(min(slot.restart_lsn, max(lsn - 1, 0)))
+                row = ("physical", format_lsn(slot.restart_lsn), tli)
+        columns = (Column("slot_type"), Column("restart_lsn"), Column("restart_tli", INT8_OID))
+        self._session.send_rows(columns, [row], "READ_REPLICATION_SLOT")
+
+    # ---- streams
+
+    def _start_replication(self, command: StartReplication) -> None:
+        timeline = self._timeline()
+        node_id = command.options.get("node_id")
+        if node_id:
+            self._stream_to_donors_reader(timeline, command, NodeId.parse(node_id))
+            return
+        slots, slot = timeline.slots, None
+        if command.slot is not None:
+            slot = slots.acquire(command.slot, self._client.number)
+        try:
+            self._start_stream(timeline, command, slot)
+        finally:
+            if slot is not None:
+                slots.release(slot)
+
+    def _stream_to_donors_reader(
+        self, timeline: Timeline, command: StartReplication, node_id: NodeId
+    ) -> None:
+        sender = DonorSender(timeline, command.start_lsn, node_id)
+        sender.check_start()
+        stream = self._session.start_copy_both()
+        try:
+            sender.run(stream)
+        except CopyEnded as ended:
+            if ended.how is CopyEnd.COPY_DONE:
+                stream.end_copy()
+
+    def _start_stream(
+        self, timeline: Timeline, command: StartReplication, slot: Slot | None
+    ) -> None:
+        """As StartReplication(): which timeline, from where, and whether there is anything."""
+        start_lsn, history = int(command.start_lsn), timeline.control.tli_history
+        lsn = committed_lsn(timeline)
+        tli = command.timeline or committed_tli(history, lsn)
+        check_timeline(history, tli, start_lsn, lsn)
+        sender = ReplicaSender(timeline, start_lsn, tli, self._client, slot)
+        if tli != committed_tli(history, lsn) and start_lsn == history.switch_lsn_of(tli):
+            row = (next_tli(history, tli), format_lsn(start_lsn))
+            self._session.send_rows(NEXT_TIMELINE, [row], "START_STREAMING", "START_REPLICATION")
+            return
+        stream = self._session.start_copy_both()
+        check_not_ahead(start_lsn, lsn)
+        if start_lsn < first_lsn_of(history, tli, timeline.control.server.wal_seg_size):
+            raise sender.removed()
+        self._stream(sender, stream)
+
+    def _stream(self, sender: ReplicaSender, stream: CopyStream) -> None:
+        timeline, client = sender.timeline, self._client
+        log.info("replica streams", **_about(sender))
+        reason = "its timeline ended"
+        timeline.replicas.add(sender)
+        try:
+            sender.run(stream)
+            self._end_stream(sender, stream)
+        except CopyEnded as ended:
+            reason = str(ended)
+            self._end_ended(sender, stream, ended)
+        except ProtocolError as error:
+            reason = str(error)
+            self._session.send_fatal(error)
+        except SafekeeperError as error:
+            reason = str(error)
+            raise
+        finally:
+            timeline.replicas.remove(sender)
+            log.info("replica left", client=client.address, reason=reason)
+
+    def _end_stream(self, sender: ReplicaSender, stream: CopyStream) -> None:
+        """All was sent: of its timeline, or before the safekeeper shuts down."""
+        following = sender.next_timeline()
+        if following is None or sender.sent_lsn < following[1]:
+            stream.stop()
+            return
+        tli, switch_lsn = following
+        stream.end_copy(columns=NEXT_TIMELINE, rows=[(tli, format_lsn(switch_lsn))])
+
+    def _end_ended(self, sender: ReplicaSender, stream: CopyStream, ended: CopyEnded) -> None:
+        match ended.how:
+            case CopyEnd.COPY_DONE:
+                stream.end_copy()
+            case CopyEnd.COPY_FAIL:
+                self._session.send_error("57014", f"COPY from stdin failed: {ended}")
+            case CopyEnd.TERMINATE | CopyEnd.DISCONNECT:
+                self._session.shutdown()
+
+
+def _ancestors(history: TimelineHistory, tli: int) -> TimelineHistory | None:
+    """The history of `tli`, itself or one that it came from; the first of all has none."""
+    before: tuple[TimelineSwitch, ...] = tuple(e for e in history.entries if e.tli < tli)
+    is_known = tli == history.tli or any(e.tli == tli for e in history.entries)
+    return TimelineHistory(tli, before) if is_known and before else None
+
+
+def _about(sender: ReplicaSender) -> dict[str, object]:
+    return {
+        "client": sender.client.address,
+        "application_name": sender.client.application_name,
+        "start_lsn": format_lsn(sender.sent_lsn),
+        "tli": sender.tli,
+        "slot": sender.slot.name if sender.slot is not None else None,
+    }
+
+
+def _unsupported(command: Command) -> SafekeeperError:
+    name = type(command).__name__
+    return SafekeeperError(
+        f"{name} is not supported by a safekeeper: it has the WAL, but neither the data files nor "
+        "the catalogs; connect to the primary for it",
+        hint="Only physical replication is served here; take base backups from the primary.",
+        sqlstate=FEATURE_NOT_SUPPORTED,
+    )

@@ -1,0 +1,120 @@
+"""How much WAL a safekeeper keeps, and for whom. Pure.
+
+    oldest WAL ... | slots | members | wal_keep | tail | commit_lsn
+                   ^ the least of these horizons; WAL below its segment may go
+
+slots       restart_lsn of the slot that needs most, but no more than the limit for slots
+members     truncate_lsn: what a member that was away will ask another one for
+wal_keep    a configured amount, for replicas without a slot
+tail        what the next proposer compares with the primary before it leads
+
+Source of the states of a slot: Postgres `xlog.c`, `GetWALAvailability`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pgwal.lsn import format_lsn
+
+GIB = 1 << 30
+WAL_KEEP_BYTES = 1 * GIB
+# A slot that nobody uses must not fill the disk: a safekeeper without space stops acknowledging
+# commits. A standby with a slot on each of three safekeepers moves only one of them at a time.
+MAX_SLOT_WAL_KEEP_BYTES = 64 * GIB
+# The proposer compares the last segment if the log ends with it, else the last MiB.
+TAIL_SEGMENTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """What the operator configures. `max_slot_wal_keep_bytes` 0 is no limit."""
+
+    wal_keep_bytes: int = WAL_KEEP_BYTES
+    max_slot_wal_keep_bytes: int = MAX_SLOT_WAL_KEEP_BYTES
+
+
+DEFAULT_RETENTION = RetentionPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """WAL from `lsn` on is kept because of `holder`."""
+
+    lsn: int
+    holder: str
+
+    def describe(self) -> dict[str, str]:
+        return {"keep_lsn": format_lsn(self.lsn), "held_by": self.holder}
+
+
+@dataclass(frozen=True, slots=True)
+class LogExtent:
+    """What there is: from the oldest WAL to the end that is committed, and what members need."""
+
+    local_start_lsn: int
+    commit_lsn: int
+    truncate_lsn: int
+    wal_seg_size: int
+
+
+class WalStatus(Enum):
+    """`wal_status` of pg_replication_slots."""
+
+    RESERVED = "reserved"  #: within wal_keep
+    EXTENDED = "extended"  #: beyond it, held by the slot
+    UNRESERVED = "unreserved"  #: beyond the limit for slots: may go at any time, has not yet
+    LOST = "lost"  #: gone
+
+
+def wal_horizon(
+    policy: RetentionPolicy, log: LogExtent, slot: tuple[str, int] | None, damaged: bool = False
+) -> Horizon:
+    """The first byte to keep, and why; a segment's start. `slot` is the name and restart_lsn of
+    the slot that needs most; `damaged` slots might need all."""
+    if damaged:
+        return Horizon(log.local_start_lsn, "slots that cannot be read")
+    horizons = [
+        Horizon(log.commit_lsn - policy.wal_keep_bytes, "wal_keep"),
+        Horizon(log.truncate_lsn, "members"),
+        Horizon(log.commit_lsn - TAIL_SEGMENTS * log.wal_seg_size, "tail"),
+    ]
+    if slot is not None:
+        name, restart_lsn = slot
+        horizons.append(Horizon(max(restart_lsn, slot_limit_lsn(policy, log)), f"slot {name}"))
+    least = min(horizons, key=lambda horizon: horizon.lsn)
+    lsn = max(least.lsn, log.local_start_lsn)
+    return Horizon(lsn - lsn % log.wal_seg_size, least.holder)
+
+
+def slot_limit_lsn(policy: RetentionPolicy, log: LogExtent) -> int:
+    """Slots below this are beyond the limit; a segment's start."""
+    if not policy.max_slot_wal_keep_bytes:
+        return 0
+    return _segment_start(log.commit_lsn, log) - _segment_start(policy.max_slot_wal_keep_bytes, log)
+
+
+def wal_status(
+    policy: RetentionPolicy, log: LogExtent, restart_lsn: int, *, is_lost: bool
+) -> WalStatus | None:
+    """None for a slot that reserves nothing."""
+    if is_lost or 0 < restart_lsn < log.local_start_lsn:
+        return WalStatus.LOST
+    if not restart_lsn:
+        return None
+    if _segment_start(restart_lsn, log) < slot_limit_lsn(policy, log):
+        return WalStatus.UNRESERVED
+    kept_lsn = log.commit_lsn - policy.wal_keep_bytes
+    return WalStatus.RESERVED if restart_lsn >= kept_lsn else WalStatus.EXTENDED
+
+
+def safe_wal_bytes(policy: RetentionPolicy, log: LogExtent, restart_lsn: int) -> int | None:
+    """WAL that may still be written before the slot is in danger; None without a limit."""
+    if not policy.max_slot_wal_keep_bytes or not restart_lsn:
+        return None
+    return _segment_start(restart_lsn, log) - slot_limit_lsn(policy, log)
+
+
+def _segment_start(lsn: int, log: LogExtent) -> int:
+    return lsn - lsn % log.wal_seg_size

@@ -1,0 +1,93 @@
+"""Which role may run which command: one table.
+
+    proposer   asks for votes, appends WAL, reads what is not committed yet, creates timelines
+    replica    reads committed WAL, and keeps slots
+    monitor    asks for the status
+    admin      everything
+
+Law: a command that the table does not name is the admin's alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+
+from pgwire import commands
+from pgwire.commands import Command, OptionCommand, StartReplication
+from safekeeper.errors import SafekeeperError
+
+INSUFFICIENT_PRIVILEGE = "42501"
+
+
+class Role(Enum):
+    """What a user is for; it may have several."""
+
+    PROPOSER = "proposer"
+    REPLICA = "replica"
+    MONITOR = "monitor"
+    ADMIN = "admin"
+
+
+_PROPOSER = frozenset({Role.PROPOSER})
+_REPLICA = frozenset({Role.REPLICA})
+_OBSERVER = frozenset({Role.PROPOSER, Role.MONITOR})
+_ALL = frozenset(Role)
+_NOBODY: frozenset[Role] = frozenset()
+
+#: Besides ADMIN. Our own commands by their word, Postgres's by their type.
+ROLES: Mapping[str | type, frozenset[Role]] = {
+    "IDENTIFY_SAFEKEEPER": _ALL,
+    "LIST_TIMELINES": _OBSERVER,
+    "TIMELINE_STATUS": _OBSERVER,
+    "START_WAL_PUSH": _PROPOSER,
+    "CREATE_TIMELINE": _PROPOSER,
+    "ACTIVATE_TIMELINE": _PROPOSER,
+    "DELETE_TIMELINE": _NOBODY,
+    commands.IdentifySystem: _REPLICA,
+    commands.Show: _REPLICA,
+    commands.TimelineHistory: _REPLICA,
+    commands.StartReplication: _REPLICA,
+    commands.CreateReplicationSlot: _REPLICA,
+    commands.DropReplicationSlot: _REPLICA,
+    commands.ReadReplicationSlot: _REPLICA,
+    commands.AlterReplicationSlot: _REPLICA,
+    # Not supported: a replica is told so, and where to go instead.
+    commands.StartLogicalReplication: _REPLICA,
+    commands.BaseBackup: _REPLICA,
+    commands.UploadManifest: _REPLICA,
+}
+
+
+def roles_for(command: Command) -> frozenset[Role]:
+    """Those that may run it."""
+    match command:
+        case StartReplication(options={"node_id": _}):
+            roles = _PROPOSER  # a donor's reader gets WAL that is not committed yet
+        case OptionCommand("DELETE_TIMELINE", {"unfinished": "true"}):
+            roles = _PROPOSER  # what is left of a creation that failed
+        case OptionCommand(name):
+            roles = ROLES.get(name, _NOBODY)
+        case _:
+            roles = ROLES.get(type(command), _NOBODY)
+    return roles | {Role.ADMIN}
+
+
+def check_role(user: str, roles: frozenset[Role], command: Command) -> None:
+    """Raises SafekeeperError (42501) unless one of the user's roles may run it."""
+    wanted = roles_for(command)
+    if not roles & wanted:
+        names = " or ".join(role.value for role in Role if role in wanted)
+        raise SafekeeperError(
+            f'permission denied for user "{user}": {_word(command)} needs the role {names}',
+            sqlstate=INSUFFICIENT_PRIVILEGE,
+            hint="Connect as another user, or give this one the role with sk user add --replace.",
+        )
+
+
+def _word(command: Command) -> str:
+    """As it is written: START_REPLICATION."""
+    if isinstance(command, OptionCommand):
+        return command.name
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", type(command).__name__).upper()

@@ -1,0 +1,55 @@
+"""Removing WAL that nobody needs, and saying who needs what is kept. Off the append path.
+
+Law: nothing is removed before the disk says that it is not needed: slots are saved first, then
+those that are lost, then where the WAL begins (the control file), and only then files go.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from pgwal.lsn import format_lsn
+from safekeeper.retention import Horizon, LogExtent, wal_horizon
+from safekeeper.timeline import Timeline, TimelineState
+
+log = structlog.get_logger()
+
+
+def log_extent(timeline: Timeline) -> LogExtent:
+    positions, control = timeline.positions, timeline.control
+    return LogExtent(
+        local_start_lsn=control.local_start_lsn,
+        commit_lsn=min(positions.commit_lsn, positions.flush_lsn),
+        truncate_lsn=positions.truncate_lsn,
+        wal_seg_size=control.server.wal_seg_size,
+    )
+
+
+def horizon_of(timeline: Timeline) -> Horizon:
+    """Which WAL is kept, and because of whom."""
+    oldest = timeline.slots.oldest()
+    return wal_horizon(
+        timeline.retention,
+        log_extent(timeline),
+        (oldest.name, oldest.restart_lsn) if oldest is not None else None,
+        damaged=timeline.slots.damaged is not None,
+    )
+
+
+def remove_old_wal(timeline: Timeline) -> None:
+    """Raises StorageError."""
+    if timeline.state is not TimelineState.ACTIVE:
+        return
+    # First what it says, then the saving: a position that moves meanwhile only moves up.
+    horizon = horizon_of(timeline)
+    timeline.slots.save()
+    if horizon.lsn > timeline.control.local_start_lsn:
+        timeline.slots.lose_below(horizon.lsn)
+        timeline.advance_local_start(horizon.lsn)
+        log.info(
+            "WAL removed",
+            timeline=str(timeline.control.timeline),
+            below=format_lsn(horizon.lsn),
+            held_by=horizon.holder,
+        )
+    timeline.store.remove_below(timeline.control.local_start_lsn)

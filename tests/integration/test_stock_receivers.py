@@ -1,0 +1,69 @@
+"""pg_receivewal of every Postgres here, straight from a safekeeper: its files are the primary's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stock_clients import TIMEOUT, WalReceiverProcess, assert_files_equal, finish_segment
+
+from pg_fixtures.binaries import PostgresBinaries, all_postgres
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.standby import replica_conninfo
+from pg_fixtures.waiting import wait_until
+
+SEG_SIZE = 1 << 20
+FILL = "SELECT pg_logical_emit_message(true, 'fill', repeat(md5(i::text), 30000)) FROM {} i"
+
+every_postgres = pytest.mark.parametrize(
+    "pg_binaries", all_postgres(), ids=lambda b: f"Postgres {b.version}", indirect=True
+)
+
+
+def slots_of(safekeeper: SafekeeperProcess) -> dict[str, dict[str, object]]:
+    timeline = safekeeper.timeline()
+    assert timeline is not None
+    return {slot["slot_name"]: slot for slot in timeline["slots"]}
+
+
+@every_postgres
+def test_receivewal(
+    quorum_cluster: Callable[..., QuorumCluster], pg_binaries: PostgresBinaries, tmp_path: Path
+) -> None:
+    """Three ways to receive, from three safekeepers, each ended and resumed; nothing is missing."""
+    cluster = quorum_cluster(wal_seg_size=SEG_SIZE, settings={"wal_keep_size": "256MB"})
+    primary, first = cluster.postgres, cluster.safekeepers[0]
+
+    def receiver(name: str, safekeeper: SafekeeperProcess, *options: str) -> WalReceiverProcess:
+        conninfo = replica_conninfo([safekeeper.address])
+        return WalReceiverProcess(pg_binaries, tmp_path / name, conninfo, *options)
+
+    slot = receiver("slot", first, "--slot=archive", "--synchronous")
+    assert "creating replication slot" in slot.run_once("--create-slot")
+    slot.run_once("--create-slot", "--if-not-exists")
+    receivers = [
+        receiver("plain", cluster.safekeepers[1]),
+        slot,
+        receiver("compressed", cluster.safekeepers[2], "--compress=gzip"),
+    ]
+    for half in ("range(1, 4)", "range(4, 7)"):
+        names = []
+        for process in receivers:
+            process.start()
+            process.wait_until(
+                lambda process=process: "starting log streaming" in process.log_text(), TIMEOUT, ""
+            )
+        numbers = f"generate_series({', '.join(map(str, (eval(half)[0], eval(half)[-1])))})"
+        primary.execute(FILL.format(numbers))
+        names.append(finish_segment(primary))
+        for process in receivers:
+            process.wait_segment(names[-1])
+            process.interrupt()
+            assert_files_equal(process, primary.pg_wal, at_least=3)
+    assert all(len(process.segments()) >= 6 for process in receivers)
+    wait_until(lambda: not slots_of(first)["archive"]["active"], TIMEOUT, "the slot to be free")
+    assert slots_of(first)["archive"]["wal_status"] == "reserved"
+    slot.run_once("--drop-slot")
+    assert slots_of(first) == {}

@@ -1,0 +1,114 @@
+"""Old WAL goes, slots hold it until their limit, and a member that was away gets what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from replication_client import ReplicationClient, ServerError
+
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.standby import replica_conninfo
+from pg_fixtures.waiting import wait_until
+from pgwal.lsn import Lsn
+
+TIMEOUT = 60.0
+MB = 1 << 20
+FILL = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', {} << 20))"
+
+
+def timeline_of(safekeeper: SafekeeperProcess) -> dict[str, Any]:
+    timeline = safekeeper.timeline()
+    assert timeline is not None
+    return timeline
+
+
+def wait_held_by(safekeeper: SafekeeperProcess, holder: str, wal_bytes_max: int) -> dict[str, Any]:
+    """Return its status when nobody else holds WAL, and the rest has gone."""
+
+    def is_so() -> dict[str, Any] | None:
+        status = timeline_of(safekeeper)
+        done = status["retention"]["held_by"] == holder and status["wal_bytes"] <= wal_bytes_max
+        return status if done else None
+
+    return wait_until(is_so, TIMEOUT, f"WAL to be held by {holder}")
+
+
+def sqlstate_of_start(safekeeper: SafekeeperProcess, command: str) -> tuple[str, str]:
+    with ReplicationClient(replica_conninfo([safekeeper.address])) as client:
+        try:
+            client.start(command)
+            while client.receive() is not None:
+                continue
+            client.results()
+        except ServerError as error:
+            return error.sqlstate, error.message
+    raise AssertionError("it streams")
+
+
+def test_what_is_kept_and_for_whom(quorum_cluster: Callable[..., QuorumCluster]) -> None:
+    cluster = quorum_cluster(
+        wal_seg_size=MB,
+        safekeeper_arguments=["--wal-keep-size=4MB", "--max-slot-wal-keep-size=16MB"],
+    )
+    primary, (first, second, third) = cluster.postgres, cluster.safekeepers
+    start_lsn = timeline_of(first)["start_lsn"]
+    with ReplicationClient(replica_conninfo([first.address])) as client:
+        client.command("CREATE_REPLICATION_SLOT archive PHYSICAL RESERVE_WAL")
+    primary.execute(FILL.format(8))
+    wait_held_by(second, "wal_keep", 6 * MB)
+    held = wait_held_by(first, "slot archive", 12 * MB)
+    assert held["local_start_lsn"] <= held["slots"][0]["restart_lsn"]
+    assert held["slots"][0]["wal_status"] == "extended"
+    assert 0 < held["slots"][0]["safe_wal_size"] < 16 * MB
+    sqlstate, words = sqlstate_of_start(second, f"START_REPLICATION {start_lsn}")
+    assert (sqlstate, "has already been removed" in words) == ("58P01", True)
+
+    third.kill()
+    primary.execute(FILL.format(16))
+    assert wait_held_by(second, "members", 64 * MB)["wal_bytes"] >= 16 * MB
+    third.start()
+    wait_held_by(second, "wal_keep", 6 * MB)
+    wait_held_by(third, "wal_keep", 6 * MB)
+
+    lost = wait_held_by(first, "wal_keep", 6 * MB)
+    assert lost["slots"][0]["wal_status"] == "lost"
+    assert "replication slot lost" in first.log_text()
+    command = f"START_REPLICATION SLOT archive {lost['commit_lsn']}"
+    assert sqlstate_of_start(first, command)[0] == "55000"
+
+    for safekeeper in cluster.safekeepers:  # the proposer compares its tail with what is left
+        safekeeper.restart()
+    cluster.proposer.kill()
+    cluster.start()
+    primary.execute(FILL.format(1))
+    cluster.wait_flushed(primary.flush_lsn())
+    assert timeline_of(first)["slots"][0]["wal_status"] == "lost"
+    for safekeeper in cluster.safekeepers:
+        assert "Traceback" not in safekeeper.log_text()
+        assert Lsn.parse(timeline_of(safekeeper)["local_start_lsn"]) > Lsn.parse(start_lsn)
+
+
+def test_slots_that_cannot_be_read_hold_all_wal(
+    quorum_cluster: Callable[..., QuorumCluster],
+) -> None:
+    cluster = quorum_cluster(wal_seg_size=MB, safekeeper_arguments=["--wal-keep-size=4MB"])
+    keeper = cluster.safekeepers[0]
+    conninfo = replica_conninfo([keeper.address])
+    with ReplicationClient(conninfo) as client:
+        client.command("CREATE_REPLICATION_SLOT archive PHYSICAL")
+    keeper.kill()
+    (slots_file,) = keeper.data_dir.glob("timelines/*/slots")
+    slots_file.write_bytes(slots_file.read_bytes()[:-1])
+    cluster.start()
+    cluster.postgres.execute(FILL.format(8))
+    wait_held_by(cluster.safekeepers[1], "wal_keep", 6 * MB)
+    assert wait_held_by(keeper, "slots that cannot be read", 64 * MB)["wal_bytes"] >= 8 * MB
+    with (
+        ReplicationClient(conninfo) as client,
+        pytest.raises(ServerError, match="slots file") as error,
+    ):
+        client.command("READ_REPLICATION_SLOT archive")
+    assert error.value.sqlstate == "XX001"

@@ -1,0 +1,322 @@
+"""One safekeeper, asked by real libpq: roles, client certificates, reloads, limits."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import trustme
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+from sk_command import assert_refused, sk
+
+from cli.output import ExitCode
+from pg_fixtures.processes import SK, ServiceProcess
+from pg_fixtures.safekeeper import READY_TIMEOUT, SafekeeperProcess
+from pg_fixtures.waiting import wait_until
+from pgwire.auth import make_verifier
+from safekeeper.admission import DEFAULT_LIMITS
+
+TIMEOUT = 30.0
+PASSWORD = "correct horse"
+TOKEN = "0123456789-open-sesame"
+VERIFIER = str(make_verifier(PASSWORD, b"0123456789abcdef", 4))
+USERS = {"pusher": "proposer", "reader": "replica", "watcher": "monitor", "root": "admin"}
+COMMANDS = {
+    "START_WAL_PUSH": {"pusher", "root"},
+    "CREATE_TIMELINE": {"pusher", "root"},
+    "START_REPLICATION 0/1000000 (node_id '1/00000000000000000000000000000000')": {
+        "pusher",
+        "root",
+    },
+    "DELETE_TIMELINE (tenant_id 'x')": {"root"},
+    "START_REPLICATION 0/1000000": {"reader", "root"},
+    "IDENTIFY_SYSTEM": {"reader", "root"},
+    "BASE_BACKUP": {"reader", "root"},
+    "LIST_TIMELINES": {"pusher", "watcher", "root"},
+    "IDENTIFY_SAFEKEEPER": set(USERS),
+}
+
+
+class Folder:
+    """The files of one installation; they can be changed while it runs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.authority = trustme.CA()
+        self.authority.cert_pem.write_to_path(str(path / "ca.pem"))
+        self.write_certificate(self.authority)
+        self.write_users()
+        (path / "token").write_text(TOKEN)
+
+    def write_certificate(self, authority: trustme.CA) -> None:
+        issued = authority.issue_cert("127.0.0.1", "localhost")
+        issued.private_key_pem.write_to_path(str(self.path / "key.pem"))
+        issued.cert_chain_pems[0].write_to_path(str(self.path / "cert.pem"))
+
+    def write_users(self, users: dict[str, str] = USERS) -> None:
+        lines = [f"{user}:{role}:{VERIFIER}\n" for user, role in users.items()]
+        replacement = self.path / "users.new"
+        replacement.write_text("".join(lines))
+        replacement.rename(self.path / "users")
+
+    def client_certificate(self, name: str, authority: trustme.CA | None = None) -> dict[str, str]:
+        """The libpq settings that show a certificate in this name."""
+        issued = (authority or self.authority).issue_cert(f"{name}@x", common_name=name)
+        key, cert = self.path / f"{name}.key", self.path / f"{name}.crt"
+        issued.private_key_pem.write_to_path(str(key))
+        issued.cert_chain_pems[0].write_to_path(str(cert))
+        key.chmod(0o600)
+        return {"sslkey": str(key), "sslcert": str(cert)}
+
+    @property
+    def arguments(self) -> list[str]:
+        path = self.path
+        return [
+            *("--tls-cert", f"{path}/cert.pem", "--tls-key", f"{path}/key.pem"),
+            *("--user-file", f"{path}/users", "--http-token-file", f"{path}/token"),
+        ]
+
+
+class Keeper(SafekeeperProcess):
+    """Secured; `connect` is libpq's."""
+
+    def __init__(self, folder: Folder, *more: str) -> None:
+        super().__init__(1, folder.path / "data", arguments=[*folder.arguments, *more])
+        self.folder = folder
+
+    def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
+        self.wait_until(lambda: "safekeeper started" in self.log_text(), timeout, "its start")
+
+    def connect(self, user: str, password: str = PASSWORD, **more: str) -> psycopg.Connection:
+        host, _, port = self.address.rpartition(":")
+        settings = {
+            **dict(host=host, port=port, user=user, password=password, dbname="replication"),
+            **dict(replication="true", sslmode="verify-full", gssencmode="disable"),
+            "sslrootcert": str(self.folder.path / "ca.pem"),
+            **more,
+        }
+        return psycopg.connect(make_conninfo("", **settings), autocommit=True)
+
+    def sqlstate(self, user: str, command: str) -> str:
+        """Of the answer to one command; "" when it was no error."""
+        with closing(self.connect(user)) as connection:
+            result = connection.pgconn.exec_(command.encode())
+            if result.status != pq.ExecStatus.FATAL_ERROR:
+                return ""
+            return (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+
+    def refusal(self, user: str, **more: str) -> str:
+        """Why a connection is refused; "" when it is not."""
+        try:
+            self.connect(user, **more).close()
+        except psycopg.OperationalError as error:
+            return str(error)
+        return ""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+@pytest.fixture
+def keeper(folder: Folder) -> Iterator[Keeper]:
+    with Keeper(folder) as keeper:
+        yield keeper
+
+
+@pytest.fixture
+def keeper_with(folder: Folder) -> Iterator[Callable[..., Keeper]]:
+    with ExitStack() as stack:
+        yield lambda *more: stack.enter_context(Keeper(folder, *more))
+
+
+# ---- roles
+
+
+def test_a_role_may_do_what_it_is_for_and_no_more(keeper: Keeper) -> None:
+    for command, allowed in COMMANDS.items():
+        for user in USERS:
+            is_denied = keeper.sqlstate(user, command) == "42501"
+            assert is_denied == (user not in allowed), (user, command)
+    with closing(keeper.connect("watcher")) as connection:
+        result = connection.pgconn.exec_(b"START_WAL_PUSH")
+        assert (
+            'permission denied for user "watcher": START_WAL_PUSH needs the role proposer or admin'
+            in result.error_message.decode()
+        )
+        assert connection.pgconn.exec_(b"LIST_TIMELINES").status == pq.ExecStatus.TUPLES_OK
+
+
+def test_changed_users_count_from_the_next_command_on(keeper: Keeper) -> None:
+    with closing(keeper.connect("watcher")) as watcher, closing(keeper.connect("root")) as root:
+        keeper.folder.write_users({"watcher": "replica", "new": "monitor"})
+        denied = watcher.pgconn.exec_(b"LIST_TIMELINES")
+        assert denied.error_field(pq.DiagnosticField.SQLSTATE) == b"42501"
+        denied = root.pgconn.exec_(b"LIST_TIMELINES")
+        assert denied.error_field(pq.DiagnosticField.SQLSTATE) == b"42501"
+    assert keeper.sqlstate("new", "LIST_TIMELINES") == ""
+    assert 'password authentication failed for user "root"' in keeper.refusal("root")
+
+    (keeper.folder.path / "users").write_text("new:monitor:hunter2\n")
+    assert keeper.sqlstate("new", "LIST_TIMELINES") == ""
+    assert keeper.sqlstate("new", "LIST_TIMELINES") == ""
+    log = keeper.log_text()
+    assert log.count("kept what was read before") == 1
+    assert "hunter2" not in log
+    assert VERIFIER not in log
+
+
+# ---- certificates
+
+
+@pytest.mark.parametrize("negotiation", ["postgres", "direct"])
+def test_a_new_certificate_needs_no_restart(keeper: Keeper, negotiation: str) -> None:
+    def refusal() -> str:
+        return keeper.refusal("watcher", sslnegotiation=negotiation)
+
+    assert refusal() == ""
+    other = trustme.CA()
+    with closing(keeper.connect("watcher")) as connection:
+        keeper.folder.write_certificate(other)
+        assert "certificate verify failed" in refusal()
+        other.cert_pem.write_to_path(str(keeper.folder.path / "ca.pem"))
+        assert refusal() == ""
+        assert https_status(keeper) == 401
+        # Those that are connected already go on.
+        result = connection.pgconn.exec_(b"LIST_TIMELINES")
+        assert result.status == pq.ExecStatus.TUPLES_OK
+
+    (keeper.folder.path / "cert.pem").write_text("broken")
+    assert refusal() == ""
+    assert https_status(keeper) == 401
+    keeper.folder.authority.issue_cert("127.0.0.1").private_key_pem.write_to_path(
+        str(keeper.folder.path / "key.pem")
+    )
+    assert refusal() == ""
+    assert "kept what was read before: changed files are unusable" in keeper.log_text()
+    keeper.folder.write_certificate(other)
+    assert refusal() == ""
+
+
+def test_a_new_token_needs_no_restart(keeper: Keeper) -> None:
+    assert https_status(keeper, TOKEN) == 200
+    (keeper.folder.path / "token").write_text("another-token-0123456789")
+    assert https_status(keeper, TOKEN) == 401
+    assert https_status(keeper, "another-token-0123456789") == 200
+
+
+def https_status(keeper: Keeper, token: str = "") -> int:
+    context = ssl.create_default_context(cafile=keeper.folder.path / "ca.pem")
+    connection = http.client.HTTPSConnection(keeper.http_address, timeout=TIMEOUT, context=context)
+    with closing(connection):
+        connection.request("GET", "/status", headers={"Authorization": f"Bearer {token}"})
+        return connection.getresponse().status
+
+
+def test_client_certificates(keeper_with: Callable[..., Keeper], folder: Folder) -> None:
+    keeper = keeper_with("--tls-client-ca", str(folder.path / "ca.pem"))
+    own = folder.client_certificate("watcher")
+    assert keeper.refusal("watcher", **own) == ""
+    assert keeper.refusal("watcher", sslnegotiation="direct", **own) == ""
+    none = {"sslcert": "", "sslcertmode": "disable"}
+    assert "connection requires a valid client certificate" in keeper.refusal("watcher", **none)
+    assert 'certificate authentication failed for user "reader"' in keeper.refusal("reader", **own)
+    wrong = keeper.refusal("watcher", password="guess", **own)
+    assert 'password authentication failed for user "watcher"' in wrong
+    foreign = folder.client_certificate("root", trustme.CA())
+    assert "unknown ca" in keeper.refusal("root", **foreign)
+    assert https_status(keeper, TOKEN) == 200  # a scraper needs none
+
+
+# ---- limits
+
+
+def test_too_many_connections_are_told_so(keeper_with: Callable[..., Keeper]) -> None:
+    keeper = keeper_with("--connections-max", "3", "--connections-per-user-max", "2")
+    with ExitStack() as stack:
+        for user in ("watcher", "watcher"):
+            stack.enter_context(closing(keeper.connect(user)))
+        assert 'too many connections for role "watcher"' in keeper.refusal("watcher")
+        stack.enter_context(closing(keeper.connect("reader")))
+        assert "sorry, too many clients already" in keeper.refusal("root")
+    wait_until(lambda: not keeper.refusal("watcher"), TIMEOUT, "places to be free again")
+    assert "sqlstate=53300" in keeper.log_text()
+
+
+def test_guessing_is_refused_and_harms_only_that_user(keeper: Keeper) -> None:
+    for _ in range(DEFAULT_LIMITS.failed_tries_max):
+        assert "password authentication failed" in keeper.refusal("watcher", password="guess")
+    assert 'too many failed authentication attempts of user "watcher"' in keeper.refusal("watcher")
+    assert keeper.refusal("root") == ""
+    assert "guess" not in keeper.log_text()
+
+
+def test_strangers_keep_nobody_out(keeper: Keeper) -> None:
+    """More than there are places, silent in every way there is, on both ports."""
+    host, _, port = keeper.address.rpartition(":")
+    http_port = keeper.http_address.rpartition(":")[2]
+    tls_record = b"\x16\x03\x01\x02\x00\x01"
+    ssl_request = b"\0\0\0\x08\x04\xd2\x16\x2f"
+    with ExitStack() as crowd, closing(keeper.connect("watcher")) as connection:
+        for number in range(3 * DEFAULT_LIMITS.unauthenticated_max):
+            for each in (port, http_port):
+                sock = crowd.enter_context(socket.create_connection((host, int(each)), TIMEOUT))
+                sock.sendall((b"", b"\0", tls_record, ssl_request, b"GET /")[number % 5])
+        assert keeper.refusal("root") == ""
+        assert https_status(keeper, TOKEN) == 200
+        result = connection.pgconn.exec_(b"LIST_TIMELINES")
+        assert result.status == pq.ExecStatus.TUPLES_OK
+        open_files = len(os.listdir(f"/proc/{keeper.pid}/fd"))
+        assert open_files < 4 * DEFAULT_LIMITS.unauthenticated_max
+    assert "Traceback" not in keeper.log_text()
+
+
+# ---- no protection
+
+
+def listen(tmp_path: Path, *more: object) -> Any:
+    run = ("safekeeper", "run", "--id", "1", "--data-dir", tmp_path / "data")
+    return sk(*run, *more)
+
+
+def test_an_open_port_must_be_wanted(tmp_path: Path, folder: Folder) -> None:
+    here, everywhere = "127.0.0.1:0", "0.0.0.0:0"
+    done = listen(tmp_path, "--listen", everywhere, "--http", here)
+    assert_refused(
+        done,
+        ExitCode.USAGE,
+        "--listen 0.0.0.0 can be reached from other machines, without --tls-cert and --user-file",
+        "--insecure",
+    )
+    tls = ("--tls-cert", tmp_path / "cert.pem", "--tls-key", tmp_path / "key.pem")
+    done = listen(tmp_path, "--listen", everywhere, "--http", everywhere, *tls)
+    sentence = "without --user-file; --http 0.0.0.0 can be reached from other machines, without"
+    assert_refused(done, ExitCode.USAGE, sentence, "Give --user-file, --http-token-file; or")
+    done = listen(tmp_path, "--listen", "[::]:0", "--http", here)
+    assert_refused(done, ExitCode.USAGE, "--listen :: can be reached", "--insecure")
+    assert not (tmp_path / "data").exists()
+    attach = ("attach", "--primary", "host=/nowhere", "--safekeepers", "127.0.0.1:1")
+    done = sk(*attach, "--http", everywhere)
+    assert_refused(done, ExitCode.USAGE, "without --tls-cert and --http-token-file", "--insecure")
+
+
+@pytest.mark.parametrize("protection", ["--insecure", "all of it"])
+def test_an_open_port_that_is_wanted_or_protected(folder: Folder, protection: str) -> None:
+    more = ["--insecure"] if protection == "--insecure" else folder.arguments
+    service = ServiceProcess(
+        [*SK, "safekeeper", "run", "--id", "1", "--data-dir", folder.path / "data",
+         "--listen", "0.0.0.0:0", "--http", "0.0.0.0:0", *more],
+        log_path=folder.path / "log",
+    )  # fmt: skip
+    with service:
+        service.wait_until(lambda: "safekeeper started" in service.log_text(), TIMEOUT, "a start")

@@ -1,0 +1,86 @@
+"""Which WAL is kept and for whom; what becomes of a slot that needs too much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from safekeeper.retention import (
+    Horizon,
+    LogExtent,
+    RetentionPolicy,
+    WalStatus,
+    safe_wal_bytes,
+    slot_limit_lsn,
+    wal_horizon,
+    wal_status,
+)
+
+MB = 1 << 20
+# 100 segments of 1 MB, the last of them begun; nobody lags; wal_keep is 10, slots may hold 40.
+LOG = LogExtent(0, 100 * MB + 5, 100 * MB, MB)
+POLICY = RetentionPolicy(10 * MB, 40 * MB)
+
+
+@pytest.mark.parametrize(
+    ("changes", "slot", "expected"),
+    [
+        ({}, None, Horizon(90 * MB, "wal_keep")),
+        ({}, ("s", 95 * MB), Horizon(90 * MB, "wal_keep")),
+        ({}, ("s", 80 * MB + 7), Horizon(80 * MB, "slot s")),
+        ({}, ("s", 30 * MB), Horizon(60 * MB, "slot s")),  # beyond its limit
+        ({"truncate_lsn": 20 * MB + 1}, ("s", 80 * MB), Horizon(20 * MB, "members")),
+        ({"truncate_lsn": 0}, None, Horizon(0, "members")),
+        ({"local_start_lsn": 95 * MB}, None, Horizon(95 * MB, "wal_keep")),  # gone is gone
+        ({"commit_lsn": 3 * MB, "truncate_lsn": 3 * MB}, None, Horizon(0, "wal_keep")),
+    ],
+)
+def test_the_least_horizon_decides(
+    changes: dict[str, int], slot: tuple[str, int] | None, expected: Horizon
+) -> None:
+    assert wal_horizon(POLICY, replace(LOG, **changes), slot) == expected
+
+
+def test_the_tail_is_kept_whatever_is_configured() -> None:
+    """A proposer compares the last segment before it leads."""
+    horizon = wal_horizon(RetentionPolicy(0, 1), LOG, None)
+    assert horizon == Horizon(98 * MB, "tail")
+
+
+def test_without_a_limit_a_slot_may_hold_everything() -> None:
+    policy = replace(POLICY, max_slot_wal_keep_bytes=0)
+    assert wal_horizon(policy, LOG, ("s", 1)) == Horizon(0, "slot s")
+    assert wal_status(policy, LOG, 1, is_lost=False) is WalStatus.EXTENDED
+    assert safe_wal_bytes(policy, LOG, 1) is None
+
+
+def test_slots_that_cannot_be_read_hold_everything() -> None:
+    extent = replace(LOG, local_start_lsn=7 * MB)
+    horizon = wal_horizon(POLICY, extent, None, damaged=True)
+    assert horizon == Horizon(7 * MB, "slots that cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("restart_lsn", "is_lost", "status"),
+    [
+        (0, False, None),
+        (100 * MB, False, WalStatus.RESERVED),
+        (91 * MB, False, WalStatus.RESERVED),
+        (90 * MB, False, WalStatus.EXTENDED),
+        (60 * MB, False, WalStatus.EXTENDED),
+        (60 * MB - 1, False, WalStatus.UNRESERVED),
+        (50 * MB, False, WalStatus.UNRESERVED),
+        (50 * MB - 1, False, WalStatus.LOST),
+        (100 * MB, True, WalStatus.LOST),
+    ],
+)
+def test_the_status_of_a_slot(restart_lsn: int, is_lost: bool, status: WalStatus | None) -> None:
+    extent = replace(LOG, local_start_lsn=50 * MB)
+    assert wal_status(POLICY, extent, restart_lsn, is_lost=is_lost) is status
+
+
+def test_how_much_a_slot_may_still_see_written() -> None:
+    assert slot_limit_lsn(POLICY, LOG) == 60 * MB
+    assert safe_wal_bytes(POLICY, LOG, 75 * MB + 3) == 15 * MB
+    assert safe_wal_bytes(POLICY, LOG, 0) is None

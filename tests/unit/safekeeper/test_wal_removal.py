@@ -1,0 +1,134 @@
+"""WAL that nobody needs goes, in an order that a crash may interrupt anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from timeline_on_disk import Pusher, leading_pusher, load_timeline
+from wal_builder import START_LSN, WAL_SEG_SIZE
+
+from safekeeper import durable
+from safekeeper.errors import StorageError
+from safekeeper.retention import Horizon, RetentionPolicy
+from safekeeper.timeline import Timeline, TimelineState
+from safekeeper.wal_removal import horizon_of, remove_old_wal
+
+SEGMENTS = 8
+
+
+def segments_of(folder: Path) -> list[int]:
+    """Their numbers."""
+    names = sorted(p.name for p in (folder / "wal").iterdir() if len(p.name) == 24)
+    return [int(name[16:], 16) for name in names]
+
+
+@pytest.fixture
+def pusher(tmp_path: Path) -> Pusher:
+    """Of a log of eight segments and a bit, all of it committed and known to all members."""
+    pusher = leading_pusher(tmp_path)
+    pusher.timeline.retention = RetentionPolicy(0, 4 * WAL_SEG_SIZE)
+    while pusher.log.lsn < START_LSN + SEGMENTS * WAL_SEG_SIZE:
+        pusher.log.append("R", 30_000)
+    pusher.push()
+    pusher.push(commit_lsn=pusher.log.lsn, truncate_lsn=pusher.log.lsn)
+    assert segments_of(tmp_path) == list(range(1, SEGMENTS + 2))
+    return pusher
+
+
+def test_the_tail_stays_and_the_rest_goes(pusher: Pusher, tmp_path: Path) -> None:
+    remove_old_wal(pusher.timeline)
+    assert segments_of(tmp_path) == [7, 8, 9]
+    assert pusher.timeline.control.local_start_lsn == 7 * WAL_SEG_SIZE
+    pusher.log.append("R", 30_000)
+    pusher.push()
+    again = load_timeline(tmp_path)
+    assert again.state is TimelineState.ACTIVE
+    assert again.positions.flush_lsn == pusher.log.lsn
+    assert again.control.local_start_lsn == 7 * WAL_SEG_SIZE
+
+
+def test_a_promise_after_the_removal_keeps_where_the_log_begins(
+    pusher: Pusher, tmp_path: Path
+) -> None:
+    """The acceptor's copy of the control state is older than that."""
+    remove_old_wal(pusher.timeline)
+    pusher.vote()
+    pusher.timeline.close("the test goes on")
+    assert load_timeline(tmp_path).control.local_start_lsn == 7 * WAL_SEG_SIZE
+
+
+def test_a_slot_holds_what_it_needs_until_its_limit(pusher: Pusher, tmp_path: Path) -> None:
+    timeline = pusher.timeline
+    slot = timeline.slots.create("s", 6 * WAL_SEG_SIZE + 5)
+    assert horizon_of(timeline) == Horizon(6 * WAL_SEG_SIZE, "slot s")
+    remove_old_wal(timeline)
+    assert segments_of(tmp_path) == [6, 7, 8, 9]
+    assert not slot.is_lost
+    timeline.retention = RetentionPolicy(0, 2 * WAL_SEG_SIZE)
+    remove_old_wal(timeline)
+    assert segments_of(tmp_path) == [7, 8, 9]
+    assert slot.is_lost
+    assert load_timeline(tmp_path).slots.all()[0].is_lost
+
+
+def test_a_position_that_is_not_saved_holds_nothing_back_but_is_saved_first(
+    pusher: Pusher, tmp_path: Path
+) -> None:
+    timeline = pusher.timeline
+    slot = timeline.slots.create("s", 2 * WAL_SEG_SIZE)
+    timeline.slots.advance(slot, 8 * WAL_SEG_SIZE)
+    remove_old_wal(timeline)
+    again = load_timeline(tmp_path).slots.all()[0]
+    assert again.restart_lsn == 8 * WAL_SEG_SIZE
+    assert not again.is_lost
+
+
+@pytest.mark.parametrize("operation", ["replace_file", "remove_file", "sync_directory"])
+@pytest.mark.parametrize("nth", range(1, 4))
+def test_an_interrupted_removal_is_finished_by_the_next(
+    pusher: Pusher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, nth: int
+) -> None:
+    """Whatever fails: what the control file says to be there is there."""
+    timeline = pusher.timeline
+    timeline.slots.create("s", 3 * WAL_SEG_SIZE)
+    real, count = getattr(durable, operation), 0
+
+    def fail(*arguments: object) -> None:
+        nonlocal count
+        count += 1
+        if count == nth:
+            raise StorageError("pulled")
+        real(*arguments)
+
+    monkeypatch.setattr(durable, operation, fail)
+    try:
+        remove_old_wal(timeline)
+    except StorageError as error:
+        assert str(error) == "pulled"
+    monkeypatch.undo()
+    again = load_timeline(tmp_path)
+    again.retention = timeline.retention
+    assert again.state is TimelineState.ACTIVE
+    first = again.control.local_start_lsn // WAL_SEG_SIZE
+    assert set(segments_of(tmp_path)) >= set(range(first, SEGMENTS + 2))
+    remove_old_wal(again)
+    assert_clean(again, tmp_path)
+
+
+def assert_clean(timeline: Timeline, folder: Path) -> None:
+    first = timeline.control.local_start_lsn // WAL_SEG_SIZE
+    assert first == 5  # the end is in segment 9, the limit for slots is 4
+    assert segments_of(folder) == list(range(first, SEGMENTS + 2))
+    assert timeline.slots.all()[0].is_lost
+
+
+def test_a_member_that_lags_holds_the_wal(tmp_path: Path, pusher: Pusher) -> None:
+    other = leading_pusher(tmp_path / "other")
+    other.timeline.retention = RetentionPolicy(0, 0)
+    other.log = pusher.log
+    other.push()
+    other.push(commit_lsn=other.log.lsn, truncate_lsn=3 * WAL_SEG_SIZE + 9)
+    assert horizon_of(other.timeline) == Horizon(3 * WAL_SEG_SIZE, "members")
+    remove_old_wal(other.timeline)
+    assert segments_of(tmp_path / "other") == [3, 4, 5, 6, 7, 8, 9]
