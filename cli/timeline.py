@@ -155,7 +155,7 @@ def _create(members: list[Member], primary: Primary, wanted: TimelineId | None) 
             is_same = existing == wanted or (
                 wanted is None and int(status["system_id"]) == primary.server.system_id
             )
-            if is_same and status["state"] != "creating":
+            if is_same and status["active"]:
                 raise Refusal(
                     f"safekeeper {member.client.address} has timeline {existing} of this primary "
                     "already",

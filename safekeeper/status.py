@@ -24,6 +24,7 @@ def timeline_status(timeline: Timeline) -> dict[str, Any]:
         "tenant_id": control.timeline.tenant_id.hex(),
         "timeline_id": control.timeline.timeline_id.hex(),
         "state": timeline.state.value,
+        "active": control.active,
         "stopped_reason": timeline.stopped_reason or None,
         "system_id": str(control.server.system_id),
         "pg_version": control.server.pg_version,

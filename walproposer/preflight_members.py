@@ -102,7 +102,7 @@ def _timeline(
         timeline
         for report in answering
         for timeline, status in report.timelines.items()
-        if _belongs(timeline, status, primary, wanted) and status["state"] != "creating"
+        if _belongs(timeline, status, primary, wanted) and status["active"]
     }
     if len(found) > 1:
         names = ", ".join(sorted(map(str, found)))

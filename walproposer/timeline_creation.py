@@ -89,7 +89,7 @@ def find_timeline(
         for timeline, status in member.timelines.items():
             if wanted is None and system_id is not None and int(status["system_id"]) != system_id:
                 continue
-            if wanted in (None, timeline) and status["state"] != "creating":
+            if wanted in (None, timeline) and status["active"]:
                 statuses.setdefault(timeline, []).append(status)
     if len(statuses) > 1:
         names = ", ".join(sorted(map(str, statuses)))
@@ -122,7 +122,7 @@ def _found(timeline: TimelineId, status: dict[str, Any]) -> FoundTimeline:
 def _finish_activation(members: Sequence[Member], timeline: TimelineId) -> None:
     """A creation that was interrupted between the activations."""
     for member in members:
-        if member.timelines.get(timeline, {}).get("state") == "creating":
+        if not member.timelines.get(timeline, {"active": True})["active"]:
             member.client.command("ACTIVATE_TIMELINE", _timeline_options(timeline))
 
 
@@ -199,7 +199,7 @@ def _sweep_unfinished(
     for member in members:
         for timeline, status in member.timelines.items():
             is_ours = int(status["system_id"]) == primary.server.system_id
-            if status["state"] == "creating" and is_ours and timeline != wanted:
+            if not status["active"] and is_ours and timeline != wanted:
                 # Should somebody else have finished it meanwhile, the safekeeper refuses.
                 options = {**_timeline_options(timeline), "unfinished": "true"}
                 member.client.command("DELETE_TIMELINE", options)

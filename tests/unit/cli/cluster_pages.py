@@ -35,6 +35,7 @@ def timeline_status(**changes: Any) -> dict[str, Any]:
     """As in safekeeper/status.py."""
     return {
         "state": "active",
+        "active": True,
         "stopped_reason": None,
         "system_id": "7",
         "pg_version": 150018,
