@@ -354,21 +354,21 @@ class CopyStream:
         list: nothing has arrived for `timeout` seconds. Raises CopyEnded, once all data before the
         end were handed out, and ProtocolError after telling the client, and closing.
         """
-        connection = self._connection
+        frames = self._connection.frames
         while True:
-            if connection.buffered and (payloads := self._take()):
+            if frames and (payloads := self._take()):
                 return payloads
             if self._ended is not None:
                 raise self._ended
             try:
-                count = self._transport.receive_into(connection.room(), timeout)
+                count = self._transport.receive_into(frames.room(), timeout)
             except OSError as error:
                 raise self._end(CopyEnd.DISCONNECT, str(error)) from error
             if count is None:
                 return []
             if count == 0:
                 raise self._end(CopyEnd.DISCONNECT, "client closed the connection")
-            connection.filled(count)
+            frames.filled(count)
 
     def has_buffered(self) -> bool:
         """Whether drain() would return or raise without waiting; a poll() would not tell."""

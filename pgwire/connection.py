@@ -235,7 +235,8 @@ _CLASSES = {(side, state): _classes_by_tag(side, state) for side in Side for sta
 
 
 class _Connection:
-    """One half. Attributes to read: `state`, and `encrypted` (TLS stands)."""
+    """One half. Attributes to read: `state`, `encrypted` (TLS stands), and `frames`: what was fed
+    and not taken yet, into which a stream may also receive without a call of ours in between."""
 
     side: Side
     # Where CopyData may go and come; as class attributes, since an Enum is slow as a key.
@@ -245,7 +246,7 @@ class _Connection:
     def __init__(self) -> None:
         self.state = State.STARTUP
         self.encrypted = False
-        self._frames = FrameBuffer()
+        self.frames = FrameBuffer()
         self._asked: set[type[Message]] = set()
         self._error: WireError | None = None
 
@@ -254,33 +255,33 @@ class _Connection:
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take bytes of the peer, cut anywhere. Those of a peer that has failed are dropped."""
         if self.state not in (State.FAILED, State.CLOSED):
-            self._frames.feed(data)
+            self.frames.feed(data)
 
     def room(self) -> memoryview:
         """Memory to receive into, in place of feed(); then filled() says how much was received."""
-        return self._frames.room()
+        return self.frames.room()
 
     def filled(self, count: int) -> None:
         """The first `count` bytes of the last room() came from the peer."""
-        self._frames.filled(count)
+        self.frames.filled(count)
 
     def reserve(self, capacity: int) -> None:
         """Make room() large, for a stream."""
-        self._frames.reserve(capacity)
+        self.frames.reserve(capacity)
 
     def release(self) -> None:
         """Give the memory of room() back: the connection is closed."""
-        self._frames.release()
+        self.frames.release()
 
     @property
     def buffered(self) -> int:
         """Bytes fed and not consumed yet."""
-        return len(self._frames)
+        return len(self.frames)
 
     @property
     def has_frame(self) -> bool:
         """Whether a whole message is among them."""
-        return self._frames.has_frame
+        return self.frames.has_frame
 
     # Messages out of them.
 
@@ -307,7 +308,7 @@ class _Connection:
         if self.state not in self._peer_copy_states:
             return []
         try:
-            return self._frames.take_copy_data(MESSAGE_BYTES_MAX)
+            return self.frames.take_copy_data(MESSAGE_BYTES_MAX)
         except ProtocolError as error:
             self._fail(error)
             raise
@@ -354,22 +355,22 @@ class _Connection:
 
     def _decode(self, peer: Side) -> Message | None:
         if self.state is State.STARTUP:
-            packet = self._frames.take_startup()
+            packet = self.frames.take_startup()
             return None if packet is None else startup.decode_startup_packet(bytes(packet))
         if self.state is State.ENCRYPTION_ASKED:
-            answer = self._frames.take_byte()
+            answer = self.frames.take_byte()
             return None if answer is None else startup.decode_encryption_answer(answer)
         return self._decode_frame(_CLASSES[peer, self.state])
 
     def _decode_frame(self, classes: Mapping[bytes, type[Message]]) -> Message | None:
-        kind = self._frames.peek_type()
+        kind = self.frames.peek_type()
         if kind is None:
             return None
         if not any(tag[0] == kind for tag in classes):
             # At once, not when the rest has arrived: garbage may announce any length.
             raise self._unexpected(kind)
         authenticated = self.state in _AUTHENTICATED_STATES
-        frame = self._frames.take_frame(
+        frame = self.frames.take_frame(
             MESSAGE_BYTES_MAX if authenticated else AUTH_MESSAGE_BYTES_MAX
         )
         if frame is None:

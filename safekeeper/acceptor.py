@@ -259,9 +259,9 @@ class Acceptor:
     def _append(self, connection: int, append: Append) -> list[Action]:
         """Rule 4. The hot path: a few comparisons, one WriteWal; BatchEnded brings the answer."""
         control = self.control
-        if append.node_id < control.promised:
-            return [Reply(connection, self._append_response())]
         if connection != self.streaming or append.node_id != control.promised:
+            if append.node_id < control.promised:
+                return [Reply(connection, self._append_response())]
             return [
                 Refuse(
                     connection,

@@ -116,7 +116,7 @@ def test_the_largest_message_passes_and_a_larger_one_does_not(pair: Pair) -> Non
 
 def test_memory_stays_where_it_is(pair: Pair) -> None:
     """Many times the buffer, in messages that never fit evenly: no growth, no loss."""
-    capacity = pair.stream._connection._frames.capacity
+    capacity = pair.stream._connection.frames.capacity
     sent = [os.urandom(77_777) for _ in range(100)]
     sender = threading.Thread(target=pair.client.send, args=tuple(map(CopyData, sent)))
     sender.start()
@@ -125,7 +125,7 @@ def test_memory_stays_where_it_is(pair: Pair) -> None:
         got += drained(pair.stream)
     sender.join()
     assert got == sent
-    assert pair.stream._connection._frames.capacity == capacity
+    assert pair.stream._connection.frames.capacity == capacity
 
 
 @pytest.mark.parametrize("size", [0, 1, JOIN_BYTES_MAX, JOIN_BYTES_MAX + 1, 128 * 1024])

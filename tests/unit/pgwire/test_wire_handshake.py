@@ -91,6 +91,30 @@ def test_tls_and_scram() -> None:
     assert link.client.encrypted
 
 
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("walproposer", ""),
+        (None, "connection requires a valid client certificate"),
+        ("WALPROPOSER", 'certificate authentication failed for user "walproposer"'),
+        ("", 'certificate authentication failed for user "walproposer"'),
+    ],
+)
+def test_a_certificate_must_be_in_the_users_name(name: str | None, sentence: str) -> None:
+    """And the password is asked for besides."""
+    policy = ServerPolicy(tls_available=True, certificate_required=True, verifiers=SCRAM.verifiers)
+    link = FakeLink(policy, password="pencil", tls=True)
+    link.server_handshake.certificate_name = name
+    if not sentence:
+        link.shake_hands()
+        assert SaslResponse in kinds(link.server_got)
+        return
+    error, report = refusal(link)
+    assert report.sqlstate == "28000"
+    assert sentence in str(error)
+    assert SaslInitialResponse not in kinds(link.server_got)
+
+
 @pytest.mark.parametrize("user", ["walproposer", "nobody"])
 def test_a_wrong_password_and_no_such_user_look_the_same(user: str) -> None:
     link = FakeLink(SCRAM, StartupMessage({"user": user}), password="pen")
