@@ -36,7 +36,7 @@ from walproposer.events import (
     WalReceived,
 )
 from walproposer.leader import HEARTBEAT_MS
-from walproposer.proposer import State
+from walproposer.proposer import SMALL_ROUND_BYTES_MAX, State
 
 
 def test_rule_4_each_is_streamed_from_its_own_common_point() -> None:
@@ -111,6 +111,26 @@ def test_a_slow_member_is_sent_no_more_than_fits_in_flight(
     assert 1000 <= sum(sizes) <= 1400
     actions = world.answer(2, lsn=START_LSN + sum(sizes))
     assert appends_to(actions, 2)[0].begin_lsn == START_LSN + sum(sizes)
+
+
+# ---- group commit: a small round is worth waiting for
+
+
+def test_a_small_round_is_open_until_a_quorum_has_answered_it(world: World) -> None:
+    world.answer(0, 1)
+    assert not world.proposer.is_round_small
+    world.write(100)
+    assert world.proposer.is_round_small
+    world.answer(0)
+    assert world.proposer.is_round_small
+    world.answer(1)
+    assert not world.proposer.is_round_small
+
+
+def test_a_bulk_load_is_not_held_up_by_answers(world: World) -> None:
+    world.answer(0, 1)
+    world.write(SMALL_ROUND_BYTES_MAX)
+    assert not world.proposer.is_round_small
 
 
 # ---- rule 5: the commit rule
