@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from benchmarks import bulk, commit, restart
+from benchmarks import bulk, commit, restart, serve
 from benchmarks.machine import describe_machine, format_load
 from benchmarks.primary import Primary
 from benchmarks.rounds import Verdict
@@ -27,6 +27,7 @@ ROUNDS = 5
 SECONDS = 10
 BULK_MEGABYTES = 2048
 RESTART_MEGABYTES = 1024
+SERVE_MEGABYTES = 512
 
 S = TypeVar("S")
 
@@ -88,7 +89,14 @@ def run_restart(options: Options) -> Report:
     return Report(restart.table(samples), restart.verdicts(samples), samples)
 
 
-BENCHMARKS = {"commit": run_commit, "bulk": run_bulk, "restart": run_restart}
+def run_serve(options: Options) -> Report:
+    with Primary(options.binaries, options.directory) as primary:
+        megabytes = options.megabytes or SERVE_MEGABYTES
+        samples = _told(serve.measure(primary, options.directory, options.rounds, megabytes))
+    return Report(serve.table(samples), serve.verdicts(samples), samples)
+
+
+BENCHMARKS = {"commit": run_commit, "bulk": run_bulk, "restart": run_restart, "serve": run_serve}
 
 
 @click.command()
@@ -112,7 +120,8 @@ BENCHMARKS = {"commit": run_commit, "bulk": run_bulk, "restart": run_restart}
 @click.option(
     "--megabytes",
     type=click.IntRange(1),
-    help=f"WAL to write.  [default: bulk {BULK_MEGABYTES}, restart {RESTART_MEGABYTES}]",
+    help=f"WAL to write.  [default: bulk {BULK_MEGABYTES}, restart {RESTART_MEGABYTES}, "
+    f"serve {SERVE_MEGABYTES}]",
 )
 @click.option(
     "--against",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import click
 from cli.listening import HostPort, port, refuse_open_ports, tls_files, tls_options
 from cli.output import CommandError
 from cli.parameters import (
+    application_name_option,
     primary_option,
     safekeepers_option,
     slot_option,
@@ -33,30 +36,27 @@ from walproposer.slot_guard import slot_dropped_on_failure
 from walproposer.synchronous_standby import reset, setting_statement
 from walproposer.upstream import PrimaryAddress
 
-
-@click.command()
-@primary_option()
-@safekeepers_option
-@timeline_option
-@slot_option
-@click.option(
-    "--application-name",
-    default="walproposer",
-    show_default=True,
-    help="Our name in synchronous_standby_names.",
-)
-@click.option(
-    "--configure",
-    is_flag=True,
-    help="Set synchronous_standby_names by ALTER SYSTEM once streaming.",
-)
-@click.option(
+proposer_http_option = click.option(
     "--http",
     type=HostPort(),
     default="127.0.0.1:7677",
     show_default=True,
     help="Address for status, metrics and health.",
 )
+
+
+@click.command()
+@primary_option()
+@safekeepers_option
+@timeline_option
+@slot_option
+@application_name_option
+@click.option(
+    "--configure",
+    is_flag=True,
+    help="Set synchronous_standby_names by ALTER SYSTEM once streaming.",
+)
+@proposer_http_option
 @tls_options
 def attach(
     primary: str,
@@ -82,29 +82,37 @@ def attach(
         timeline=timeline,
         configure=configure,
     )
-    files = tls_files(tls_cert, tls_key)
-    protection = {"--tls-cert": files, "--http-token-file": http_token_file}
-    refuse_open_ports([port("--http", http[0], protection)], insecure=insecure)
-    listener = _http_listener(http, files, http_token_file)
-    proposer = WalProposer(config, StopSignal().install())
+    listener = proposer_listener(http, tls_files(tls_cert, tls_key), http_token_file, insecure)
+    with proposer_with_page(config, listener, StopSignal().install()) as proposer:
+        with slot_dropped_on_failure(config.primary):
+            found = proposer.prepare()
+        click.echo(f"timeline {found.timeline}")
+        if not configure:
+            hint = f"once streaming, run: {setting_statement(application_name)}"
+            click.echo(hint, err=True)
+        proposer.run()
+
+
+@contextmanager
+def proposer_with_page(
+    config: ProposerConfig, listener: HttpListener, stopping: StopSignal
+) -> Iterator[WalProposer]:
+    """Its status page answers inside the block. Raises CommandError."""
+    proposer = WalProposer(config, stopping)
     try:
         with StatusServer(listener, proposer.pages()) as server:
             proposer.config = replace(config, http=_page_address(listener, server.port))
-            with slot_dropped_on_failure(config.primary):
-                found = proposer.prepare()
-            click.echo(f"timeline {found.timeline}")
-            if not configure:
-                hint = f"once streaming, run: {setting_statement(application_name)}"
-                click.echo(hint, err=True)
-            proposer.run()
+            yield proposer
     except ListenError as error:
         raise CommandError(str(error), "Choose another --http.") from error
 
 
-def _http_listener(
-    http: tuple[str, int], files: TlsFiles | None, token_file: Path | None
+def proposer_listener(
+    http: tuple[str, int], files: TlsFiles | None, token_file: Path | None, insecure: bool
 ) -> HttpListener:
-    """Raises CommandError when a file cannot be used."""
+    """Where the status page listens. Raises CommandError when a file cannot be used."""
+    protection = {"--tls-cert": files, "--http-token-file": token_file}
+    refuse_open_ports([port("--http", http[0], protection)], insecure=insecure)
     try:
         return http_listener(*http, files, token_file)
     except ssl.SSLError as error:

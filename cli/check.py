@@ -9,6 +9,7 @@ from rich.text import Text
 
 from cli.output import ExitCode, console, plain_table, print_json
 from cli.parameters import (
+    application_name_option,
     http_token,
     http_token_option,
     json_option,
@@ -36,12 +37,7 @@ _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 @http_token_option
 @timeline_option
 @slot_option
-@click.option(
-    "--application-name",
-    default="walproposer",
-    show_default=True,
-    help="Our name in synchronous_standby_names.",
-)
+@application_name_option
 @json_option
 @click.pass_context
 def check(

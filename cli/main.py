@@ -27,6 +27,8 @@ COMMANDS = {
     "check": "cli.check:check",
     "timeline": "cli.timeline:timeline",
     "elect": "cli.elect:elect",
+    "promote": "cli.promote:promote",
+    "rejoin": "cli.rejoin:rejoin",
     "dev": "cli.dev:dev",
     "demo": "cli.demo:demo",
 }

@@ -107,6 +107,16 @@ def slot_option(function: F) -> F:
     )(function)
 
 
+def application_name_option(function: F) -> F:
+    """--application-name."""
+    return click.option(
+        "--application-name",
+        default="walproposer",
+        show_default=True,
+        help="Our name in synchronous_standby_names.",
+    )(function)
+
+
 def safekeepers_option(function: F) -> F:
     """--safekeepers A,B,C, and how to connect to them."""
     conninfo = click.option(

@@ -1,4 +1,4 @@
-"""`ProposerProcess`: `sk attach` as a child process: the walproposer of one primary."""
+"""`ProposerProcess`: `sk attach` or `sk promote` as a child process: a primary's walproposer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ STREAMING_TIMEOUT = 60.0  # seconds; election and recovery come before
 class ProposerProcess(ServiceProcess):
     """A context manager: started, but not awaited, in the block; killed at its end.
 
-    `safekeepers` are "host:port"; `configure` makes it set up the primary's synchronous standby.
+    `safekeepers` are "host:port"; `configure` makes it set up the primary's synchronous standby;
+    with `promotes` the DSN is a standby's, which becomes the primary first.
     """
 
     def __init__(
@@ -26,6 +27,7 @@ class ProposerProcess(ServiceProcess):
         *,
         log_path: Path,
         configure: bool = False,
+        promotes: bool = False,
         http_port: int | None = None,
         arguments: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
@@ -33,8 +35,9 @@ class ProposerProcess(ServiceProcess):
         self.http_address = f"127.0.0.1:{free_port() if http_port is None else http_port}"
         super().__init__(
             [
-                *(*SK, "attach"),
-                *("--primary", primary_dsn),
+                *SK,
+                *(["promote", "--standby"] if promotes else ["attach", "--primary"]),
+                primary_dsn,
                 *("--safekeepers", ",".join(safekeepers)),
                 *("--http", self.http_address),
                 *(["--configure"] if configure else []),

@@ -128,6 +128,12 @@ class Admission:
             if failures.count == self.limits.failed_tries_max:
                 failures.since = now  # the time without another try begins
 
+    def turn_away(self) -> None:
+        """The server stops: those before authentication have to go."""
+        with self._lock:
+            for sock in self._arrivals.values():
+                shut_down(sock)
+
     def leave(self, number: int) -> None:
         """The connection is gone."""
         with self._lock:

@@ -9,9 +9,15 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import accumulate
 
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
+from safekeeper.admission import Admission
 from safekeeper.data_directory import DataDirectory
 from safekeeper.status import is_in_danger
 from safekeeper.timeline import Timeline, TimelineState
@@ -33,6 +39,12 @@ TIMELINE_GAUGES = {
 PROCESS_GAUGES = {
     "sk_timelines_damaged": "Timelines whose control file cannot be used",
     "sk_disk_free_bytes": "Free space of the data directory",
+    "sk_connections": "Connections of users to the WAL port",
+    "sk_connections_unauthenticated": "Connections that have proven nothing yet",
+}
+COUNTERS = {
+    "sk_connections_refused": "Connections refused by a limit, or after too many wrong passwords",
+    "sk_connections_evicted": "Connections that gave way to newer ones before authentication",
 }
 HISTOGRAMS = {"sk_wal_flush_seconds": "Time of one fdatasync of WAL"}
 
@@ -63,12 +75,15 @@ class FlushTimes(Collector):
 class StateCollector(Collector):
     """The state of all timelines, read at each scrape."""
 
-    def __init__(self, data_directory: DataDirectory, timelines: Timelines) -> None:
+    def __init__(
+        self, data_directory: DataDirectory, timelines: Timelines, admission: Admission
+    ) -> None:
         self._data_directory = data_directory
         self._timelines = timelines
+        self._admission = admission
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        families = {
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, GaugeMetricFamily] = {
             name: GaugeMetricFamily(name, text, labels=("tenant_id", "timeline_id"))
             for name, text in TIMELINE_GAUGES.items()
         }
@@ -80,10 +95,17 @@ class StateCollector(Collector):
         process = {
             "sk_timelines_damaged": len(self._timelines.damaged),
             "sk_disk_free_bytes": self._data_directory.disk_space().free_bytes,
+            "sk_connections": self._admission.authenticated,
+            "sk_connections_unauthenticated": self._admission.unauthenticated,
         }
         for metric, text in PROCESS_GAUGES.items():
             families[metric] = GaugeMetricFamily(metric, text, value=process[metric])
-        return families.values()
+        counts = {
+            "sk_connections_refused": self._admission.refused_count,
+            "sk_connections_evicted": self._admission.evicted_count,
+        }
+        counters = (CounterMetricFamily(n, COUNTERS[n], value=v) for n, v in counts.items())
+        return [*families.values(), *counters]
 
 
 def _values(timeline: Timeline) -> dict[str, float]:

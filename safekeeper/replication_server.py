@@ -27,7 +27,7 @@ from pgwire.commands import (
     StartReplication,
 )
 from pgwire.commands import TimelineHistory as AskedHistory
-from pgwire.errors import CopyEnd, CopyEnded, ProtocolError
+from pgwire.errors import QUERY_CANCELED, CopyEnd, CopyEnded, ProtocolError
 from pgwire.messages import BYTEA_OID, INT4_OID, INT8_OID, TEXT_OID, Column
 from safekeeper.errors import SafekeeperError
 from safekeeper.replica import (
@@ -273,7 +273,7 @@ class ReplicationServer:
             case CopyEnd.COPY_DONE:
                 stream.end_copy()
             case CopyEnd.COPY_FAIL:
-                self._session.send_error("57014", f"COPY from stdin failed: {ended}")
+                self._session.send_error(QUERY_CANCELED, f"COPY from stdin failed: {ended}")
             case CopyEnd.TERMINATE | CopyEnd.DISCONNECT:
                 self._session.shutdown()
 

@@ -82,7 +82,8 @@ class Safekeeper:
             )
             self.timelines = Timelines(self.data_directory, hooks, config.retention)
             stack.callback(self.timelines.close)
-            registry.register(StateCollector(self.data_directory, self.timelines))
+            admission = self.access.admission
+            registry.register(StateCollector(self.data_directory, self.timelines, admission))
             pages = Pages(self.status, self.health, registry)
             self._http = stack.enter_context(StatusServer(self._http_listener(), pages))
             stack.callback(self._end_threads)
@@ -234,6 +235,7 @@ class Safekeeper:
         self._stopping.set()
         self._wake_housekeeper.set()
         self._listener.shutdown(socket.SHUT_RDWR)
+        self.access.admission.turn_away()
         self._let_replicas_go()
         with self._sessions_lock:
             for session in self._sessions.values():

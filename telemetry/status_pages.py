@@ -100,7 +100,6 @@ class _Door:
             except OSError:
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)  # out of file descriptors
                 continue
-            prepare_socket(client)
             self._make_room()
             self._clients.append(client)
             task = asyncio.create_task(self._let_in(client))
@@ -115,6 +114,7 @@ class _Door:
     async def _let_in(self, client: socket.socket) -> None:
         tls = self._listener.tls
         try:
+            prepare_socket(client)
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._server,
                 client,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from failover_world import SETTINGS, FailoverWorld
 
 from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.errors import FixtureError
 from pg_fixtures.ledger import Ledger
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.proxy import TcpProxy
 
 TIMEOUT = 60.0
 SEGMENT_BYTES = 1 << 20
@@ -115,3 +119,22 @@ def ledger_of() -> Iterator[Callable[[QuorumCluster], Ledger]]:
 def ledger(cluster: QuorumCluster, ledger_of: Callable[[QuorumCluster], Ledger]) -> Ledger:
     """Clients that commit on the shared cluster for as long as the test runs."""
     return ledger_of(cluster)
+
+
+@pytest.fixture
+def failover_world(
+    quorum_cluster: Callable[..., QuorumCluster],
+    standby_factory: Callable[..., Postgres],
+) -> Iterator[Callable[..., FailoverWorld]]:
+    """`failover_world()`: its standby follows the safekeepers, or whom `conninfo(cluster)` says."""
+    with ExitStack() as stack:
+
+        def make(
+            conninfo: Callable[[QuorumCluster], str] = QuorumCluster.replica_conninfo,
+        ) -> FailoverWorld:
+            cluster = quorum_cluster(proxied=True, wal_seg_size=SEGMENT_BYTES, settings=SETTINGS)
+            standby = standby_factory(cluster.postgres, "standby", conninfo(cluster))
+            front = stack.enter_context(TcpProxy("127.0.0.1", cluster.postgres.port))
+            return FailoverWorld(cluster, standby, front)
+
+        yield make

@@ -60,6 +60,7 @@ class ReplicationClient:
     def __init__(self, conninfo: str, **keywords: Any) -> None:
         text = make_conninfo(conninfo, replication="true", dbname="replication", **keywords)
         self.pgconn = pq.PGconn.connect(text.encode())
+        self.end_lsn_max = 0
         assert self.pgconn.status == pq.ConnStatus.OK, self.pgconn.get_error_message()
 
     def __enter__(self) -> Self:
@@ -121,16 +122,16 @@ class ReplicationClient:
             self.pgconn.consume_input()
 
     def receive_wal(self, begin_lsn: int, end_lsn: int) -> bytes:
-        """[begin_lsn, end_lsn), without a gap, and nothing said of what lies beyond."""
+        """[begin_lsn, end_lsn), without a gap; `end_lsn_max` is what was said of the server's."""
         wal = bytearray()
         while begin_lsn + len(wal) < end_lsn:
             message = self.receive()
             assert message is not None
-            assert message.end_lsn <= end_lsn
+            self.end_lsn_max = max(self.end_lsn_max, message.end_lsn)
             if isinstance(message, XLogData):
                 assert message.start_lsn == begin_lsn + len(wal)
                 wal += message.data
-        return bytes(wal)
+        return bytes(wal[: end_lsn - begin_lsn])
 
     def send(self, message: StandbyStatus | HotStandbyFeedback) -> None:
         self.pgconn.put_copy_data(message.encode())

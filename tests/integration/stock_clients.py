@@ -13,6 +13,7 @@ from pg_fixtures.waiting import wait_until
 
 TIMEOUT = 60.0
 GZ = ".gz"
+STREAMING = "starting log streaming"
 
 
 class WalReceiverProcess(ServiceProcess):
@@ -36,6 +37,12 @@ class WalReceiverProcess(ServiceProcess):
             name=f"pg_receivewal {directory.name}",
             log_path=directory.with_name(f"{directory.name}.log"),
         )
+
+    def start_streaming(self) -> None:
+        """Start it, and return when it streams."""
+        said = self.log_text().count(STREAMING)
+        self.start()
+        self.wait_until(lambda: self.log_text().count(STREAMING) > said, TIMEOUT, STREAMING)
 
     def run_once(self, *options: str) -> str:
         """Run it for a command such as --create-slot; what it says."""

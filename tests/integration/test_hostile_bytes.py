@@ -21,6 +21,7 @@ import hand_written_proposer as by_hand
 import pytest
 from hand_written_proposer import command, create_timeline, named
 from hostile_streams import copy_data, mutate, mutate_bytes, split_packets, throw
+from msgspec import structs
 from reckoning import assert_nothing_lost
 from recording_proxy import RecordingProxy
 
@@ -37,6 +38,7 @@ from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 from pgwire.replication import StandbyStatus
 from pgwire.startup import StartupMessage
+from safekeeper.admission import DEFAULT_LIMITS
 from walproposer.copy_connection import CopyConnection
 from walproposer.errors import Unreachable
 from walproposer.peer import open_donor
@@ -48,7 +50,7 @@ HTTP_STREAMS = 1_000
 TIMEOUT = 60.0
 # 24 connections at once, with buffers of 2 MiB and more, and what the allocator keeps of them.
 RSS_GROWTH_BYTES_MAX = 192 << 20
-CLIENTS_MAX = 200  # of a safekeeper
+STRANGERS_MAX = DEFAULT_LIMITS.unauthenticated_max
 
 START_LSN = 0x1100000
 STRANGERS = 20  # timelines that nobody uses
@@ -152,7 +154,7 @@ def retell(push: list[bytes], timeline: TimelineId, term: int) -> list[bytes]:
                 )  # fmt: skip
             case Append():
                 end_lsn = lsn + len(message.wal)
-                message = replace(
+                message = structs.replace(
                     message, node_id=node_id, begin_lsn=lsn, end_lsn=end_lsn,
                     record_end_lsn=end_lsn, commit_lsn=0, truncate_lsn=0,
                 )  # fmt: skip
@@ -303,22 +305,22 @@ def http_streams(generator: random.Random) -> Iterator[bytes]:
 def test_half_open_connections_hold_nobody_up(
     cluster: QuorumCluster, generator: random.Random, ledger: Ledger
 ) -> None:
-    """Fewer than the limit: nobody is refused. The ends, when they come, are resets."""
+    """More than there are places for strangers. The ends, when they come, are resets."""
     safekeeper = cluster.safekeepers[0]
     threads = threads_count(safekeeper)
     startup, noise = startup_packet(), generator.randbytes(7)
     with ExitStack() as slow:
-        for number in range(CLIENTS_MAX // 2):
+        for number in range(2 * STRANGERS_MAX):
             sock = slow.enter_context(dial(safekeeper.address))
-            sock.sendall(
-                [b"", startup[:1], startup[: len(startup) // 2], startup, noise][number % 5]
-            )
-        wait_until(
-            lambda: threads_count(safekeeper) >= threads + CLIENTS_MAX // 2 - 25,
-            TIMEOUT, "the slow clients to be served",
-        )  # fmt: skip
+            sock.sendall([b"", startup[:1], startup[: len(startup) // 2], noise][number % 4])
         ledger.wait_for_progress(50, TIMEOUT)
         assert SafekeeperClient(SafekeeperAddress.parse(safekeeper.address)).identify()
+        assert len(cluster.proposer.status()["safekeepers"]) == 3
+        assert cluster.proposer.status()["quorum"]["connected"] == 3
+        wait_until(
+            lambda: threads_count(safekeeper) <= threads + STRANGERS_MAX,
+            TIMEOUT, "the oldest to give way",
+        )  # fmt: skip
     wait_until(lambda: threads_count(safekeeper) <= threads, TIMEOUT, "their threads to end")
     assert_nothing_lost(cluster, ledger)
 
@@ -328,15 +330,30 @@ def test_too_many_clients_are_sent_away(cluster: QuorumCluster, ledger: Ledger) 
     safekeeper = cluster.safekeepers[0]
     leader = cluster.proposer.status()["node_id"]
     with ExitStack() as crowd:
-        clients = [crowd.enter_context(dial(safekeeper.address)) for _ in range(CLIENTS_MAX + 50)]
-        assert clients[-1].recv(1) == b""  # the end: nobody had said a word
+        answers = []
+        for _ in range(DEFAULT_LIMITS.connections_per_user_max + 5):
+            sock = crowd.enter_context(dial(safekeeper.address))
+            sock.sendall(startup_packet())
+            answers.append(until_ready_or_refused(sock))
+        assert [b"C53300\0" in answer for answer in answers[-6:]] == [False, *[True] * 5]
+        assert b'Mtoo many connections for role "stranger"\0' in answers[-1]
         ledger.wait_for_progress(50, TIMEOUT)
-        assert len(cluster.proposer.status()["safekeepers"]) == 3
+        assert is_serving(safekeeper)
         assert cluster.proposer.status()["quorum"]["connected"] == 3
-    wait_until(lambda: is_serving(safekeeper), TIMEOUT, "the port to serve again")
-    assert "too many clients" in safekeeper.log_text()
+    assert "too many connections" in safekeeper.log_text()
     assert cluster.proposer.status()["node_id"] == leader
     assert_nothing_lost(cluster, ledger)
+
+
+def until_ready_or_refused(sock: socket.socket) -> bytes:
+    """What the server says up to ReadyForQuery, or the end of its refusal."""
+    answer = b""
+    while not answer.endswith(b"Z\0\0\0\5I"):
+        data = sock.recv(4096)
+        if not data:
+            break
+        answer += data
+    return answer
 
 
 def is_serving(safekeeper: SafekeeperProcess) -> bool:

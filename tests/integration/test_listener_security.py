@@ -12,6 +12,7 @@ import json
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ from pg_fixtures.safekeeper import READY_TIMEOUT, SafekeeperProcess
 from pgwire.auth import make_verifier
 from pgwire.connection import NEED_DATA, ClientConnection
 from pgwire.messages import ErrorResponse
-from pgwire.startup import StartupMessage
+from pgwire.startup import SSLRequest, StartupMessage
+from safekeeper.admission import DEFAULT_LIMITS
 
 SEG_SIZE = 1 << 20
 TIMEOUT = 60.0
@@ -45,6 +47,7 @@ PASSWORD = "correct horse battery staple"
 PRIMARY_PASSWORD = "Tr0ub4dor&3"
 TOKEN = "0123456789-open-sesame"
 UNAUTHORIZED = 401
+SSL_REQUEST = SSLRequest().encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +309,31 @@ def test_an_attach_with_a_wrong_password_says_so(
     assert 'password authentication failed for user "walproposer"' in done.stderr
     assert "wrong guess" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_strangers_that_say_nothing_hold_no_commit_up(
+    secured: QuorumCluster, ledger_of: Callable[[QuorumCluster], Ledger]
+) -> None:
+    """More half-open connections to every port than there are places, while clients commit."""
+    ledger = ledger_of(secured)
+    addresses = [s.address for s in secured.safekeepers]
+    addresses += [s.http_address for s in (*secured.safekeepers, secured.proposer)]
+    openings = (b"", b"\0\0", SSL_REQUEST, b"\x16\x03\x01\x02\x00")
+    with ExitStack() as crowd:
+        for number in range(DEFAULT_LIMITS.unauthenticated_max + 20):
+            for address in addresses:
+                sock = crowd.enter_context(dial(address))
+                sock.sendall(openings[number % len(openings)])
+        ledger.wait_for_progress(50, TIMEOUT)
+        for safekeeper in secured.safekeepers:
+            assert safekeeper.status()["timelines"][0]["proposer"] is not None
+        assert secured.proposer.status()["quorum"]["connected"] == 3
+    assert_nothing_lost(secured, ledger)
+
+
+def dial(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), TIMEOUT)
 
 
 # ---- the HTTP ports

@@ -10,6 +10,7 @@ import psycopg
 import psycopg2
 import psycopg2.extras
 import pytest
+from psycopg import pq
 from replication_client import Answer, ReplicationClient, ServerError
 
 from pg_fixtures.cluster import QuorumCluster
@@ -166,12 +167,10 @@ def test_the_wal_is_the_primarys(cluster: QuorumCluster, client: ReplicationClie
     end_lsn = settled_lsn(cluster)
     client.start(f"START_REPLICATION {Lsn(begin_lsn)}")
     wal = client.receive_wal(begin_lsn, end_lsn)
+    assert client.end_lsn_max <= settled_lsn(cluster)
     with ReplicationClient(cluster.postgres.dsn()) as walsender:
         walsender.start(f"START_REPLICATION {Lsn(begin_lsn)}")
         assert wal == walsender.receive_wal(begin_lsn, end_lsn)
-    keepalive = client.receive()
-    assert isinstance(keepalive, Keepalive)
-    assert keepalive.end_lsn == end_lsn
     assert [answer.tag for answer in client.end()] == ["START_STREAMING", "START_REPLICATION"]
     assert client.row("SHOW wal_segment_size") == (b"1MB",)
 
@@ -207,7 +206,8 @@ def test_a_reply_is_given_and_a_silent_client_is_dropped(
     begin_lsn = settled_lsn(cluster)
     client.start(f"START_REPLICATION PHYSICAL {Lsn(begin_lsn)} TIMELINE 1")
     client.status(begin_lsn, reply_requested=True)
-    assert isinstance(client.receive(), Keepalive)
+    while not isinstance(client.receive(), Keepalive):
+        continue
     begun, asked = time.monotonic(), False
     while not asked:
         message = client.receive()
@@ -216,6 +216,42 @@ def test_a_reply_is_given_and_a_silent_client_is_dropped(
         client.receive_wal(begin_lsn, begin_lsn + SEG_SIZE)
     assert SILENCE_SECONDS - 1 < time.monotonic() - begun < SILENCE_SECONDS * 3
     assert "replication timeout" in keeper.log_text()
+
+
+@pytest.mark.parametrize("payload", [b"z", b"r", b"h" * 100, b"r" * 33])
+def test_a_message_that_is_none_ends_the_connection(
+    cluster: QuorumCluster,
+    client: ReplicationClient,
+    keeper: SafekeeperProcess,
+    payload: bytes,
+) -> None:
+    client.start(f"START_REPLICATION {Lsn(settled_lsn(cluster))}")
+    client.pgconn.put_copy_data(payload)
+    client.pgconn.flush()
+    while client.receive() is not None:
+        continue
+    result = client.pgconn.get_result()
+    assert result is not None
+    assert result.error_field(pq.DiagnosticField.SQLSTATE) == b"08P01"
+    with ReplicationClient(replica_conninfo([keeper.address])) as other:
+        assert other.row("SHOW integer_datetimes") == (b"on",)
+    status = keeper.timeline()
+    assert status is not None
+    assert status["replicas"] == []
+
+
+def test_a_copy_that_the_client_fails_is_over(
+    cluster: QuorumCluster, client: ReplicationClient
+) -> None:
+    client.start(f"START_REPLICATION {Lsn(settled_lsn(cluster))}")
+    client.pgconn.put_copy_end(b"enough")
+    client.pgconn.flush()
+    while client.receive() is not None:
+        continue
+    with pytest.raises(ServerError, match="enough") as error:
+        client.results()
+    assert error.value.sqlstate == "57014"
+    assert client.row("SHOW integer_datetimes") == (b"on",)
 
 
 def test_positions_and_feedback_are_shown_and_leave_with_the_client(
@@ -232,7 +268,11 @@ def test_positions_and_feedback_are_shown_and_leave_with_the_client(
         assert status is not None
         return list(status["replicas"])
 
-    wait_until(lambda: replicas()[0]["xmin"] == 700, TIMEOUT, "the feedback to arrive")
+    wait_until(
+        lambda: [replica["xmin"] for replica in replicas()] == [700],
+        TIMEOUT,
+        "the feedback to arrive",
+    )
     (replica,) = replicas()
     assert replica["application_name"] == "by-hand"
     assert replica["flush_lsn"] == replica["replay_lsn"] == str(Lsn(lsn))

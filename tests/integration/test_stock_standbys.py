@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from failover import failed_over, timeline_of
 from stock_clients import (
     TIMEOUT,
     WalReceiverProcess,
@@ -19,12 +19,9 @@ from stock_clients import (
 from pg_fixtures.binaries import PostgresBinaries, all_postgres
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK, run_program
-from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import replica_conninfo, wait_replayed
+from pg_fixtures.standby import replica_conninfo
 from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
 
 SEG_SIZE = 1 << 20
 SETTINGS = {"wal_keep_size": "512MB", "autovacuum": False}
@@ -34,12 +31,6 @@ SLOT = "standby"
 every_postgres = pytest.mark.parametrize(
     "pg_binaries", all_postgres(), ids=lambda b: f"Postgres {b.version}", indirect=True
 )
-
-
-def timeline_of(safekeeper: SafekeeperProcess) -> dict[str, Any]:
-    timeline = safekeeper.timeline()
-    assert timeline is not None
-    return timeline
 
 
 def replicas_of(safekeeper: SafekeeperProcess) -> list[str]:
@@ -85,15 +76,19 @@ def assert_feedback_reaches_the_primary(primary: Postgres, standby: Postgres) ->
     wait_until(lambda: xmin_of_slot(primary) is None, TIMEOUT, "the primary to forget")
 
 
-def elect_until_known(keepers: list[SafekeeperProcess]) -> bool:
-    """Complete the log's tail; an election ends when a quorum knows that it is committed."""
-    run_program([*SK, "elect", f"--safekeepers={','.join(k.address for k in keepers)}"])
-    statuses = [timeline_of(keeper) for keeper in keepers]
-    return len({s[name] for s in statuses for name in ("commit_lsn", "flush_lsn")}) == 1
+def make_slots(binaries: PostgresBinaries, keepers: list[SafekeeperProcess], folder: Path) -> None:
+    """The standby's slot, on each safekeeper that it may stream from."""
+    for keeper in keepers:
+        conninfo = replica_conninfo([keeper.address])
+        WalReceiverProcess(
+            binaries, folder / f"slot-on-{keeper.id}", conninfo, f"--slot={SLOT}"
+        ).run_once("--create-slot")
 
 
-def promote(standby: Postgres) -> None:
-    assert standby.execute("SELECT pg_promote(true, 60)") == [(True,)]
+def prepare(primary: Postgres) -> None:
+    primary.pgbench("-i", "-s", "1", "-q")
+    if primary.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'amcheck'"):
+        primary.execute("CREATE EXTENSION amcheck")
 
 
 @every_postgres
@@ -105,17 +100,12 @@ def test_standbys_follow_the_safekeepers(
 ) -> None:
     """Two standbys and one that cascades, through the loss of a safekeeper and a promotion."""
     cluster = quorum_cluster(wal_seg_size=SEG_SIZE, settings=SETTINGS)
-    primary, keepers = cluster.postgres, cluster.safekeepers
-    primary.pgbench("-i", "-s", "1", "-q")
-    if primary.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'amcheck'"):
-        primary.execute("CREATE EXTENSION amcheck")
+    primary, (first, second, third) = cluster.postgres, cluster.safekeepers
+    prepare(primary)
+    make_slots(pg_binaries, cluster.safekeepers, tmp_path)
     receiver = WalReceiverProcess(
-        pg_binaries, tmp_path / "archive", replica_conninfo([keepers[1].address])
+        pg_binaries, tmp_path / "archive", replica_conninfo([second.address])
     )
-    for number, keeper in enumerate(keepers):
-        name = tmp_path / f"make-slot-{number}"
-        conninfo = replica_conninfo([keeper.address])
-        WalReceiverProcess(pg_binaries, name, conninfo, f"--slot={SLOT}").run_once("--create-slot")
     with receiver:
         slotted = standby_factory(
             primary,
@@ -125,51 +115,34 @@ def test_standbys_follow_the_safekeepers(
             hot_standby_feedback=True,
             **PROMPT,
         )
-        conninfo = replica_conninfo(
-            [k.address for k in reversed(keepers)], application_name="plain"
-        )
+        backwards = [third.address, second.address, first.address]
+        conninfo = replica_conninfo(backwards, application_name="plain")
         plain = standby_factory(primary, "plain", conninfo, **PROMPT)
         cascading = standby_factory(primary, "cascading", slotted.dsn(), **PROMPT)
-        standbys = [slotted, plain, cascading]
 
         pgbench(primary)
-        assert replicas_of(keepers[0]) == ["slotted"]
-        assert replicas_of(keepers[2]) == ["plain"]
-        (slot,) = timeline_of(keepers[0])["slots"]
-        assert slot["active"]
+        wait_until(lambda: replicas_of(first) == ["slotted"], TIMEOUT, "it to stream")
+        wait_until(lambda: replicas_of(third) == ["plain"], TIMEOUT, "it to stream")
+        assert timeline_of(first)["slots"][0]["active"]
         assert_feedback_reaches_the_primary(primary, slotted)
 
-        keepers[0].kill()
+        first.kill()
         pgbench(primary)
-        wait_until(lambda: "slotted" in replicas_of(keepers[1]), TIMEOUT, "it to have moved")
-        for standby in standbys:
+        wait_until(lambda: "slotted" in replicas_of(second), TIMEOUT, "it to have moved")
+        for standby in (slotted, plain, cascading):
             assert_same_data(primary, standby)
-        assert Lsn.parse(timeline_of(keepers[1])["slots"][0]["restart_lsn"])
-        keepers[0].restart()
-        last_of_old = finish_segment(primary)
-        receiver.wait_segment(last_of_old)
+        assert timeline_of(second)["slots"][0]["restart_lsn"] is not None
+        first.restart()
+        receiver.wait_segment(finish_segment(primary))
 
-        primary.stop()
-        cluster.proposer.terminate()
-        wait_until(lambda: elect_until_known(keepers), TIMEOUT, "all to know the end of the log")
-        wait_replayed(slotted, Lsn.parse(timeline_of(keepers[0])["commit_lsn"]), TIMEOUT)
-        promote(slotted)
-        proposer = ProposerProcess(
-            slotted.dsn(),
-            [k.address for k in keepers],
-            log_path=cluster.root / "new-proposer.log",
-            configure=True,
-        )
-        with proposer:
-            proposer.wait_streaming()
+        with failed_over(cluster, slotted):
             pgbench(slotted)
             for standby in (plain, cascading):
                 assert_same_data(slotted, standby)
             receiver.wait_segment(finish_segment(slotted))
-            assert timeline_of(keepers[1])["tli"] == 2
-            assert {r["tli"] for r in timeline_of(keepers[1])["replicas"]} == {2}
+            assert {r["tli"] for r in timeline_of(second)["replicas"]} == {2}
             receiver.interrupt()
     assert "00000002.history" in receiver.segments()
     assert_files_equal(receiver, primary.pg_wal, slotted.pg_wal, at_least=3, unfinished=1)
-    for keeper in keepers:
+    for keeper in cluster.safekeepers:
         assert "Traceback" not in keeper.log_text()

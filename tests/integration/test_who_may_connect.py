@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.client
-import os
+import re
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -23,7 +23,11 @@ from pg_fixtures.processes import SK, ServiceProcess
 from pg_fixtures.safekeeper import READY_TIMEOUT, SafekeeperProcess
 from pg_fixtures.waiting import wait_until
 from pgwire.auth import make_verifier
-from safekeeper.admission import DEFAULT_LIMITS
+from pgwire.messages import Query, SaslInitialResponse
+from pgwire.startup import SSLRequest, StartupMessage
+from safekeeper.admission import DEFAULT_LIMITS as LIMITS
+from safekeeper.service import STOP_TIMEOUT_SECONDS
+from telemetry.status_server import HTTP_CONNECTIONS_MAX
 
 TIMEOUT = 30.0
 PASSWORD = "correct horse"
@@ -176,6 +180,23 @@ def test_changed_users_count_from_the_next_command_on(keeper: Keeper) -> None:
     assert VERIFIER not in log
 
 
+@pytest.mark.parametrize("after", ["startup", "first message"])
+def test_no_command_before_authentication(keeper: Keeper, after: str) -> None:
+    host, _, port = keeper.address.rpartition(":")
+    context = ssl.create_default_context(cafile=keeper.folder.path / "ca.pem")
+    context.set_alpn_protocols(["postgresql"])
+    plain = socket.create_connection((host, int(port)), TIMEOUT)
+    sent = StartupMessage({"user": "root", "replication": "true"}).encode()
+    if after == "first message":
+        sent += SaslInitialResponse("SCRAM-SHA-256", b"n,,n=,r=nonce").encode()
+    with context.wrap_socket(plain, server_hostname=host) as sock:
+        sock.sendall(sent + Query("LIST_TIMELINES").encode())
+        answer = b"".join(iter(lambda: sock.recv(4096), b""))
+    assert b"C08P01\0" in answer
+    for kind in (b"Z\0\0\0\5", b"R\0\0\0\x08\0\0\0\0", b"T\0\0"):  # ready, let in, rows
+        assert kind not in answer
+
+
 # ---- certificates
 
 
@@ -216,11 +237,16 @@ def test_a_new_token_needs_no_restart(keeper: Keeper) -> None:
 
 
 def https_status(keeper: Keeper, token: str = "") -> int:
+    return https_get(keeper, "/status", token)[0]
+
+
+def https_get(keeper: Keeper, path: str, token: str) -> tuple[int, str]:
     context = ssl.create_default_context(cafile=keeper.folder.path / "ca.pem")
     connection = http.client.HTTPSConnection(keeper.http_address, timeout=TIMEOUT, context=context)
     with closing(connection):
-        connection.request("GET", "/status", headers={"Authorization": f"Bearer {token}"})
-        return connection.getresponse().status
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        response = connection.getresponse()
+        return response.status, response.read().decode()
 
 
 def test_client_certificates(keeper_with: Callable[..., Keeper], folder: Folder) -> None:
@@ -254,7 +280,7 @@ def test_too_many_connections_are_told_so(keeper_with: Callable[..., Keeper]) ->
 
 
 def test_guessing_is_refused_and_harms_only_that_user(keeper: Keeper) -> None:
-    for _ in range(DEFAULT_LIMITS.failed_tries_max):
+    for _ in range(LIMITS.failed_tries_max):
         assert "password authentication failed" in keeper.refusal("watcher", password="guess")
     assert 'too many failed authentication attempts of user "watcher"' in keeper.refusal("watcher")
     assert keeper.refusal("root") == ""
@@ -262,23 +288,67 @@ def test_guessing_is_refused_and_harms_only_that_user(keeper: Keeper) -> None:
 
 
 def test_strangers_keep_nobody_out(keeper: Keeper) -> None:
-    """More than there are places, silent in every way there is, on both ports."""
-    host, _, port = keeper.address.rpartition(":")
-    http_port = keeper.http_address.rpartition(":")[2]
+    """More than there are places, silent in every way there is."""
     tls_record = b"\x16\x03\x01\x02\x00\x01"
-    ssl_request = b"\0\0\0\x08\x04\xd2\x16\x2f"
+    ssl_request = SSLRequest().encode()
     with ExitStack() as crowd, closing(keeper.connect("watcher")) as connection:
-        for number in range(3 * DEFAULT_LIMITS.unauthenticated_max):
-            for each in (port, http_port):
-                sock = crowd.enter_context(socket.create_connection((host, int(each)), TIMEOUT))
-                sock.sendall((b"", b"\0", tls_record, ssl_request, b"GET /")[number % 5])
+        for number in range(3 * LIMITS.unauthenticated_max):
+            sock = crowd.enter_context(dial(keeper.address))
+            sock.sendall((b"", b"\0", tls_record, ssl_request)[number % 4])
         assert keeper.refusal("root") == ""
-        assert https_status(keeper, TOKEN) == 200
         result = connection.pgconn.exec_(b"LIST_TIMELINES")
         assert result.status == pq.ExecStatus.TUPLES_OK
-        open_files = len(os.listdir(f"/proc/{keeper.pid}/fd"))
-        assert open_files < 4 * DEFAULT_LIMITS.unauthenticated_max
+        metrics = https_get(keeper, "/metrics", TOKEN)[1]
+        assert gauge(metrics, "sk_connections") == 1
+        assert 0 < gauge(metrics, "sk_connections_unauthenticated") <= LIMITS.unauthenticated_max
+        assert gauge(metrics, "sk_connections_evicted_total") >= 2 * LIMITS.unauthenticated_max
     assert "Traceback" not in keeper.log_text()
+
+
+def test_strangers_keep_nobody_from_the_pages(keeper: Keeper) -> None:
+    tls_record = b"\x16\x03\x01\x02\x00\x01"
+    assert https_status(keeper, TOKEN) == 200  # the pages load beside the service
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(dial(keeper.http_address)) for _ in range(150)]
+        for sock in crowd[::2]:
+            sock.sendall(tls_record)
+        assert https_status(keeper, TOKEN) == 200
+        surplus = len(crowd) - HTTP_CONNECTIONS_MAX
+        wait_until(lambda: all(map(is_cut_off, crowd[:surplus])), TIMEOUT, "the oldest to go")
+        assert not any(map(is_cut_off, crowd[surplus + 5 :]))
+    assert "Traceback" not in keeper.log_text()
+
+
+def test_strangers_do_not_hold_up_a_stop(keeper: Keeper) -> None:
+    assert https_status(keeper, TOKEN) == 200
+    with ExitStack() as crowd:
+        for _ in range(LIMITS.unauthenticated_max // 2):
+            for address in (keeper.address, keeper.http_address):
+                crowd.enter_context(dial(address))
+        assert https_status(keeper, TOKEN) == 200
+        keeper.terminate(STOP_TIMEOUT_SECONDS)
+    assert "Traceback" not in keeper.log_text()
+
+
+def dial(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), TIMEOUT)
+
+
+def is_cut_off(sock: socket.socket) -> bool:
+    sock.setblocking(False)
+    try:
+        return sock.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def gauge(metrics: str, name: str) -> float:
+    found = re.search(rf"^{name} (\S+)$", metrics, re.MULTILINE)
+    assert found is not None, metrics
+    return float(found[1])
 
 
 # ---- no protection

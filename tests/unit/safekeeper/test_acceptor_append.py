@@ -22,9 +22,17 @@ from acceptor_steps import (
 from wal_builder import START_LSN
 
 from consensus.ids import NodeId
-from consensus.messages import AppendResponse
+from consensus.messages import NO_FEEDBACK, AppendResponse, HotStandbyFeedback
 from safekeeper.acceptor import Acceptor
-from safekeeper.events import Action, BatchEnded, Disconnected, Refuse, Reply, WriteWal
+from safekeeper.events import (
+    Action,
+    BatchEnded,
+    Disconnected,
+    FeedbackChanged,
+    Refuse,
+    Reply,
+    WriteWal,
+)
 
 
 def position(offset: int) -> int:
@@ -236,3 +244,15 @@ def test_commit_lsn_is_a_record_boundary(fields: dict[str, Any]) -> None:
     acceptor = streaming_acceptor(A)
     event = append(A, START_LSN, 100, record_end_lsn=position(64), **fields)
     assert the_answer(batch(acceptor, event)).commit_lsn == (position(64) if fields else START_LSN)
+
+
+# ---- the replicas' feedback
+
+
+def test_answers_carry_what_the_replicas_need_until_they_leave() -> None:
+    acceptor = streaming_acceptor(A)
+    needed = HotStandbyFeedback(1, 700, 2)
+    assert acceptor.step(FeedbackChanged(needed)) == []
+    assert the_answer(batch(acceptor, append(A, START_LSN, 0))).feedback == needed
+    assert acceptor.step(FeedbackChanged(NO_FEEDBACK)) == []
+    assert the_answer(batch(acceptor, append(A, START_LSN, 0))).feedback == NO_FEEDBACK

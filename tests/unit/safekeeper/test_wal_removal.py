@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from wal_builder import START_LSN, WAL_SEG_SIZE
 from safekeeper import durable
 from safekeeper.errors import StorageError
 from safekeeper.retention import Horizon, RetentionPolicy
-from safekeeper.timeline import Timeline, TimelineState
+from safekeeper.timeline import TimelineState
 from safekeeper.wal_removal import horizon_of, remove_old_wal
 
 SEGMENTS = 8
@@ -33,6 +34,7 @@ def pusher(tmp_path: Path) -> Pusher:
     pusher.push()
     pusher.push(commit_lsn=pusher.log.lsn, truncate_lsn=pusher.log.lsn)
     assert segments_of(tmp_path) == list(range(1, SEGMENTS + 2))
+    pusher.timeline.keep_house()
     return pusher
 
 
@@ -102,25 +104,19 @@ def test_an_interrupted_removal_is_finished_by_the_next(
         real(*arguments)
 
     monkeypatch.setattr(durable, operation, fail)
-    try:
+    with suppress(StorageError):  # not every operation is done so often
         remove_old_wal(timeline)
-    except StorageError as error:
-        assert str(error) == "pulled"
     monkeypatch.undo()
     again = load_timeline(tmp_path)
     again.retention = timeline.retention
     assert again.state is TimelineState.ACTIVE
     first = again.control.local_start_lsn // WAL_SEG_SIZE
     assert set(segments_of(tmp_path)) >= set(range(first, SEGMENTS + 2))
-    remove_old_wal(again)
-    assert_clean(again, tmp_path)
-
-
-def assert_clean(timeline: Timeline, folder: Path) -> None:
-    first = timeline.control.local_start_lsn // WAL_SEG_SIZE
-    assert first == 5  # the end is in segment 9, the limit for slots is 4
-    assert segments_of(folder) == list(range(first, SEGMENTS + 2))
-    assert timeline.slots.all()[0].is_lost
+    for _ in range(2):  # the slot is lost, and then holds nothing any more
+        remove_old_wal(again)
+    assert again.slots.all()[0].is_lost
+    assert again.control.local_start_lsn == 7 * WAL_SEG_SIZE
+    assert segments_of(tmp_path) == [7, 8, 9]
 
 
 def test_a_member_that_lags_holds_the_wal(tmp_path: Path, pusher: Pusher) -> None:

@@ -1,0 +1,142 @@
+"""`serve`: the same WAL to the same `pg_receivewal`, from a safekeeper and from the primary.
+
+The receiver does not sync, so that it takes what it is given; both servers read from the page
+cache, as they do for a replica that follows closely.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import bulk_load
+from benchmarks.primary import Primary
+from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios
+from benchmarks.setups import SafekeeperQuorum, attached
+from pg_fixtures.cluster import flush_lsn
+from pg_fixtures.data_directory import WAL_SEG_SIZE
+from pg_fixtures.processes import run_program
+from pg_fixtures.standby import replica_conninfo
+from pg_fixtures.waiting import wait_until
+from pgwal.lsn import Lsn
+from pgwal.segment import format_segment_name, segno_of
+
+OURS, WALSENDER, CONTROL = "safekeeper", "walsender", "walsender again"
+COLUMNS = ("server", "seconds", "MB/s", "rate / walsender")
+RATE_RATIO_MIN = 1.0
+SETTLE_TIMEOUT = 120.0  # seconds
+RECEIVE_TIMEOUT = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSample:
+    """One run of `pg_receivewal`, from its start to its end."""
+
+    setup: str
+    round: int
+    wal_bytes: int
+    seconds: float
+
+    @property
+    def megabytes_per_second(self) -> float:
+        return self.wal_bytes / self.seconds / (1 << 20)
+
+
+def measure(
+    primary: Primary, directory: Path, rounds: int, megabytes: int
+) -> Iterator[ServeSample]:
+    """Samples as they are taken, all of the same segments."""
+    bulk_load.create_tables(primary)
+    quorum = SafekeeperQuorum("quorum")
+    with attached(primary, quorum, directory / "copies"):
+        begin_lsn = primary.insert_lsn()
+        load = bulk_load.load(primary, megabytes)
+        bulk_load.load(primary, 2 * WAL_SEG_SIZE >> 20)  # the receiver ends when there is more
+        end_lsn = primary.insert_lsn()
+        wait_until(
+            lambda: min(map(flush_lsn, quorum.safekeepers)) >= end_lsn,
+            SETTLE_TIMEOUT,
+            "all safekeepers to have everything",
+        )
+        servers = {
+            OURS: replica_conninfo([quorum.safekeepers[0].address]),
+            WALSENDER: primary.postgres.dsn(),
+            CONTROL: primary.postgres.dsn(),
+        }
+        for number, name in interleaved(list(servers), rounds):
+            target = directory / "received"
+            yield _receive(primary, name, number, servers, target, begin_lsn, load.end_lsn)
+            shutil.rmtree(target)
+
+
+def _receive(
+    primary: Primary,
+    name: str,
+    number: int,
+    servers: Mapping[str, str],
+    target: Path,
+    begin_lsn: Lsn,
+    end_lsn: Lsn,
+) -> ServeSample:
+    """The whole segments of [begin_lsn, end_lsn)."""
+    first, last = (segno_of(lsn, WAL_SEG_SIZE) for lsn in (begin_lsn, end_lsn))
+    target.mkdir()
+    # It goes on behind the last segment it finds.
+    with open(target / format_segment_name(1, first, WAL_SEG_SIZE), "wb") as found:
+        found.truncate(WAL_SEG_SIZE)
+    begun = time.perf_counter()
+    run_program(
+        [
+            primary.postgres.binaries.program("pg_receivewal"),
+            f"--dbname={servers[name]}",
+            f"--directory={target}",
+            f"--endpos={Lsn(last * WAL_SEG_SIZE)}",
+            "--no-sync",
+            "--no-loop",
+        ],
+        timeout=RECEIVE_TIMEOUT,
+    )
+    seconds = time.perf_counter() - begun
+    return ServeSample(name, number, (last - first - 1) * WAL_SEG_SIZE, seconds)
+
+
+def table(samples: Sequence[ServeSample]) -> list[list[str]]:
+    """Medians of each server."""
+    rows = [list(COLUMNS)]
+    for name in (OURS, WALSENDER, CONTROL):
+        own = _of(samples, name)
+        rows.append(
+            [
+                name,
+                f"{Spread.of([s.seconds for s in own]).median:.2f}",
+                f"{Spread.of([s.megabytes_per_second for s in own]).median:.0f}",
+                _ratio(samples, name).format(2),
+            ]
+        )
+    return rows
+
+
+def verdicts(samples: Sequence[ServeSample]) -> list[Verdict]:
+    return [
+        Verdict(
+            "rate >= the primary's walsender",
+            _ratio(samples, OURS),
+            RATE_RATIO_MIN,
+            True,
+            _ratio(samples, CONTROL),
+        )
+    ]
+
+
+def _of(samples: Sequence[ServeSample], name: str) -> list[ServeSample]:
+    return sorted((s for s in samples if s.setup == name), key=lambda s: s.round)
+
+
+def _ratio(samples: Sequence[ServeSample], name: str) -> Spread:
+    return paired_ratios(
+        [s.megabytes_per_second for s in _of(samples, name)],
+        [s.megabytes_per_second for s in _of(samples, WALSENDER)],
+    )

@@ -1,0 +1,126 @@
+"""`sk promote`: the failover. A standby becomes the primary, and this process its proposer."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from cli.attach import proposer_http_option, proposer_listener, proposer_with_page
+from cli.elect import elect_within
+from cli.listening import tls_files, tls_options
+from cli.parameters import (
+    Dsn,
+    application_name_option,
+    safekeepers_option,
+    slot_option,
+    timeline_option,
+    with_conninfo,
+)
+from consensus.ids import TimelineId
+from pgwal.lsn import format_lsn
+from telemetry.stop_signal import StopSignal
+from walproposer.config import ProposerConfig
+from walproposer.failover import Failover, LogView
+from walproposer.promotion import Situation, plan
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.timeline_creation import FoundTimeline
+from walproposer.upstream import PrimaryAddress
+
+
+@click.command()
+@click.option(
+    "--standby", type=Dsn(), required=True, help="DSN of the standby to promote (a superuser)."
+)
+@safekeepers_option
+@click.option(
+    "--replica-conninfo",
+    type=Dsn(),
+    help="libpq settings with which the standby connects to safekeepers (user, sslmode, passfile, "
+    "...), when it has to be pointed at them.  [default: --safekeeper-conninfo]",
+)
+@timeline_option
+@slot_option
+@application_name_option
+@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@click.option(
+    "--no-attach", is_flag=True, help="End when it is promoted; its commits wait for sk attach."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    default=60.0,
+    show_default=True,
+    help="How long to wait for a quorum, and for a standby that makes no progress.",
+)
+@proposer_http_option
+@tls_options
+def promote(
+    standby: str,
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    replica_conninfo: str | None,
+    timeline: TimelineId | None,
+    slot: str,
+    application_name: str,
+    dry_run: bool,
+    no_attach: bool,
+    timeout: float,
+    http: tuple[str, int],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    http_token_file: Path | None,
+    insecure: bool,
+) -> None:
+    """Fail over: promote a standby that has every acknowledged commit, and be its proposer.
+
+    Wins an election, which FENCES the old primary's proposer; waits until the standby has replayed
+    the log to its end; promotes it, its commits already waiting for the quorum; then goes on in the
+    foreground as sk attach does. After a crash, run it again: what is done is not done twice.
+    """
+    config = ProposerConfig(
+        primary=PrimaryAddress(standby, slot, application_name),
+        safekeepers=with_conninfo(safekeepers, safekeeper_conninfo),
+        timeline=timeline,
+        configure=True,
+    )
+    failover = Failover(
+        config,
+        partial(elect_within, timeout),
+        conninfo=safekeeper_conninfo if replica_conninfo is None else replica_conninfo,
+        timeout_seconds=timeout,
+    )
+    if dry_run:
+        _print_plan(*failover.prepare())
+        return
+    listener = proposer_listener(http, tls_files(tls_cert, tls_key), http_token_file, insecure)
+    stopping = StopSignal()  # until there is a proposer, a signal just ends this process
+    with proposer_with_page(config, listener, stopping) as proposer:
+        found, _, _ = failover.prepare()
+        click.echo(f"timeline {found.timeline}")
+        failover.run()
+        if no_attach:
+            click.echo("promoted; commits wait until sk attach", err=True)
+            return
+        stopping.install()
+        proposer.prepare()
+        proposer.run()
+
+
+def _print_plan(found: FoundTimeline, view: LogView, situation: Situation) -> None:
+    standby, members = situation.standby, len(found.membership.members)
+    click.echo(f"timeline {found.timeline}")
+    click.echo(
+        f"the quorum's log ends at {format_lsn(view.flush_lsn)} or later "
+        f"({view.answering} of {members} safekeepers answer)"
+    )
+    role = "a standby" if standby.in_recovery else "a primary"
+    sources = ", ".join(standby.sources) or "nobody"
+    click.echo(
+        f"the server is {role}, has received {format_lsn(standby.received_lsn)} and replayed "
+        f"{format_lsn(standby.replayed_lsn)}, follows {sources}"
+    )
+    for number, step in enumerate(plan(situation), 1):
+        click.echo(f"{number}. {step.value}")

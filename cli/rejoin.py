@@ -1,0 +1,214 @@
+"""`sk rejoin`: a deposed primary becomes a standby that follows the safekeepers."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from cli.output import CommandError
+from cli.parameters import Dsn, safekeepers_option, slot_option, timeline_option, with_conninfo
+from consensus.ids import TimelineId
+from pg_fixtures.account import Account
+from pg_fixtures.binaries import PostgresBinaries, find_postgres
+from pg_fixtures.processes import run_program
+from walproposer.errors import Refusal
+from walproposer.rewind import (
+    ControlData,
+    base_backup_hint,
+    failure_reason,
+    rewind_problem,
+    standby_settings,
+)
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.standby import StandbyServer, replica_conninfo
+from walproposer.timeline_creation import check_members, find_timeline, survey
+from walproposer.upstream import PrimaryAddress, read_server_facts
+
+SIGNAL_FILE = "standby.signal"
+AUTO_CONF = "postgresql.auto.conf"
+REWIND_SECONDS_MAX = 24 * 3600.0
+PG_CTL_RUNNING = 0
+
+
+@click.command()
+@click.option(
+    "--old-primary",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DATA_DIR",
+    required=True,
+    help="Data directory of the deposed primary, which must be stopped.",
+)
+@click.option(
+    "--new-primary", type=Dsn(), required=True, help="DSN of the new primary (a superuser)."
+)
+@safekeepers_option
+@click.option(
+    "--replica-conninfo",
+    "replica_settings",
+    type=Dsn(),
+    help="libpq settings with which the standby connects to safekeepers (user, sslmode, passfile, "
+    "...).  [default: --safekeeper-conninfo]",
+)
+@timeline_option
+@slot_option
+@click.option(
+    "--config-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="postgresql.conf, when it is not in the data directory (Postgres 15 or newer).",
+)
+def rejoin(
+    old_primary: Path,
+    new_primary: str,
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    replica_settings: str | None,
+    timeline: TimelineId | None,
+    slot: str,
+    config_file: Path | None,
+) -> None:
+    """Make a standby of a deposed primary, by pg_rewind.
+
+    What it wrote and no quorum has is undone; nobody was told that it is committed. Afterwards it
+    follows the safekeepers, and starts as any standby does. Where pg_rewind cannot be used, says
+    why a new base backup is needed. Run it as the owner of the data directory.
+    """
+    address = PrimaryAddress(new_primary)
+    system_id, tli = _ask_new_primary(address)
+    addresses = with_conninfo(safekeepers, safekeeper_conninfo)
+    members = survey(addresses)
+    check_members(members)
+    found = find_timeline(members, system_id, timeline)
+    if found is None:
+        raise Refusal(f"the safekeepers have no timeline of system {system_id}")
+    settings = safekeeper_conninfo if replica_settings is None else replica_settings
+    conninfo = replica_conninfo(addresses, found.timeline, settings)
+    target = Target.at(old_primary)
+    way_out = base_backup_hint(str(old_primary), conninfo)
+    control = target.control_data()
+    problem = rewind_problem(control, system_id, way_out)
+    if problem is not None:
+        raise Refusal(problem.text, hint=problem.hint)
+    if (old_primary / SIGNAL_FILE).exists() and control.recovery_tli == tli:
+        click.echo("it is a standby of this timeline already")
+    else:
+        target.rewind(new_primary, config_file, way_out)
+    target.become_standby(conninfo, slot)
+    click.echo(f"{old_primary} is a standby that follows {', '.join(map(str, addresses))}")
+    click.echo("start it; its configuration is now that of the new primary", err=True)
+
+
+def _ask_new_primary(address: PrimaryAddress) -> tuple[int, int]:
+    """System id and timeline. Its checkpoint is what pg_rewind before 16 knows its timeline by."""
+    with closing(address.connect()) as connection:
+        server = read_server_facts(connection)
+        try:
+            connection.execute("CHECKPOINT")
+        except psycopg.Error as error:
+            raise Refusal(f"the new primary refused a checkpoint: {error}") from error
+    history, _ = StandbyServer(address).read_history()
+    return server.system_id, history.tli
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The stopped server. Its programs run as its owner: Postgres refuses to run as root."""
+
+    path: Path
+    binaries: PostgresBinaries
+    account: Account | None
+
+    @classmethod
+    def at(cls, path: Path) -> Target:
+        """Raises CommandError when this is no data directory, or its server runs."""
+        try:
+            major = int((path / "PG_VERSION").read_text())
+        except (OSError, ValueError) as error:
+            raise CommandError(f"{path} is not a data directory of Postgres") from error
+        target = cls(path, find_postgres(major), _owner(path))
+        status = run_program(
+            [target.binaries.program("pg_ctl"), "status", "-D", path],
+            account=target.account,
+            check=False,
+        )
+        if status.returncode == PG_CTL_RUNNING:
+            raise CommandError(
+                f"the server in {path} is running",
+                f"Stop it: pg_ctl stop -D {path} -m fast (its waiting commits were not "
+                "acknowledged).",
+            )
+        return target
+
+    def control_data(self) -> ControlData:
+        program = [self.binaries.program("pg_controldata"), self.path]
+        done = run_program(program, account=self.account, env={"LC_ALL": "C"})
+        try:
+            return ControlData.parse(done.stdout)
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+
+    def rewind(self, dsn: str, config_file: Path | None, way_out: str) -> None:
+        """pg_rewind makes it a standby in the same run, so that it never is a primary again."""
+        parts = conninfo_to_dict(dsn)
+        password = parts.pop("password", None)  # a command line can be read by everybody
+        done = run_program(
+            [
+                self.binaries.program("pg_rewind"),
+                f"--target-pgdata={self.path}",
+                f"--source-server={make_conninfo('', **parts)}",
+                "--write-recovery-conf",
+                *([f"--config-file={config_file}"] if config_file else []),
+            ],
+            account=self.account,
+            env={"LC_ALL": "C", **({"PGPASSWORD": str(password)} if password else {})},
+            timeout=REWIND_SECONDS_MAX,
+            check=False,
+        )
+        output = done.stdout + done.stderr
+        if done.returncode != 0:
+            raise CommandError(f"pg_rewind failed: {failure_reason(output)}", way_out)
+        required = "no rewind required" not in output
+        click.echo("pg_rewind has undone what it wrote alone" if required else "nothing to undo")
+
+    def become_standby(self, conninfo: str, slot: str) -> None:
+        """Its old slot goes too: on a standby nobody would ever move it on."""
+        auto_conf = self.path / AUTO_CONF
+        text = auto_conf.read_text() if auto_conf.exists() else ""
+        self._write(AUTO_CONF, standby_settings(text, conninfo))
+        self._write(SIGNAL_FILE, "")
+        shutil.rmtree(self.path / "pg_replslot" / slot, ignore_errors=True)
+
+    def _write(self, name: str, text: str) -> None:
+        """Replace a file, durably, owned as the directory is."""
+        owner, temporary = self.path.stat(), self.path / f"{name}.new"
+        with temporary.open("w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o600)
+            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path / name)
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _owner(path: Path) -> Account | None:
+    """Whom its programs run as; None: as ourselves. Raises CommandError."""
+    owner = path.stat()
+    if owner.st_uid == os.geteuid():
+        return None
+    if os.geteuid() != 0:
+        raise CommandError(
+            f"{path} belongs to another user", "Run sk rejoin as the owner of the data directory."
+        )
+    return Account(pwd.getpwuid(owner.st_uid).pw_name, owner.st_uid, owner.st_gid)

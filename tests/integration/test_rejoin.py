@@ -1,0 +1,104 @@
+"""`sk rejoin`: the deposed primary follows the safekeepers, and can be promoted again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from failover_world import TIMEOUT, FailoverWorld, Loss
+from pending_commit import PendingCommit
+from sk_command import assert_refused, sk
+from stock_clients import table_checksums
+
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.standby import wait_replayed
+
+ROUNDS = 2
+
+
+def rejoin_arguments(world: FailoverWorld, old: Postgres, new: Postgres) -> tuple[str, ...]:
+    return (
+        *("rejoin", "--old-primary", str(old.data_dir), "--new-primary", new.dsn()),
+        *("--safekeepers", ",".join(world.addresses)),
+        *("--replica-conninfo", "user=postgres"),
+    )
+
+
+def promotion_of(world: FailoverWorld, standby: Postgres, number: int) -> ProposerProcess:
+    return ProposerProcess(
+        standby.dsn(),
+        world.addresses,
+        log_path=world.cluster.root / f"promotion-{number}.log",
+        promotes=True,
+    )
+
+
+def lose_with_a_tail(world: FailoverWorld) -> None:
+    """The primary dies with WAL that nobody else has."""
+    for proxy in world.cluster.proxies:
+        proxy.cut()
+    old = world.cluster.postgres
+    pending = PendingCommit(old, "CREATE TABLE never_acknowledged (a int)")
+    pending.wait_blocked(TIMEOUT)
+    world.lose(Loss.MACHINE)
+
+
+def test_there_and_back_again(failover_world: Callable[..., FailoverWorld]) -> None:
+    """The two servers change places twice; what only a lost primary had is undone."""
+    world = failover_world()
+    primary, standby = world.cluster.postgres, world.standby
+    with Ledger(world.clients_dsn, clients=3) as ledger:
+        ledger.wait_for_progress(50, TIMEOUT)
+        lose_with_a_tail(world)
+        for number in range(ROUNDS):
+            with promotion_of(world, standby, number) as promotion:
+                promotion.wait_streaming(TIMEOUT)
+                ledger.redirect(standby.dsn())
+                ledger.wait_for_progress(50, TIMEOUT)
+                done = sk(*rejoin_arguments(world, primary, standby))
+                assert done.returncode == 0, done.stderr
+                assert "pg_rewind has undone" in done.stdout
+                again = sk(*rejoin_arguments(world, primary, standby))
+                assert again.returncode == 0, again.stderr
+                assert "already" in again.stdout
+                primary.start()
+                ledger.wait_for_progress(20, TIMEOUT)
+                ledger.pause()
+                ledger.wait_idle(TIMEOUT)
+                report = ledger.verify(standby.dsn())
+                assert report.ok, report
+                wait_replayed(primary, standby.flush_lsn(), TIMEOUT)
+                assert table_checksums(standby) == table_checksums(primary)
+                assert primary.execute("SELECT to_regclass('never_acknowledged')") == [(None,)]
+                assert primary.execute("SELECT slot_name FROM pg_replication_slots") == []
+                ledger.resume()
+                ledger.wait_for_progress(20, TIMEOUT)
+                standby.crash()
+                promotion.kill()
+            primary, standby = standby, primary
+
+
+def test_what_pg_rewind_cannot_do_is_said(
+    failover_world: Callable[..., FailoverWorld], postgres_factory: Callable[..., Postgres]
+) -> None:
+    world = failover_world()
+    old, standby = world.cluster.postgres, world.standby
+    refused = sk(*rejoin_arguments(world, old, old))
+    assert_refused(refused, 1, "is running", "pg_ctl stop")
+    refused = sk(*rejoin_arguments(world, old, standby))
+    assert_refused(refused, 1, "the server is a standby", "primary")
+    old.configure(wal_log_hints=False)
+    old.restart()
+    world.lose(Loss.MACHINE)
+    with world.promotion() as promotion:
+        promotion.wait_streaming(TIMEOUT)
+        before = (old.data_dir / "global" / "pg_control").read_bytes()
+        refused = sk(*rejoin_arguments(world, old, standby))
+        assert_refused(refused, 1, "neither data checksums nor wal_log_hints", "base backup")
+        stranger = postgres_factory("stranger", fresh=True, start=False)
+        stranger.init()
+        refused = sk(*rejoin_arguments(world, stranger, standby))
+        assert_refused(refused, 1, "the data directory belongs to system", "never been one")
+        assert (old.data_dir / "global" / "pg_control").read_bytes() == before
+        assert not (old.data_dir / "standby.signal").exists()

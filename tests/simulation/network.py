@@ -1,0 +1,171 @@
+"""`Network`: connections between proposers and safekeepers, with everything that befalls them.
+
+A connection is TCP: in one direction nothing is reordered. What is lost is sent again, later; a cut
+direction holds what was sent until it heals. A broken connection's ends learn of it at different
+times, and what was in flight may still arrive, or not. In a wild run single messages are lost or
+come twice as well: no TCP does that, and the law must hold all the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from random import Random
+from typing import TYPE_CHECKING
+
+from consensus.messages import ProposerMessage, SafekeeperMessage
+
+from .clock import Clock
+
+if TYPE_CHECKING:
+    from .incarnation import Incarnation
+    from .node import Node
+
+Message = ProposerMessage | SafekeeperMessage
+
+
+class End(Enum):
+    """Instead of a message: the other end is gone."""
+
+    CLOSED = "closed"
+
+
+class Lane:
+    """One direction of a connection."""
+
+    __slots__ = ("held", "is_dead", "last_us")
+
+    def __init__(self) -> None:
+        self.last_us = 0
+        #: Arrived where nobody can take it now: a cut link, or a paused process.
+        self.held: deque[Message | End] = deque()
+        #: What is in flight and what comes is lost.
+        self.is_dead = False
+
+
+class Connection:
+    """Numbers are never used twice. An end that is closed here takes nothing more."""
+
+    __slots__ = (
+        "batch_due", "is_open_at_node", "is_open_at_proposer", "latency_us", "node", "number",
+        "process", "to_node", "to_proposer",
+    )  # fmt: skip
+
+    def __init__(self, number: int, process: Incarnation, node: Node, latency_us: int) -> None:
+        self.number = number
+        self.process = process
+        self.node = node
+        self.latency_us = latency_us
+        self.to_node, self.to_proposer = Lane(), Lane()
+        self.is_open_at_node = self.is_open_at_proposer = True
+        self.batch_due = False
+
+
+class Network:
+    def __init__(self, clock: Clock, random: Random) -> None:
+        self.clock = clock
+        self.random = random
+        self.connections: dict[int, Connection] = {}
+        #: (proposer's place, safekeeper id, towards the safekeeper) of cut directions.
+        self.cuts: set[tuple[int, int, bool]] = set()
+        self.delay_factor = 1
+        self.chance_of_loss = 0.0
+        self.chance_of_copy = 0.0
+        self._numbers = 0
+
+    def open(self, process: Incarnation, node: Node) -> Connection | None:
+        """None when the two cannot reach each other, or the safekeeper takes no connections."""
+        places = process.place, node.number
+        if (*places, True) in self.cuts or (*places, False) in self.cuts or not node.is_listening:
+            return None
+        self._numbers += 1
+        latency_us = self.random.choice((60, 100, 300, 1000, 3000))
+        connection = Connection(self._numbers, process, node, latency_us)
+        self.connections[connection.number] = connection
+        return connection
+
+    # ---- sending
+
+    def send_to_node(self, connection: Connection, message: Message | End) -> None:
+        self._send(connection, connection.to_node, True, message)
+
+    def send_to_proposer(self, number: int, message: Message | End) -> None:
+        connection = self.connections.get(number)
+        if connection is not None:
+            self._send(connection, connection.to_proposer, False, message)
+
+    def _send(
+        self, connection: Connection, lane: Lane, to_node: bool, message: Message | End
+    ) -> None:
+        random = self.random.random
+        if self.chance_of_loss and random() < self.chance_of_loss and message is not End.CLOSED:
+            return
+        now_us = self.clock.now_us
+        delay_us = int(connection.latency_us * (0.5 + random()) * self.delay_factor)
+        if random() < 0.002:
+            delay_us += 50_000  # a lost packet, sent again
+        at_us = max(lane.last_us, now_us + delay_us)
+        lane.last_us = at_us
+        self.clock.call_later(at_us - now_us, self._arrive, connection, lane, to_node, message)
+        if self.chance_of_copy and random() < self.chance_of_copy:
+            self.clock.call_later(at_us - now_us, self._arrive, connection, lane, to_node, message)
+
+    # ---- arriving
+
+    def _arrive(
+        self, connection: Connection, lane: Lane, to_node: bool, message: Message | End
+    ) -> None:
+        if lane.is_dead and message is not End.CLOSED:
+            return
+        if lane.held or self._is_blocked(connection, to_node):
+            lane.held.append(message)
+        else:
+            self._hand_over(connection, to_node, message)
+
+    def _is_blocked(self, connection: Connection, to_node: bool) -> bool:
+        process, node = connection.process, connection.node
+        if (node if to_node else process).is_paused:
+            return True
+        return bool(self.cuts) and (process.place, node.number, to_node) in self.cuts
+
+    def _hand_over(self, connection: Connection, to_node: bool, message: Message | End) -> None:
+        if to_node:
+            if connection.is_open_at_node:
+                connection.node.arrived(connection, message)
+        elif connection.is_open_at_proposer:
+            connection.process.arrived(connection, message)
+        if not connection.is_open_at_node and not connection.is_open_at_proposer:
+            self.connections.pop(connection.number, None)
+
+    def release(self) -> None:
+        """Something healed: what was held arrives now, in its order."""
+        for connection in list(self.connections.values()):
+            for lane, to_node in ((connection.to_node, True), (connection.to_proposer, False)):
+                while lane.held and not self._is_blocked(connection, to_node):
+                    self._hand_over(connection, to_node, lane.held.popleft())
+
+    # ---- ends
+
+    def close_at_proposer(self, connection: Connection) -> None:
+        """What was sent before still arrives, or is lost with the connection."""
+        connection.is_open_at_proposer = False
+        connection.to_node.is_dead = self.random.random() < 0.3
+        if connection.is_open_at_node:
+            self.send_to_node(connection, End.CLOSED)
+        else:
+            self.connections.pop(connection.number, None)
+
+    def close_at_node(self, connection: Connection) -> None:
+        connection.is_open_at_node = False
+        connection.to_proposer.is_dead = self.random.random() < 0.3
+        if connection.is_open_at_proposer:
+            self.send_to_proposer(connection.number, End.CLOSED)
+        else:
+            self.connections.pop(connection.number, None)
+
+    def break_connection(self, connection: Connection) -> None:
+        """Each end learns of it in its own time."""
+        for lane, to_node in ((connection.to_node, True), (connection.to_proposer, False)):
+            lane.is_dead = self.random.random() < 0.5
+            delay_us = self.random.choice((0, 1000, 20_000, 200_000))
+            self.clock.call_later(delay_us, self._arrive, connection, lane, to_node, End.CLOSED)

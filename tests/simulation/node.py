@@ -1,0 +1,195 @@
+"""`Node`: a safekeeper as a process: the acceptor, its disk, and the ends it can come to."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from consensus.ids import NodeId, TimelineId
+from consensus.membership import Membership
+from consensus.messages import ServerFacts
+from consensus.term_history import TermHistory
+from pgwal.history import TimelineHistory
+from safekeeper.acceptor import Acceptor
+from safekeeper.control_state import ControlState
+from safekeeper.events import (
+    Action,
+    BatchEnded,
+    CloseConnection,
+    Disconnected,
+    Event,
+    Received,
+    Refuse,
+    Reply,
+    TruncateWal,
+)
+
+from .disk import Disk, DiskFailed
+from .log import PG_VERSION, START_LSN, SYSTEM_ID, WAL_SEG_SIZE
+from .network import Connection, End, Message
+
+if TYPE_CHECKING:
+    from .world import World
+
+SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)
+TIMELINE = TimelineId(b"tenant".ljust(16, b"\0"), b"timeline".ljust(16, b"\0"))
+HINTS_US = 150_000
+RESTART_US = 60_000
+
+
+class NodeState(Enum):
+    """In order of a safekeeper's life."""
+
+    UP = "up"
+    DOWN = "down"  #: the process ended, or a write failed; a restart brings it back
+    DAMAGED = "damaged"  #: what is on disk cannot be trusted; it counts as down for ever
+
+
+def new_control_state(membership: Membership) -> ControlState:
+    """What the creation of the timeline wrote on every member."""
+    return ControlState(
+        timeline=TIMELINE, server=SERVER, active=True, membership=membership,
+        promised=NodeId.ZERO, term_history=TermHistory.initial(START_LSN),
+        tli_history=TimelineHistory(1), timeline_start_lsn=START_LSN, local_start_lsn=START_LSN,
+        commit_lsn=START_LSN, truncate_lsn=START_LSN,
+    )  # fmt: skip
+
+
+class Node:
+    """`acceptor` is None unless UP."""
+
+    def __init__(self, world: World, number: int, membership: Membership) -> None:
+        self.world = world
+        self.number = number
+        self.name = f"S{number}"
+        self.disk = Disk(new_control_state(membership), world.random)
+        self.acceptor: Acceptor | None = Acceptor(number, self.disk.control, START_LSN)
+        self.state = NodeState.UP
+        self.is_paused = False
+        #: The power fails when so many more actions have been carried out.
+        self.actions_left: int | None = None
+        world.clock.call_later(HINTS_US, self._save_hints)
+
+    @property
+    def is_listening(self) -> bool:
+        return self.state is NodeState.UP and not self.is_paused
+
+    # ---- messages
+
+    def arrived(self, connection: Connection, message: Message | End) -> None:
+        if message is End.CLOSED:
+            connection.is_open_at_node = False
+            self.step(Disconnected(connection.number))
+            if connection.is_open_at_proposer:
+                self.world.network.close_at_node(connection)
+            return
+        self.step(Received(connection.number, message))  # type: ignore[arg-type]
+        if not connection.batch_due and connection.is_open_at_node:
+            connection.batch_due = True
+            delay_us = int(self.world.random.random() * 400)
+            self.world.clock.call_later(delay_us, self._end_batch, connection)
+
+    def _end_batch(self, connection: Connection) -> None:
+        """Whatever arrived until now shares one flush and one answer."""
+        connection.batch_due = False
+        if connection.is_open_at_node and self.acceptor is not None:
+            if self.is_paused:
+                connection.batch_due = True
+                self.world.clock.call_later(20_000, self._end_batch, connection)
+            else:
+                self.step(BatchEnded(connection.number))
+
+    def step(self, event: Event) -> None:
+        if self.acceptor is None:
+            return
+        world = self.world
+        actions = self.acceptor.step(event)
+        for done, action in enumerate(actions):
+            if self.actions_left is not None and done >= self.actions_left:
+                world.trace(self.name, event, actions[:done], "power fails")
+                self._fail_inside(action)
+                return
+            try:
+                self._carry_out(event, action)
+            except DiskFailed as error:
+                world.trace(self.name, event, actions[:done], f"{error}: stops")
+                world.count(f"disk: {error}")
+                self.stop()
+                return
+        if self.actions_left is not None:
+            self.actions_left -= len(actions)
+        world.trace(self.name, event, actions, "")
+        world.invariants.node_stepped(self, event, actions)
+
+    def _carry_out(self, event: Event, action: Action) -> None:
+        kind = type(action)
+        if kind is Reply:
+            self.world.invariants.replied(self, action)  # type: ignore[arg-type]
+            self.world.network.send_to_proposer(action.connection, action.message)  # type: ignore[union-attr]
+        elif kind is Refuse:
+            self._close(action.connection)  # type: ignore[union-attr]
+        elif kind is CloseConnection:
+            # The order and its effect are two things: what arrived before may still be read.
+            delay_us = self.world.random.choice((0, 500, 5000))
+            self.world.clock.call_later(delay_us, self._close, action.connection)  # type: ignore[union-attr]
+        else:
+            if kind is TruncateWal:
+                self.world.invariants.truncating(self, action.end_lsn)  # type: ignore[union-attr]
+            self.disk.execute(action)
+
+    def _close(self, number: int) -> None:
+        connection = self.world.network.connections.get(number)
+        if connection is not None and connection.is_open_at_node:
+            self.world.network.close_at_node(connection)
+            self.step(Disconnected(number))
+
+    # ---- ends and beginnings
+
+    def _fail_inside(self, action: Action) -> None:
+        if isinstance(action, TruncateWal):
+            self.disk.truncate_partly(action.end_lsn)
+            self.world.count("truncations interrupted")
+        self.world.count("crashes between actions")
+        self.lose_power()
+
+    def stop(self) -> None:
+        """The process ended, or the timeline stopped: its connections go, the disk stays."""
+        if self.acceptor is None:
+            return
+        self.acceptor = None
+        self.actions_left = None
+        self.state = NodeState.DOWN
+        for connection in list(self.world.network.connections.values()):
+            if connection.node is self and connection.is_open_at_node:
+                self.world.network.close_at_node(connection)
+        self.world.invariants.node_ended(self)
+        self.world.clock.call_later(RESTART_US, self.restart)
+
+    def lose_power(self) -> None:
+        if self.acceptor is not None:
+            self.stop()
+            self.disk.lose_power()
+            self.world.count("power losses")
+
+    def restart(self) -> None:
+        if self.state is not NodeState.DOWN:
+            return
+        expected_lsn = self.world.invariants.expected_end(self)
+        if self.disk.written_lsn > expected_lsn:
+            self.world.count("torn tails")
+        end_lsn = self.disk.recover()
+        self.world.trace(self.name, "Restart", [], f"end of the log {end_lsn and hex(end_lsn)}")
+        self.world.invariants.node_recovered(self, expected_lsn, end_lsn)
+        if end_lsn is None:
+            self.state = NodeState.DAMAGED
+            self.world.count("damaged logs")
+            return
+        self.state = NodeState.UP
+        self.acceptor = Acceptor(self.number, self.disk.control, end_lsn)
+        self.world.invariants.node_started(self)
+
+    def _save_hints(self) -> None:
+        if self.acceptor is not None:
+            self.disk.save_hints(self.acceptor.commit_lsn, self.acceptor.truncate_lsn)
+            self.world.invariants.node_started(self, is_new=False)
+        self.world.clock.call_later(HINTS_US, self._save_hints)

@@ -1,0 +1,59 @@
+"""Which timeline a client gets: the one it names, or the only one there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from memory_node import SERVER, TIMELINE
+from timeline_on_disk import HOOKS
+from wal_builder import START_LSN
+
+from consensus.errors import ConsensusError
+from consensus.ids import TimelineId
+from consensus.membership import Membership
+from pgwal.history import TimelineHistory
+from safekeeper.data_directory import DataDirectory
+from safekeeper.errors import SafekeeperError
+from safekeeper.replication_server import select_timeline
+from safekeeper.timelines import Timelines
+
+OF_NO_TENANT = TimelineId(bytes(16), b"t" * 16)
+
+
+@pytest.fixture
+def timelines(tmp_path: Path) -> Iterator[Timelines]:
+    directory = DataDirectory(tmp_path, 1)
+    made = Timelines(directory, HOOKS)
+    yield made
+    made.close()
+    directory.close()
+
+
+def create(timelines: Timelines, timeline: TimelineId) -> None:
+    timelines.create(timeline, SERVER, Membership(1, (1,)), START_LSN, TimelineHistory(1))
+
+
+def test_the_only_one_needs_no_name(timelines: Timelines) -> None:
+    with pytest.raises(SafekeeperError, match="this safekeeper has 0 timelines"):
+        select_timeline(timelines, {})
+    create(timelines, TIMELINE)
+    assert select_timeline(timelines, {}).control.timeline == TIMELINE
+    create(timelines, OF_NO_TENANT)
+    with pytest.raises(SafekeeperError, match="this safekeeper has 2 timelines") as error:
+        select_timeline(timelines, {})
+    assert error.value.sqlstate == "22023"
+
+
+def test_one_is_named_with_its_tenant_or_has_none(timelines: Timelines) -> None:
+    create(timelines, TIMELINE)
+    create(timelines, OF_NO_TENANT)
+    named = {"timeline_id": TIMELINE.timeline_id.hex(), "tenant_id": TIMELINE.tenant_id.hex()}
+    assert select_timeline(timelines, named).control.timeline == TIMELINE
+    lone = {"timeline_id": OF_NO_TENANT.timeline_id.hex()}
+    assert select_timeline(timelines, lone).control.timeline == OF_NO_TENANT
+    with pytest.raises(SafekeeperError, match="no such timeline"):
+        select_timeline(timelines, {"timeline_id": TIMELINE.timeline_id.hex()})
+    with pytest.raises(ConsensusError):
+        select_timeline(timelines, {"timeline_id": "nonsense"})

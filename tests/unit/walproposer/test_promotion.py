@@ -1,0 +1,136 @@
+"""What a failover does next: every step once, in the order that keeps the law."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from pgwal.history import TimelineHistory, TimelineSwitch
+from pgwal.lsn import Lsn
+from walproposer.promotion import (
+    Situation,
+    Standby,
+    Step,
+    ahead_problem,
+    fork_problem,
+    next_step,
+    plan,
+)
+
+SAFEKEEPERS = ("a:5454", "b:5454", "c:5454")
+OURS = ("walproposer",)
+END = 0x5000000
+
+READY = Standby(
+    in_recovery=True,
+    received_lsn=END,
+    replayed_lsn=END,
+    is_paused=False,
+    sources=SAFEKEEPERS,
+    standby_names=OURS,
+    checkpointer_idle=True,
+    has_slot=True,
+)
+
+
+def situation(standby: Standby, log_end_lsn: int | None = END) -> Situation:
+    return Situation(
+        standby=standby, safekeepers=SAFEKEEPERS, standby_names=OURS, log_end_lsn=log_end_lsn
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "step"),
+    [
+        ({}, Step.PROMOTE),
+        ({"has_slot": False}, Step.RESERVE),
+        ({"replayed_lsn": END - 8}, Step.REPLAY),
+        ({"checkpointer_idle": False}, Step.REPLAY),
+        ({"sources": ("primary:5432",)}, Step.FOLLOW),
+        ({"sources": ("a:5454", "primary:5432")}, Step.FOLLOW),
+        ({"sources": ()}, Step.FOLLOW),
+        ({"sources": ("c:5454",)}, Step.PROMOTE),
+        ({"standby_names": ()}, Step.CONFIGURE),
+        ({"standby_names": ("walproposer", "another")}, Step.CONFIGURE),
+        ({"in_recovery": False}, Step.ATTACH),
+        ({"in_recovery": False, "standby_names": ()}, Step.CONFIGURE),
+        ({"in_recovery": False, "replayed_lsn": 0, "sources": ()}, Step.ATTACH),
+    ],
+)
+def test_the_next_step(changes: dict[str, object], step: Step) -> None:
+    assert next_step(situation(replace(READY, **changes))) is step  # type: ignore[arg-type]
+
+
+def test_without_an_election_nothing_is_known() -> None:
+    assert next_step(situation(READY, None)) is Step.ELECT
+    assert next_step(situation(replace(READY, standby_names=()), None)) is Step.CONFIGURE
+    assert next_step(situation(replace(READY, in_recovery=False), None)) is Step.ATTACH
+
+
+def test_a_stalled_standby_is_led_to_others() -> None:
+    waiting = situation(replace(READY, replayed_lsn=END - 8))
+    assert next_step(waiting) is Step.REPLAY
+    assert next_step(replace(waiting, is_stalled=True)) is Step.FOLLOW
+
+
+def test_it_is_promoted_only_with_the_whole_log_and_waiting_commits() -> None:
+    """Over all combinations of what may be wrong."""
+    for in_recovery, lag, paused, sources, names, idle, slot, end_lsn, stalled in product(
+        (True, False), (0, 8), (True, False), (SAFEKEEPERS, ("x:1",), ()), (OURS, ("x",), ()),
+        (True, False), (True, False), (None, END), (True, False),
+    ):  # fmt: skip
+        standby = Standby(
+            in_recovery=in_recovery, received_lsn=END, replayed_lsn=END - lag, is_paused=paused,
+            sources=sources, standby_names=names, checkpointer_idle=idle,
+            has_slot=slot,
+        )  # fmt: skip
+        seen = replace(situation(standby, end_lsn), is_stalled=stalled)
+        step = next_step(seen)
+        if step is Step.PROMOTE:
+            assert in_recovery
+            assert end_lsn == standby.replayed_lsn
+            assert names == OURS
+            assert idle
+            assert slot
+        if step is Step.ATTACH:
+            assert not in_recovery
+            assert names == OURS
+        steps = list(plan(seen))
+        assert len(steps) == len(set(steps))
+        assert steps == sorted(steps, key=list(Step).index)
+        assert steps[-1] is Step.ATTACH
+
+
+def test_the_whole_plan() -> None:
+    raw = replace(READY, standby_names=(), sources=("primary:5432",), has_slot=False)
+    assert list(plan(situation(raw, None))) == list(Step)
+    assert list(plan(situation(READY, None))) == [
+        Step.ELECT, Step.REPLAY, Step.PROMOTE, Step.ATTACH,
+    ]  # fmt: skip
+    assert list(plan(situation(replace(READY, in_recovery=False)))) == [Step.ATTACH]
+
+
+@pytest.mark.parametrize("field", ["received_lsn", "replayed_lsn"])
+def test_a_standby_ahead_of_the_quorum_is_refused_with_both_positions(field: str) -> None:
+    ahead = replace(READY, **{field: END + 8})  # type: ignore[arg-type]
+    problem = ahead_problem(ahead, END)
+    assert problem is not None
+    assert "0/5000008" in problem.text
+    assert "0/5000000" in problem.text
+    assert "sk promote again" in problem.hint
+    assert ahead_problem(ahead, END + 8) is None
+    assert ahead_problem(replace(ahead, in_recovery=False), END) is None
+
+
+def test_a_standby_of_a_deposed_primary_is_refused() -> None:
+    log = TimelineHistory(2, (TimelineSwitch(1, Lsn(0x3000000)),))
+    first = TimelineHistory(1)
+    assert fork_problem(first, log, 0x1000000, 0x3000000) is None
+    problem = fork_problem(first, log, 0x1000000, 0x3000008)
+    assert problem is not None
+    assert "part at 0/3000000" in problem.text
+    other = TimelineHistory(2, (TimelineSwitch(1, Lsn(0x2000000)),))
+    assert fork_problem(other, log, 0x1000000, 0x3000000) is not None
+    assert fork_problem(log, log, 0x1000000, 0x9000000) is None

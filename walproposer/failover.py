@@ -1,0 +1,275 @@
+"""A failover: observe, decide (`promotion.py`), do one step, observe again.
+
+    sk promote -> Failover.prepare -> Failover.run -> WalProposer.run, as for any other primary
+
+Everything that can be found wrong is found in `prepare`, while the old primary is still whole. From
+the election on there is no way back to it but `sk attach`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from consensus.ids import NodeId
+from pgwal.history import TimelineHistory
+from pgwal.lsn import Lsn, format_lsn
+from walproposer.config import ProposerConfig
+from walproposer.errors import Refusal, Unreachable
+from walproposer.preflight import Level, check_primary
+from walproposer.primary_settings import PrimarySettings, read_primary_settings
+from walproposer.promotion import (
+    Problem,
+    Situation,
+    Standby,
+    Step,
+    ahead_problem,
+    fork_problem,
+    next_step,
+)
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.standby import StandbyServer, replica_conninfo
+from walproposer.timeline_creation import FoundTimeline, check_members, find_timeline, survey
+
+log = structlog.get_logger()
+
+POLL_SECONDS = 0.03
+# The standby names the safekeepers and gets nothing: it may be connected to one that lacks the end.
+STALL_SECONDS = 2.0
+PROMOTE_SECONDS = 60
+
+#: Findings of the preflight that would keep a proposer out; the others are only told.
+NEEDED_TO_ATTACH = (
+    "version",
+    "role",
+    "wal_level",
+    "max_wal_senders",
+    "max_replication_slots",
+    "slot",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """The quorum's log as the safekeepers that answer tell it: no proof, that is an election's."""
+
+    flush_lsn: int
+    start_lsn: int
+    history: TimelineHistory
+    answering: int
+
+
+class Failover:
+    """`elect` holds an election and returns where the log ends; `began` hears of every step.
+
+    `conninfo` is what the standby needs besides addresses to connect to a safekeeper. Every method
+    raises WalProposerError.
+    """
+
+    def __init__(
+        self,
+        config: ProposerConfig,
+        elect: Callable[[ProposerConfig, FoundTimeline], int],
+        *,
+        conninfo: str = "",
+        timeout_seconds: float = 60.0,
+        began: Callable[[Step], None] = lambda step: None,
+    ) -> None:
+        self.config = config
+        self.server = StandbyServer(config.primary)
+        self._elect = elect
+        self._conninfo = conninfo
+        self._timeout_seconds = timeout_seconds
+        self._began = began
+        self._found: FoundTimeline | None = None
+        self._log_end_lsn: int | None = None
+        self._replayed_lsn = 0
+        self._progress_at = 0.0
+        self._followed_at = 0.0
+
+    # ---- before anything is changed
+
+    def prepare(self) -> tuple[FoundTimeline, LogView, Situation]:
+        """The checks. Raises Refusal when this standby is not the one to promote."""
+        standby = self.server.read()  # before the log: what it has then, the log has too
+        settings = read_primary_settings(self.config.primary)
+        members = survey(self.config.safekeepers)
+        check_members(members)
+        found = find_timeline(members, settings.system_id, self.config.timeline)
+        if found is None:
+            raise Refusal(
+                f"the safekeepers have no timeline of system {settings.system_id}",
+                hint="sk timeline list shows those there are.",
+            )
+        _check_server(settings, found)
+        view = _log_view([m.timelines[found.timeline] for m in members if not m.error])
+        if standby.in_recovery:
+            _check_can_attach(settings, self.config)
+            history, _ = self.server.read_history()
+            _refuse(fork_problem(history, view.history, view.start_lsn, standby.end_lsn))
+            _refuse(ahead_problem(standby, view.flush_lsn))
+        self._found = found
+        return found, view, self._situation(standby)
+
+    def _situation(self, standby: Standby) -> Situation:
+        now = time.monotonic()
+        if standby.replayed_lsn > self._replayed_lsn:
+            self._replayed_lsn, self._progress_at = standby.replayed_lsn, now
+        end_lsn = self._log_end_lsn
+        waits = end_lsn is not None and standby.replayed_lsn < end_lsn
+        silent_since = max(self._progress_at, self._followed_at)
+        return Situation(
+            standby=standby,
+            safekeepers=tuple(map(str, self.config.safekeepers)),
+            standby_names=(self.config.primary.application_name,),
+            log_end_lsn=end_lsn,
+            is_stalled=waits and now - silent_since > STALL_SECONDS,
+        )
+
+    # ---- the steps
+
+    def run(self) -> None:
+        """Until the proposer can be attached."""
+        last: Step | None = None
+        while True:
+            situation = self._situation(self.server.read())
+            if self._log_end_lsn is not None:
+                _refuse(ahead_problem(situation.standby, self._log_end_lsn))
+            step = next_step(situation)
+            if step is not last:
+                log.info(step.value, step=step.name.lower())
+                self._began(step)
+            last = step
+            if step is Step.ATTACH:
+                return
+            self._do(step, situation)
+
+    def _do(self, step: Step, situation: Situation) -> None:
+        match step:
+            case Step.CONFIGURE:
+                if not situation.standby.in_recovery:
+                    log.warning("it was promoted before its commits waited for the quorum")
+                self.server.configure()
+                self._wait_configured()
+            case Step.ELECT:
+                self._hold_election()
+            case Step.FOLLOW:
+                self._follow(is_stalled=situation.is_stalled)
+            case Step.REPLAY:
+                self._check_patience(situation)
+                time.sleep(POLL_SECONDS)
+            case Step.RESERVE:
+                self.server.reserve()
+            case Step.PROMOTE:
+                if not self.server.promote(PROMOTE_SECONDS):
+                    raise Unreachable(
+                        f"the standby was not promoted within {PROMOTE_SECONDS} s",
+                        hint="See its log; then run sk promote again.",
+                    )
+
+    def _wait_configured(self) -> None:
+        """Until new sessions have the setting, so that the checkpointer has been told too."""
+        deadline = time.monotonic() + self._timeout_seconds
+        ours = (self.config.primary.application_name,)
+        while self.server.read().standby_names != ours:
+            if time.monotonic() > deadline:
+                raise Refusal(
+                    "synchronous_standby_names does not take effect",
+                    hint="A command line option or another configuration file overrides it.",
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _hold_election(self) -> None:
+        assert self._found is not None
+        self._log_end_lsn = self._elect(self.config, self._found)
+        log.info("the log ends", lsn=format_lsn(self._log_end_lsn))
+        self._progress_at = time.monotonic()
+        self.server.wake()
+
+    def _follow(self, *, is_stalled: bool) -> None:
+        """Those that have the log's end come first; after a stall nobody else is named."""
+        assert self._found is not None
+        holders = self._holders()
+        others = [a for a in self.config.safekeepers if a not in holders]
+        named = [*holders, *([] if is_stalled and holders else others)]
+        self.server.follow(replica_conninfo(named, self._found.timeline, self._conninfo))
+        log.info("the standby follows", safekeepers=",".join(map(str, named)))
+        self._followed_at = time.monotonic()
+
+    def _holders(self) -> list[SafekeeperAddress]:
+        assert self._found is not None
+        holders = []
+        for member in survey(self.config.safekeepers):
+            status = member.timelines.get(self._found.timeline)
+            if status is not None and _lsn(status["commit_lsn"]) >= (self._log_end_lsn or 0):
+                holders.append(member.client.address)
+        return holders
+
+    def _check_patience(self, situation: Situation) -> None:
+        """Raises Unreachable when the standby has made no progress for too long."""
+        standby = situation.standby
+        waited_seconds = time.monotonic() - self._progress_at
+        if waited_seconds <= self._timeout_seconds:
+            return
+        end = format_lsn(situation.log_end_lsn or 0)
+        raise Unreachable(
+            f"the standby has replayed {format_lsn(standby.replayed_lsn)} of {end}, and nothing "
+            f"more for {self._timeout_seconds:g} s",
+            hint="Its replay is paused: run SELECT pg_wal_replay_resume(); there."
+            if standby.is_paused
+            else "See its log: can it reach the safekeepers, and do they still have the WAL it "
+            "needs? Then run sk promote again, for this one or another.",
+        )
+
+
+def _refuse(problem: Problem | None) -> None:
+    if problem is not None:
+        raise Refusal(problem.text, hint=problem.hint)
+
+
+def _check_server(settings: PrimarySettings, found: FoundTimeline) -> None:
+    theirs, version = found.server, settings.version
+    if (settings.system_id, settings.major) != (theirs.system_id, theirs.pg_major):
+        raise Refusal(
+            f"the standby is Postgres {version // 10000} of system {settings.system_id}, the "
+            f"timeline belongs to Postgres {theirs.pg_major} of system {theirs.system_id}",
+            hint="Give a standby of the primary this timeline was created for.",
+        )
+
+
+def _check_can_attach(settings: PrimarySettings, config: ProposerConfig) -> None:
+    """What would keep the proposer out is found before the old one is fenced."""
+    if not settings.is_superuser:
+        raise Refusal(
+            f'role "{settings.role}" is no superuser on the standby',
+            hint="ALTER SYSTEM and pg_promote() need one.",
+        )
+    for finding in check_primary(settings, config.primary):
+        if finding.check == "primary" or finding.level is not Level.FAIL:
+            continue
+        if finding.check in NEEDED_TO_ATTACH:
+            raise Refusal(f"{finding.check}: {finding.text}", hint=finding.remedy)
+        log.warning(finding.text, check=finding.check, remedy=finding.remedy)
+
+
+def _log_view(statuses: list[dict[str, Any]]) -> LogView:
+    """The log of the one that would be the donor."""
+    best = max(statuses, key=lambda s: (_node_id(s["last_log_node_id"]), _lsn(s["flush_lsn"])))
+    return LogView(
+        flush_lsn=max(_lsn(status["flush_lsn"]) for status in statuses),
+        start_lsn=_lsn(best["start_lsn"]),
+        history=TimelineHistory.parse(best["tli"], best["tli_history"]),
+        answering=len(statuses),
+    )
+
+
+def _node_id(status: dict[str, Any]) -> NodeId:
+    return NodeId(status["term"], bytes.fromhex(status["uuid"]))
+
+
+def _lsn(text: str) -> int:
+    return int(Lsn.parse(text))

@@ -1,0 +1,167 @@
+"""What a failover does next, given what was seen. Pure; no I/O.
+
+    CONFIGURE  synchronous_standby_names, while it is a standby: its first commit waits already
+    ELECT      a new term: from here on the old primary cannot have a commit acknowledged
+    FOLLOW     the standby is pointed at the safekeepers
+    REPLAY     wait until it has replayed the log to its end
+    RESERVE    our slot: the new primary keeps its WAL until the proposer has it
+    PROMOTE    pg_promote
+    ATTACH     the proposer; the new timeline begins with its term
+
+Law: a standby is promoted only when it has replayed the whole log of an election and its commits
+already wait. A step that is done is not done again, so a failover may be broken off at any moment
+and started anew; only an election is always held again, as it costs nothing and proves the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from consensus.tli_history import first_difference
+from pgwal.history import TimelineHistory
+from pgwal.lsn import format_lsn
+
+
+class Step(Enum):
+    """In this order; the value says what it is for."""
+
+    CONFIGURE = "set synchronous_standby_names, so that its first commit waits for the quorum"
+    ELECT = "win an election: from then on the old primary cannot have a commit acknowledged"
+    FOLLOW = "point primary_conninfo at the safekeepers"
+    REPLAY = "wait until the standby has replayed the log to its end"
+    RESERVE = "create the proposer's slot"
+    PROMOTE = "promote the standby"
+    ATTACH = "attach the proposer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standby:
+    """What the server to be promoted says of itself. LSNs are 0 where it says nothing.
+
+    `sources` are the host:port of its primary_conninfo; `checkpointer_idle` tells that no process
+    which acts on settings for the others can still be behind a reload.
+    """
+
+    in_recovery: bool
+    received_lsn: int
+    replayed_lsn: int
+    is_paused: bool
+    sources: tuple[str, ...]
+    standby_names: tuple[str, ...]
+    checkpointer_idle: bool
+    has_slot: bool
+
+    @property
+    def end_lsn(self) -> int:
+        """The end of what it has."""
+        return max(self.received_lsn, self.replayed_lsn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """`log_end_lsn` is that of our election, None before; `is_stalled`: the standby names the
+    safekeepers, but nothing has come from them for a while."""
+
+    standby: Standby
+    safekeepers: tuple[str, ...]
+    standby_names: tuple[str, ...]
+    log_end_lsn: int | None = None
+    is_stalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why this standby must not be promoted, and the way out."""
+
+    text: str
+    hint: str
+
+
+def next_step(situation: Situation) -> Step:
+    """The one thing to do now; a `problem` has been excluded before."""
+    standby = situation.standby
+    if standby.standby_names != situation.standby_names:
+        return Step.CONFIGURE
+    if not standby.in_recovery:
+        return Step.ATTACH
+    if situation.log_end_lsn is None:
+        return Step.ELECT
+    if not follows(standby, situation.safekeepers) or situation.is_stalled:
+        return Step.FOLLOW
+    if standby.replayed_lsn < situation.log_end_lsn or not standby.checkpointer_idle:
+        return Step.REPLAY
+    return Step.PROMOTE if standby.has_slot else Step.RESERVE
+
+
+def follows(standby: Standby, safekeepers: Sequence[str]) -> bool:
+    """Whether its WAL comes from safekeepers only."""
+    return bool(standby.sources) and set(standby.sources) <= set(safekeepers)
+
+
+def plan(situation: Situation) -> Iterator[Step]:
+    """All that is left to do, if every step does what it is for."""
+    while True:
+        step = next_step(situation)
+        yield step
+        if step is Step.ATTACH:
+            return
+        situation = _after(step, situation)
+
+
+def _after(step: Step, situation: Situation) -> Situation:
+    standby = situation.standby
+    match step:
+        case Step.CONFIGURE:
+            standby = replace(standby, standby_names=situation.standby_names)
+            # The others act on it with a delay; REPLAY is where that is awaited.
+            standby = replace(standby, checkpointer_idle=not standby.in_recovery)
+        case Step.ELECT:
+            # What the standby lacks is known only now; in a plan it always lacks something.
+            end_lsn = standby.end_lsn + 1
+            return replace(situation, log_end_lsn=end_lsn)
+        case Step.FOLLOW:
+            standby = replace(standby, sources=situation.safekeepers)
+            situation = replace(situation, is_stalled=False)
+        case Step.REPLAY:
+            end_lsn = situation.log_end_lsn or 0
+            standby = replace(standby, replayed_lsn=end_lsn, checkpointer_idle=True)
+        case Step.RESERVE:
+            standby = replace(standby, has_slot=True)
+        case Step.PROMOTE:
+            standby = replace(standby, in_recovery=False)
+        case Step.ATTACH:
+            pass  # the last one
+    return replace(situation, standby=standby)
+
+
+def ahead_problem(standby: Standby, log_end_lsn: int) -> Problem | None:
+    """A standby that followed the old primary directly may have what the quorum has not.
+
+    Harmless to keep, for nobody was told that it is committed, but not ours to decide.
+    """
+    if not standby.in_recovery or standby.end_lsn <= log_end_lsn:
+        return None
+    return Problem(
+        f"the standby has WAL up to {format_lsn(standby.end_lsn)}, "
+        f"but the quorum's log ends at {format_lsn(log_end_lsn)}",
+        "It followed the old primary directly; what lies beyond was never acknowledged. Promote a "
+        "standby that follows the safekeepers, or keep what this one has: set its "
+        "synchronous_standby_names, run SELECT pg_promote(); there, then sk promote again.",
+    )
+
+
+def fork_problem(
+    ours: TimelineHistory, log: TimelineHistory, begin_lsn: int, end_lsn: int
+) -> Problem | None:
+    """A standby that left the log's timeline below `end_lsn`, the end of what it has."""
+    fork_lsn = first_difference(ours, log, begin_lsn, end_lsn)
+    if fork_lsn is None:
+        return None
+    return Problem(
+        f"the standby (timeline {ours.tli}, WAL up to {format_lsn(end_lsn)}) and the quorum's log "
+        f"(timeline {log.tli}) part at {format_lsn(fork_lsn)}",
+        "This standby follows a primary that was deposed. Rebuild it with pg_rewind or a base "
+        "backup, or promote another one.",
+    )

@@ -1,0 +1,86 @@
+"""Whether a deposed primary can become a standby by pg_rewind, and what it is told then. Pure.
+
+pg_rewind copies what the two servers have made different since they parted. It finds that by the
+old server's WAL, which tells all only when hint bits are logged too: data checksums, or
+wal_log_hints. Sources: Postgres `pg_rewind.c`, `pg_controldata.c`, `guc-file.l`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from walproposer.promotion import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlData:
+    """Of pg_controldata; `recovery_tli` is the timeline that recovery must reach at least, 0 for a
+    server that was not recovering."""
+
+    system_id: int
+    has_checksums: bool
+    has_wal_log_hints: bool
+    recovery_tli: int
+
+    @classmethod
+    def parse(cls, text: str) -> ControlData:
+        """From what it prints, in the C locale. Raises ValueError."""
+        pairs = (line.partition(":") for line in text.splitlines())
+        values = {name.strip(): value.strip() for name, _, value in pairs}
+        try:
+            return cls(
+                system_id=int(values["Database system identifier"]),
+                has_checksums=int(values["Data page checksum version"]) != 0,
+                has_wal_log_hints=values["wal_log_hints setting"] == "on",
+                recovery_tli=int(values["Min recovery ending loc's timeline"]),
+            )
+        except KeyError as error:
+            raise ValueError(f"pg_controldata does not show {error}") from error
+
+
+def rewind_problem(control: ControlData, system_id: int, base_backup: str) -> Problem | None:
+    """Why pg_rewind cannot be used; `base_backup` is the way out."""
+    if control.system_id != system_id:
+        return Problem(
+            f"the data directory belongs to system {control.system_id}, "
+            f"the new primary is system {system_id}",
+            "These two have never been one: nothing here can be used for a standby of it.",
+        )
+    if not control.has_checksums and not control.has_wal_log_hints:
+        return Problem(
+            "the old primary had neither data checksums nor wal_log_hints: its WAL does not tell "
+            "every page that it changed, so pg_rewind could miss some",
+            base_backup,
+        )
+    return None
+
+
+def base_backup_hint(data_dir: str, conninfo: str) -> str:
+    """How to make the standby anew."""
+    return (
+        f"A new base backup is needed: move {data_dir} away, take one from the new primary "
+        f"(pg_basebackup --pgdata={data_dir} --write-recovery-conf), and set primary_conninfo = "
+        f"{_quoted(conninfo)} in it."
+    )
+
+
+def failure_reason(output: str) -> str:
+    """The one line of pg_rewind's output that says what went wrong."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\b(error|fatal)\b", line)]
+    return (errors or lines or ["it gave no reason"])[-1].removeprefix("pg_rewind: ").strip()
+
+
+def standby_settings(auto_conf: str, conninfo: str) -> str:
+    """postgresql.auto.conf of a standby that follows `conninfo`; the other settings stay."""
+    ours = ("primary_conninfo", "primary_slot_name")
+    kept = [line for line in auto_conf.splitlines() if not line.strip().startswith(ours)]
+    lines = [*kept, f"primary_conninfo = {_quoted(conninfo)}", "primary_slot_name = ''"]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(value: str) -> str:
+    """As configuration files have it: quotes doubled, backslashes too."""
+    escaped = value.replace("\\", "\\\\").replace("'", "''")
+    return f"'{escaped}'"

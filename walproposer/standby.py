@@ -1,0 +1,176 @@
+"""The standby of a failover: what it says of itself, and what it is told.
+
+Every question is a connection of its own: a new session is the proof that a reload has reached the
+postmaster, which tells the other processes in the same breath. Of those the checkpointer matters:
+it alone makes commits wait for synchronous_standby_names, and may be late, in a restartpoint; so it
+must have been seen idle (CheckpointerMain) since. Source: Postgres `checkpointer.c`, `syncrep.c`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from consensus.ids import TimelineId
+from pgwal.history import TimelineHistory
+from pgwal.lsn import Lsn
+from pgwire.startup import format_options
+from walproposer.connection import command_result, open_connection, rows_of
+from walproposer.errors import Refusal, WalProposerError
+from walproposer.preflight import standby_names
+from walproposer.promotion import Standby
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.upstream import PrimaryAddress, ensure_slot
+
+_STATE = """
+SELECT pg_is_in_recovery(),
+    pg_last_wal_receive_lsn()::text, pg_last_wal_replay_lsn()::text,
+    CASE WHEN pg_is_in_recovery() THEN pg_is_wal_replay_paused() ELSE false END,
+    current_setting('primary_conninfo'), current_setting('synchronous_standby_names'),
+    EXISTS (SELECT FROM pg_stat_activity
+        WHERE backend_type = 'checkpointer' AND wait_event = 'CheckpointerMain'),
+    EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s)
+"""
+
+
+class StandbyServer:
+    """Every method raises Unreachable, or Refusal with the server's own words."""
+
+    def __init__(self, address: PrimaryAddress) -> None:
+        self.address = address
+
+    # ---- questions
+
+    def read(self) -> Standby:
+        with self._session("could not inspect the standby") as connection:
+            row = connection.execute(_STATE, (self.address.slot,)).fetchone()
+        assert row is not None
+        in_recovery, received, replayed, paused, conninfo, names, idle, has_slot = row
+        return Standby(
+            in_recovery=in_recovery,
+            received_lsn=_lsn(received),
+            replayed_lsn=_lsn(replayed),
+            is_paused=paused,
+            sources=sources_of(conninfo),
+            standby_names=tuple(standby_names(names)),
+            checkpointer_idle=idle,
+            has_slot=has_slot,
+        )
+
+    def read_history(self) -> tuple[TimelineHistory, int]:
+        """Its timeline's history, and the end of what it has on that timeline."""
+        connection = open_connection(
+            self.address.dsn,
+            f"the standby ({self.address})",
+            replication="true",
+            application_name="sk",
+        )
+        with closing(connection), _refusing("could not identify the standby"):
+            pgconn = connection.pgconn
+            _, tli, lsn, _ = rows_of(command_result(pgconn, "IDENTIFY_SYSTEM"))[0]
+            history = TimelineHistory(int(tli or 0))
+            if history.tli > 1:
+                rows = rows_of(command_result(pgconn, f"TIMELINE_HISTORY {tli}"))
+                history = TimelineHistory.parse(history.tli, rows[0][1] or "")
+        return history, _lsn(lsn)
+
+    # ---- orders
+
+    def configure(self) -> None:
+        """Its commits wait for us, once it is promoted; until then it has none."""
+        # Not a name that could be quoted wrongly: a list of quoted identifiers inside a literal.
+        names = sql.Identifier(self.address.application_name).as_string()
+        self._alter({"synchronous_standby_names": names})
+
+    def follow(self, conninfo: str) -> None:
+        """Its WAL receiver begins anew with this primary_conninfo, and without a slot."""
+        self._alter({"primary_conninfo": conninfo, "primary_slot_name": ""})
+
+    def wake(self) -> None:
+        """A reload ends the pause (wal_retrieve_retry_interval) in which it waits for WAL."""
+        with self._session("could not reload the standby") as connection:
+            connection.execute("SELECT pg_reload_conf()")
+
+    def reserve(self) -> None:
+        """Our slot; a slot of a standby lives on when it is promoted."""
+        with self._session("could not create the slot") as connection:
+            ensure_slot(connection, self.address)
+
+    def promote(self, timeout_seconds: int) -> bool:
+        """False when it takes longer. Legal when it is promoted already."""
+        with self._session("could not promote the standby") as connection:
+            try:
+                statement = "SELECT pg_promote(true, %s)"
+                row = connection.execute(statement, (timeout_seconds,)).fetchone()
+            except psycopg.errors.ObjectNotInPrerequisiteState:
+                return True  # it has just ended its recovery
+        return row is not None and bool(row[0])
+
+    def _alter(self, settings: dict[str, str]) -> None:
+        with self._session("could not configure the standby") as connection:
+            for name, value in settings.items():
+                connection.execute(
+                    sql.SQL("ALTER SYSTEM SET {} = {}").format(
+                        sql.Identifier(name), sql.Literal(value)
+                    )
+                )
+            connection.execute("SELECT pg_reload_conf()")
+
+    @contextmanager
+    def _session(self, doing: str) -> Iterator[psycopg.Connection[Any]]:
+        with closing(self.address.connect()) as connection, _refusing(doing):
+            yield connection
+
+
+@contextmanager
+def _refusing(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        text = " ".join((error.diag.message_primary or str(error)).split())
+        hint = error.diag.message_hint or ""
+        raise Refusal(f"{doing}: {text}", hint=hint, sqlstate=error.sqlstate or "") from error
+    except WalProposerError as error:
+        raise Refusal(f"{doing}: {error}", hint=error.hint, sqlstate=error.sqlstate) from error
+
+
+def _lsn(text: str | None) -> int:
+    return int(Lsn.parse(text)) if text else 0
+
+
+def sources_of(conninfo: str) -> tuple[str, ...]:
+    """The host:port pairs of a primary_conninfo, as safekeepers are written; () when it is not
+    understood, or names none."""
+    try:
+        parts = conninfo_to_dict(conninfo)
+    except psycopg.Error:
+        return ()
+    hosts = str(parts.get("host") or parts.get("hostaddr") or "").split(",")
+    ports = str(parts.get("port") or "5432").split(",")
+    if len(ports) == 1:
+        ports *= len(hosts)
+    if not hosts[0] or len(ports) != len(hosts):
+        return ()
+    return tuple(
+        str(SafekeeperAddress(host, int(port or 5432)))
+        for host, port in zip(hosts, ports, strict=True)
+    )
+
+
+def replica_conninfo(
+    addresses: Sequence[SafekeeperAddress], timeline: TimelineId, conninfo: str
+) -> str:
+    """A primary_conninfo that names the safekeepers in this order; `conninfo` has what else libpq
+    needs (user, sslmode, passfile ...) as the standby has it."""
+    ids = {"tenant_id": timeline.tenant_id.hex(), "timeline_id": timeline.timeline_id.hex()}
+    return make_conninfo(
+        conninfo,
+        host=",".join(address.host for address in addresses),
+        port=",".join(str(address.port) for address in addresses),
+        options=format_options(ids),
+    )
