@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from benchmarks import bulk, commit, restart, serve
+from benchmarks import bulk, commit, failover, restart, serve
 from benchmarks.machine import describe_machine, format_load
 from benchmarks.primary import Primary
 from benchmarks.rounds import Verdict
@@ -96,7 +96,18 @@ def run_serve(options: Options) -> Report:
     return Report(serve.table(samples), serve.verdicts(samples), samples)
 
 
-BENCHMARKS = {"commit": run_commit, "bulk": run_bulk, "restart": run_restart, "serve": run_serve}
+def run_failover(options: Options) -> Report:
+    samples = _told(failover.measure(options.binaries, options.directory, options.rounds))
+    return Report(failover.table(samples), failover.verdicts(samples), samples)
+
+
+BENCHMARKS = {
+    "commit": run_commit,
+    "bulk": run_bulk,
+    "restart": run_restart,
+    "serve": run_serve,
+    "failover": run_failover,
+}
 
 
 @click.command()

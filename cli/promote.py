@@ -22,8 +22,9 @@ from consensus.ids import TimelineId
 from pgwal.lsn import format_lsn
 from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
-from walproposer.failover import Failover, LogView
-from walproposer.promotion import Situation, plan
+from walproposer.failover import Failover
+from walproposer.log_view import LogView
+from walproposer.promotion import Situation, Step, plan
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timeline_creation import FoundTimeline
 from walproposer.upstream import PrimaryAddress
@@ -44,6 +45,11 @@ from walproposer.upstream import PrimaryAddress
 @slot_option
 @application_name_option
 @click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@click.option(
+    "--no-promote",
+    is_flag=True,
+    help="End when the standby has the whole log; somebody else promotes it.",
+)
 @click.option(
     "--no-attach", is_flag=True, help="End when it is promoted; its commits wait for sk attach."
 )
@@ -66,6 +72,7 @@ def promote(
     slot: str,
     application_name: str,
     dry_run: bool,
+    no_promote: bool,
     no_attach: bool,
     timeout: float,
     http: tuple[str, int],
@@ -100,7 +107,10 @@ def promote(
     with proposer_with_page(config, listener, stopping) as proposer:
         found, _, _ = failover.prepare()
         click.echo(f"timeline {found.timeline}")
-        failover.run()
+        failover.run(Step.PROMOTE if no_promote else Step.ATTACH)
+        if no_promote:
+            click.echo("it has the whole log; promote it, then sk attach", err=True)
+            return
         if no_attach:
             click.echo("promoted; commits wait until sk attach", err=True)
             return

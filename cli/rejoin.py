@@ -28,7 +28,7 @@ from walproposer.rewind import (
     standby_settings,
 )
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.standby import StandbyServer, replica_conninfo
+from walproposer.standby import StandbyServer, safekeepers_conninfo
 from walproposer.timeline_creation import check_members, find_timeline, survey
 from walproposer.upstream import PrimaryAddress, read_server_facts
 
@@ -52,7 +52,6 @@ PG_CTL_RUNNING = 0
 @safekeepers_option
 @click.option(
     "--replica-conninfo",
-    "replica_settings",
     type=Dsn(),
     help="libpq settings with which the standby connects to safekeepers (user, sslmode, passfile, "
     "...).  [default: --safekeeper-conninfo]",
@@ -69,7 +68,7 @@ def rejoin(
     new_primary: str,
     safekeepers: tuple[SafekeeperAddress, ...],
     safekeeper_conninfo: str,
-    replica_settings: str | None,
+    replica_conninfo: str | None,
     timeline: TimelineId | None,
     slot: str,
     config_file: Path | None,
@@ -88,8 +87,8 @@ def rejoin(
     found = find_timeline(members, system_id, timeline)
     if found is None:
         raise Refusal(f"the safekeepers have no timeline of system {system_id}")
-    settings = safekeeper_conninfo if replica_settings is None else replica_settings
-    conninfo = replica_conninfo(addresses, found.timeline, settings)
+    settings = safekeeper_conninfo if replica_conninfo is None else replica_conninfo
+    conninfo = safekeepers_conninfo(addresses, found.timeline, settings)
     target = Target.at(old_primary)
     way_out = base_backup_hint(str(old_primary), conninfo)
     control = target.control_data()

@@ -14,13 +14,15 @@ from rich.text import Text
 from cli.cluster_view import TimelineView, timeline_views
 from cli.output import ExitCode, console, print_json
 from cli.parameters import (
+    Dsn,
     http_token,
     http_token_option,
     json_option,
     safekeepers_option,
     with_conninfo,
 )
-from cli.status_tables import safekeepers_table, timeline_section
+from cli.primary_view import ServerView, server_views
+from cli.status_tables import safekeepers_table, servers_section, timeline_section
 from cli.verdict import Verdict, judge
 from walproposer.discovery import Discovery, discover
 from walproposer.safekeeper_client import SafekeeperAddress
@@ -31,6 +33,12 @@ WATCH_SECONDS = 1.0
 @click.command()
 @safekeepers_option
 @http_token_option
+@click.option(
+    "--primary",
+    type=Dsn(),
+    multiple=True,
+    help="Ask this Postgres too: commits that wait, unsafe settings, whether it was deposed.",
+)
 @click.option("--watch", is_flag=True, help="Draw it again every second, until Ctrl-C.")
 @json_option
 @click.pass_context
@@ -39,6 +47,7 @@ def status(
     safekeepers: tuple[SafekeeperAddress, ...],
     safekeeper_conninfo: str,
     http_token_file: Path | None,
+    primary: tuple[str, ...],
     watch: bool,
     json: bool,
 ) -> None:
@@ -52,14 +61,16 @@ def status(
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
     token = http_token(http_token_file)
     if watch:
-        _watch(addresses, token)
+        _watch(addresses, token, primary)
         return
     discovery = discover(addresses, token)
     judged = [(view, judge(view)) for view in timeline_views(discovery)]
+    primaries = server_views(primary, discovery)
     if json:
-        print_json(_as_json(discovery, judged))
+        views = [view.as_json() for view in primaries]
+        print_json({**_as_json(discovery, judged), "primaries": views})
     else:
-        console().print(_page(discovery, judged))
+        console().print(_page(discovery, judged, primaries))
     context.exit(_exit_code(discovery, judged))
 
 
@@ -69,22 +80,29 @@ def _exit_code(discovery: Discovery, judged: list[tuple[TimelineView, Verdict]])
     return 0 if all(verdict.commits_proceed for _, verdict in judged) else ExitCode.BLOCKED
 
 
-def _watch(addresses: tuple[SafekeeperAddress, ...], token: str) -> None:
+def _watch(addresses: tuple[SafekeeperAddress, ...], token: str, primary: tuple[str, ...]) -> None:
     try:
         with Live(console=console(), screen=False, auto_refresh=False) as live:
             while True:
                 discovery = discover(addresses, token)
                 judged = [(view, judge(view)) for view in timeline_views(discovery)]
-                live.update(_page(discovery, judged), refresh=True)
+                page = _page(discovery, judged, server_views(primary, discovery))
+                live.update(page, refresh=True)
                 time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
         return  # how one ends it
 
 
-def _page(discovery: Discovery, judged: list[tuple[TimelineView, Verdict]]) -> RenderableType:
+def _page(
+    discovery: Discovery,
+    judged: list[tuple[TimelineView, Verdict]],
+    primaries: list[ServerView],
+) -> RenderableType:
     parts: list[RenderableType] = [timeline_section(*each) for each in judged]
     if not judged:
         parts = [Text(_no_timeline(discovery), style="bold yellow"), Text("")]
+    if primaries:
+        parts += [servers_section(primaries), Text("")]
     return Group(*parts, safekeepers_table(discovery.safekeepers))
 
 

@@ -18,6 +18,7 @@ from cli.cluster_view import (
     node_id_of,
 )
 from cli.output import plain_table
+from cli.primary_view import Role, ServerView
 from cli.verdict import Condition, Verdict
 from consensus.ids import NodeId
 from walproposer.discovery import SafekeeperReport
@@ -94,6 +95,26 @@ def _connection(member: MemberView) -> str:
     if proposer is not None:
         return f"for {_age(proposer['connected_since'])}"
     return str(member.peer["state"]) if member.peer and "state" in member.peer else _NOTHING
+
+
+def servers_section(servers: Sequence[ServerView]) -> RenderableType:
+    """A row per Postgres that was asked, then what is remarkable about each."""
+    table = plain_table("postgres", "role", "timeline", "commits waiting", "longest")
+    remarks: list[RenderableType] = []
+    for server in servers:
+        style = "" if server.role in (Role.PRIMARY, Role.STANDBY) else "red"
+        table.add_row(
+            server.dsn,
+            server.role.value,
+            str(server.tli or _NOTHING),
+            str(server.commit_waits),
+            f"{server.commit_wait_seconds:.0f} s" if server.commit_waits else _NOTHING,
+            style=style,
+        )
+        for remark in server.remarks:
+            text = f"{server.role.value} {server.dsn}: {remark}"
+            remarks.append(Text(text, style="bold yellow", overflow="fold"))
+    return Group(table, *remarks)
 
 
 def safekeepers_table(reports: Sequence[SafekeeperReport]) -> Table:

@@ -30,6 +30,7 @@ from safekeeper.timeline import Timeline
 log = structlog.get_logger()
 
 WAL_SENDER_TIMEOUT_SECONDS = 60.0
+GATHER_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,8 @@ class ReplicaSender(WalSender):
         self._connected_at = datetime.now(UTC).isoformat()
         self._heard_at = time.monotonic()
         self._reply_requested = False
+        self._gathered_lsn = start_lsn
+        self._gather_until = 0.0
 
     def describe(self) -> dict[str, Any]:
         """A row of pg_stat_replication."""
@@ -122,6 +125,17 @@ class ReplicaSender(WalSender):
 
     def tli_to_name(self) -> int:
         return self.tli
+
+    def wait(self, stream: CopyStream) -> None:
+        """No commit waits for a replica, but each of its wake-ups delays those that wait for the
+        log: so what follows closely is gathered. What follows a silence leaves at once."""
+        now = time.monotonic()
+        if self.sent_lsn != self._gathered_lsn:
+            self._gathered_lsn = self.sent_lsn
+            self._gather_until = now + GATHER_SECONDS
+        if now < self._gather_until:
+            time.sleep(self._gather_until - now)
+        super().wait(stream)
 
     # ---- what it says
 

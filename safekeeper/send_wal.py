@@ -54,7 +54,7 @@ class WalSender(ABC):
             if self.sent_lsn < limit_lsn:
                 self._send(stream, limit_lsn)
             else:
-                self._wait(stream)
+                self.wait(stream)
             self.take_answers(stream)
 
     def tli_to_name(self) -> int:
@@ -102,7 +102,7 @@ class WalSender(ABC):
             raise self.removed()
         return wal
 
-    def _wait(self, stream: CopyStream) -> None:
+    def wait(self, stream: CopyStream) -> None:
         """Until there is more to send, or it is time for a keepalive."""
         sent_lsn = self.sent_lsn
         self.timeline.watch(

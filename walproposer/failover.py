@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
-from consensus.ids import NodeId
-from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
 from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal, Unreachable
+from walproposer.log_view import LogView, log_view
 from walproposer.preflight import Level, check_primary
 from walproposer.primary_settings import PrimarySettings, read_primary_settings
 from walproposer.promotion import (
@@ -32,15 +29,23 @@ from walproposer.promotion import (
     next_step,
 )
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.standby import StandbyServer, replica_conninfo
+from walproposer.standby import StandbyServer, safekeepers_conninfo
 from walproposer.timeline_creation import FoundTimeline, check_members, find_timeline, survey
 
 log = structlog.get_logger()
 
 POLL_SECONDS = 0.03
-# The standby names the safekeepers and gets nothing: it may be connected to one that lacks the end.
-STALL_SECONDS = 2.0
+# The standby names the safekeepers, lacks WAL and gets none: it may be connected to one that lacks
+# the end, too, as no member but a quorum needs to have it. Soon the first time, then with patience.
+STALL_SECONDS = 0.2
+STALL_AGAIN_SECONDS = 5.0
 PROMOTE_SECONDS = 60
+# A configuration that was loaded this long ago is in force.
+SETTLED_SECONDS = 300.0
+# When the checkpointer idles so long after a reload, it has seen it; when it does not idle for so
+# long, it is in a restartpoint, and is asked to hurry.
+SETTLE_SECONDS = 0.1
+RESTARTPOINT_SECONDS = 1.0
 
 #: Findings of the preflight that would keep a proposer out; the others are only told.
 NEEDED_TO_ATTACH = (
@@ -51,16 +56,6 @@ NEEDED_TO_ATTACH = (
     "max_replication_slots",
     "slot",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class LogView:
-    """The quorum's log as the safekeepers that answer tell it: no proof, that is an election's."""
-
-    flush_lsn: int
-    start_lsn: int
-    history: TimelineHistory
-    answering: int
 
 
 class Failover:
@@ -87,9 +82,11 @@ class Failover:
         self._began = began
         self._found: FoundTimeline | None = None
         self._log_end_lsn: int | None = None
-        self._replayed_lsn = 0
+        self._progress_lsn = (0, 0)
         self._progress_at = 0.0
-        self._followed_at = 0.0
+        self._stall_at = 0.0
+        self._configured_at = 0.0
+        self._is_settled = False
 
     # ---- before anything is changed
 
@@ -106,34 +103,39 @@ class Failover:
                 hint="sk timeline list shows those there are.",
             )
         _check_server(settings, found)
-        view = _log_view([m.timelines[found.timeline] for m in members if not m.error])
+        view = log_view([m.timelines[found.timeline] for m in members if not m.error])
         if standby.in_recovery:
             _check_can_attach(settings, self.config)
             history, _ = self.server.read_history()
             _refuse(fork_problem(history, view.history, view.start_lsn, standby.end_lsn))
             _refuse(ahead_problem(standby, view.flush_lsn))
         self._found = found
+        self._configured_at = time.monotonic()
+        self._is_settled = standby.config_age_seconds > SETTLED_SECONDS
         return found, view, self._situation(standby)
 
     def _situation(self, standby: Standby) -> Situation:
         now = time.monotonic()
-        if standby.replayed_lsn > self._replayed_lsn:
-            self._replayed_lsn, self._progress_at = standby.replayed_lsn, now
+        if standby.checkpointer_idle and now - self._configured_at > SETTLE_SECONDS:
+            self._is_settled = True
+        progress_lsn = (standby.received_lsn, standby.replayed_lsn)
+        if progress_lsn > self._progress_lsn:
+            self._progress_lsn, self._progress_at = progress_lsn, now
+            self._stall_at = now + STALL_SECONDS
         end_lsn = self._log_end_lsn
-        waits = end_lsn is not None and standby.replayed_lsn < end_lsn
-        silent_since = max(self._progress_at, self._followed_at)
         return Situation(
             standby=standby,
             safekeepers=tuple(map(str, self.config.safekeepers)),
             standby_names=(self.config.primary.application_name,),
             log_end_lsn=end_lsn,
-            is_stalled=waits and now - silent_since > STALL_SECONDS,
+            is_settled=self._is_settled,
+            is_stalled=end_lsn is not None and standby.end_lsn < end_lsn and now > self._stall_at,
         )
 
     # ---- the steps
 
-    def run(self) -> None:
-        """Until the proposer can be attached."""
+    def run(self, until: Step = Step.ATTACH) -> None:
+        """Until the proposer can be attached; or to another step, which is left to the caller."""
         last: Step | None = None
         while True:
             situation = self._situation(self.server.read())
@@ -144,7 +146,7 @@ class Failover:
                 log.info(step.value, step=step.name.lower())
                 self._began(step)
             last = step
-            if step is Step.ATTACH:
+            if step in (until, Step.ATTACH):
                 return
             self._do(step, situation)
 
@@ -158,10 +160,12 @@ class Failover:
             case Step.ELECT:
                 self._hold_election()
             case Step.FOLLOW:
-                self._follow(is_stalled=situation.is_stalled)
+                self._follow(situation.standby.sources)
             case Step.REPLAY:
                 self._check_patience(situation)
                 time.sleep(POLL_SECONDS)
+            case Step.SETTLE:
+                self._settle()
             case Step.RESERVE:
                 self.server.reserve()
             case Step.PROMOTE:
@@ -183,29 +187,44 @@ class Failover:
                 )
             time.sleep(POLL_SECONDS)
 
+        self._configured_at = time.monotonic()
+        self._is_settled = False
+
+    def _settle(self) -> None:
+        if time.monotonic() - self._configured_at > RESTARTPOINT_SECONDS:
+            log.info("waiting for the end of a restartpoint")
+            self.server.checkpoint()
+            self._is_settled = True
+        time.sleep(POLL_SECONDS)
+
     def _hold_election(self) -> None:
         assert self._found is not None
         self._log_end_lsn = self._elect(self.config, self._found)
         log.info("the log ends", lsn=format_lsn(self._log_end_lsn))
         self._progress_at = time.monotonic()
+        self._stall_at = self._progress_at + STALL_SECONDS
         self.server.wake()
 
-    def _follow(self, *, is_stalled: bool) -> None:
-        """Those that have the log's end come first; after a stall nobody else is named."""
+    def _follow(self, sources: tuple[str, ...]) -> None:
+        """Those that have the log's end come first. A receiver begins anew only when something
+        changes: after a stall with the same names, those that lack the end are left out."""
         assert self._found is not None
         holders = self._holders()
-        others = [a for a in self.config.safekeepers if a not in holders]
-        named = [*holders, *([] if is_stalled and holders else others)]
-        self.server.follow(replica_conninfo(named, self._found.timeline, self._conninfo))
+        named = [*holders, *(a for a in self.config.safekeepers if a not in holders)]
+        if tuple(map(str, named)) == sources:
+            named = holders or named
+        self.server.follow(safekeepers_conninfo(named, self._found.timeline, self._conninfo))
         log.info("the standby follows", safekeepers=",".join(map(str, named)))
-        self._followed_at = time.monotonic()
+        self._stall_at = time.monotonic() + STALL_AGAIN_SECONDS
 
     def _holders(self) -> list[SafekeeperAddress]:
         assert self._found is not None
         holders = []
         for member in survey(self.config.safekeepers):
             status = member.timelines.get(self._found.timeline)
-            if status is not None and _lsn(status["commit_lsn"]) >= (self._log_end_lsn or 0):
+            if status is not None and int(Lsn.parse(status["commit_lsn"])) >= (
+                self._log_end_lsn or 0
+            ):
                 holders.append(member.client.address)
         return holders
 
@@ -221,8 +240,8 @@ class Failover:
             f"more for {self._timeout_seconds:g} s",
             hint="Its replay is paused: run SELECT pg_wal_replay_resume(); there."
             if standby.is_paused
-            else "See its log: can it reach the safekeepers, and do they still have the WAL it "
-            "needs? Then run sk promote again, for this one or another.",
+            else "See its log: can it reach the safekeepers, do they still have the WAL it needs, "
+            "is a query in its way? Then run sk promote again, for this one or another.",
         )
 
 
@@ -254,22 +273,3 @@ def _check_can_attach(settings: PrimarySettings, config: ProposerConfig) -> None
         if finding.check in NEEDED_TO_ATTACH:
             raise Refusal(f"{finding.check}: {finding.text}", hint=finding.remedy)
         log.warning(finding.text, check=finding.check, remedy=finding.remedy)
-
-
-def _log_view(statuses: list[dict[str, Any]]) -> LogView:
-    """The log of the one that would be the donor."""
-    best = max(statuses, key=lambda s: (_node_id(s["last_log_node_id"]), _lsn(s["flush_lsn"])))
-    return LogView(
-        flush_lsn=max(_lsn(status["flush_lsn"]) for status in statuses),
-        start_lsn=_lsn(best["start_lsn"]),
-        history=TimelineHistory.parse(best["tli"], best["tli_history"]),
-        answering=len(statuses),
-    )
-
-
-def _node_id(status: dict[str, Any]) -> NodeId:
-    return NodeId(status["term"], bytes.fromhex(status["uuid"]))
-
-
-def _lsn(text: str) -> int:
-    return int(Lsn.parse(text))

@@ -129,9 +129,16 @@ class Incarnation:
                     self._settle(now)
             return self._stop
         finally:
+            self._spread_commit()
             for copy in (*self._peers.values(), *self._donors.values()):
                 copy.close()
             self._loop.close()
+
+    def _spread_commit(self) -> None:
+        """The last words: what a stopping primary wrote last, replicas may read."""
+        if self.is_leading and self.core.leader is not None:
+            for action in self.core.leader.spread_commit():
+                self._execute(action)
 
     def _wants_wal(self, now: float) -> bool:
         if now < self._gather_until and self.core.is_round_small:

@@ -16,6 +16,7 @@ from walproposer.primary_settings import Override, PrimarySettings
 from walproposer.upstream import SUPPORTED_MAJORS, PrimaryAddress
 
 CLOCK_SECONDS_MAX = 2.0
+COMMIT_WAIT_SECONDS_MAX = 1.0
 # The proposer reports once a second; less than this leaves no room for a pause of either.
 WAL_SENDER_TIMEOUT_MS_MIN = 5_000
 # A proposer that is restarted must find its WAL: less is gone in seconds on a busy primary.
@@ -305,6 +306,19 @@ def _whose(override: Override) -> str:
     return f"{role} IN {database}" if database else role
 
 
+def _commit_waits(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Finding]:
+    waits, seconds = primary.commit_waits, primary.commit_wait_seconds
+    if waits and seconds > COMMIT_WAIT_SECONDS_MAX:
+        yield warn(
+            "commits",
+            f"{waits} wait for the quorum, the longest for {seconds:.0f} s",
+            "sk status says why. Do not cancel them: a cancelled wait makes the transaction "
+            "visible, though it may still be lost.",
+        )
+    else:
+        yield ok("commits", "none waits for long")
+
+
 def _durability(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Finding]:
     if primary.settings["fsync"] == "off":
         yield fail(
@@ -357,6 +371,7 @@ _RULES: tuple[_Rule, ...] = (
     _wal_sender_timeout,
     _standby_names,
     _synchronous_commit,
+    _commit_waits,
     _durability,
     _clock,
 )

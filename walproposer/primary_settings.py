@@ -55,6 +55,11 @@ _OVERRIDES = (
     " LEFT JOIN pg_database d ON d.oid = s.setdatabase LEFT JOIN pg_roles r ON r.oid = s.setrole"
     " WHERE setting LIKE 'synchronous_commit=%%' ORDER BY 1, 2"
 )
+_COMMIT_WAITS = (
+    "SELECT count(*),"
+    " coalesce(max(extract(epoch FROM clock_timestamp() - query_start)), 0)::float8"
+    " FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+)
 _STANDBYS = "SELECT application_name FROM pg_stat_replication WHERE state = 'streaming'"
 
 
@@ -83,7 +88,9 @@ class PrimarySettings:
 
     `flush_lsn` is None on a standby; `replication_error` is why no replication connection can be
     made, "" when one can; `clock_ahead_seconds` compares its clock with ours; `disk_free_bytes` is
-    known when the server runs on this machine.
+    known when the server runs on this machine. `commit_waits` counts backends that wait for their
+    synchronous standby (SyncRep), as far as the role may see them; the longest has waited since its
+    statement began, `commit_wait_seconds` ago.
     """
 
     version: int
@@ -103,6 +110,8 @@ class PrimarySettings:
     standbys: tuple[str, ...]
     clock_ahead_seconds: float
     disk_free_bytes: int | None
+    commit_waits: int = 0
+    commit_wait_seconds: float = 0.0
 
     @property
     def major(self) -> int:
@@ -122,6 +131,7 @@ def read_primary_settings(address: PrimaryAddress) -> PrimarySettings:
 def _read(connection: psycopg.Connection, address: PrimaryAddress) -> PrimarySettings:
     server = _one_row(connection, _SERVER)
     version, in_recovery, system_id, wal_seg_size, flush_lsn, walsenders, slots = server
+    commit_waits, commit_wait_seconds = _one_row(connection, _COMMIT_WAITS)
     role, may_replicate, is_superuser = _one_row(connection, _ROLE)
     slot = connection.execute(_SLOT, (address.slot,)).fetchone()
     settings: dict[str, str] = dict(
@@ -147,6 +157,8 @@ def _read(connection: psycopg.Connection, address: PrimaryAddress) -> PrimarySet
         standbys=tuple(name for (name,) in connection.execute(_STANDBYS).fetchall() if name),
         clock_ahead_seconds=_clock_ahead_seconds(connection),
         disk_free_bytes=_disk_free_bytes(connection, settings.get("data_directory")),
+        commit_waits=commit_waits,
+        commit_wait_seconds=commit_wait_seconds,
     )
 
 

@@ -4,6 +4,7 @@
     ELECT      a new term: from here on the old primary cannot have a commit acknowledged
     FOLLOW     the standby is pointed at the safekeepers
     REPLAY     wait until it has replayed the log to its end
+    SETTLE     wait until synchronous_standby_names is in force
     RESERVE    our slot: the new primary keeps its WAL until the proposer has it
     PROMOTE    pg_promote
     ATTACH     the proposer; the new timeline begins with its term
@@ -31,6 +32,7 @@ class Step(Enum):
     ELECT = "win an election: from then on the old primary cannot have a commit acknowledged"
     FOLLOW = "point primary_conninfo at the safekeepers"
     REPLAY = "wait until the standby has replayed the log to its end"
+    SETTLE = "wait until synchronous_standby_names is in force"
     RESERVE = "create the proposer's slot"
     PROMOTE = "promote the standby"
     ATTACH = "attach the proposer"
@@ -40,8 +42,7 @@ class Step(Enum):
 class Standby:
     """What the server to be promoted says of itself. LSNs are 0 where it says nothing.
 
-    `sources` are the host:port of its primary_conninfo; `checkpointer_idle` tells that no process
-    which acts on settings for the others can still be behind a reload.
+    `sources` are the host:port of its primary_conninfo.
     """
 
     in_recovery: bool
@@ -50,8 +51,9 @@ class Standby:
     is_paused: bool
     sources: tuple[str, ...]
     standby_names: tuple[str, ...]
-    checkpointer_idle: bool
     has_slot: bool
+    checkpointer_idle: bool
+    config_age_seconds: float
 
     @property
     def end_lsn(self) -> int:
@@ -61,13 +63,15 @@ class Standby:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """`log_end_lsn` is that of our election, None before; `is_stalled`: the standby names the
-    safekeepers, but nothing has come from them for a while."""
+    """`log_end_lsn` is that of our election, None before. `is_settled`: synchronous_standby_names
+    is surely in force. `is_stalled`: the standby names the safekeepers, but nothing has come from
+    them for a while."""
 
     standby: Standby
     safekeepers: tuple[str, ...]
     standby_names: tuple[str, ...]
     log_end_lsn: int | None = None
+    is_settled: bool = False
     is_stalled: bool = False
 
 
@@ -90,8 +94,10 @@ def next_step(situation: Situation) -> Step:
         return Step.ELECT
     if not follows(standby, situation.safekeepers) or situation.is_stalled:
         return Step.FOLLOW
-    if standby.replayed_lsn < situation.log_end_lsn or not standby.checkpointer_idle:
+    if standby.replayed_lsn < situation.log_end_lsn:
         return Step.REPLAY
+    if not situation.is_settled:
+        return Step.SETTLE
     return Step.PROMOTE if standby.has_slot else Step.RESERVE
 
 
@@ -115,8 +121,6 @@ def _after(step: Step, situation: Situation) -> Situation:
     match step:
         case Step.CONFIGURE:
             standby = replace(standby, standby_names=situation.standby_names)
-            # The others act on it with a delay; REPLAY is where that is awaited.
-            standby = replace(standby, checkpointer_idle=not standby.in_recovery)
         case Step.ELECT:
             # What the standby lacks is known only now; in a plan it always lacks something.
             end_lsn = standby.end_lsn + 1
@@ -126,7 +130,9 @@ def _after(step: Step, situation: Situation) -> Situation:
             situation = replace(situation, is_stalled=False)
         case Step.REPLAY:
             end_lsn = situation.log_end_lsn or 0
-            standby = replace(standby, replayed_lsn=end_lsn, checkpointer_idle=True)
+            standby = replace(standby, replayed_lsn=end_lsn)
+        case Step.SETTLE:
+            situation = replace(situation, is_settled=True)
         case Step.RESERVE:
             standby = replace(standby, has_slot=True)
         case Step.PROMOTE:

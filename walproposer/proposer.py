@@ -57,6 +57,8 @@ from walproposer.progress import PeerState, Progress
 
 # More WAL than this on its way is a bulk load, which is pipelined.
 SMALL_ROUND_BYTES_MAX = 64 * 1024
+# Without a primary: how long the rest may take to hear what a quorum has heard.
+TELL_ALL_MS = 500
 # A safekeeper that owes an answer for so long is disconnected and tried again.
 RESPONSE_TIMEOUT_MS = 10_000
 
@@ -103,6 +105,7 @@ class Proposer:
         #: From _tail_begin_lsn on, as far as it came before the check was passed.
         self._primary_wal = bytearray()
         self._donor_tail: bytes | None = None
+        self._quorum_told_ms = 0
         self._now_ms = 0
 
     # ---- what the shell may ask
@@ -373,13 +376,18 @@ class Proposer:
         return actions if self.primary is not None else actions + self._maybe_completed()
 
     def _maybe_completed(self) -> list[Action]:
-        """Without a primary: done when a quorum has been told that the whole log is committed."""
+        """Without a primary: done when a quorum has been told that the whole log is committed, and
+        the others too if they can be: a standby may be streaming from any of them."""
         assert self.leader is not None
         term_start_lsn = self.leader.term.term_start_lsn
         told = {p.safekeeper_id: p.commit_lsn for p in self.peers if p.safekeeper_id}
-        if self.commit_lsn >= term_start_lsn <= quorum_lsn(self.membership, told):
-            return [Stop(Outcome.COMPLETED, f"the log ends at {format_lsn(term_start_lsn)}")]
-        return self.leader.spread_commit()
+        if not self.commit_lsn >= term_start_lsn <= quorum_lsn(self.membership, told):
+            return self.leader.spread_commit()
+        self._quorum_told_ms = self._quorum_told_ms or self._now_ms
+        are_all_told = all(p.commit_lsn >= term_start_lsn for p in self.peers)
+        if not are_all_told and self._now_ms - self._quorum_told_ms < TELL_ALL_MS:
+            return self.leader.spread_commit()
+        return [Stop(Outcome.COMPLETED, f"the log ends at {format_lsn(term_start_lsn)}")]
 
     def _tick(self, now_ms: int) -> list[Action]:
         self._now_ms = now_ms
@@ -390,6 +398,8 @@ class Proposer:
         if self.state is State.LEADING:
             assert self.leader is not None
             actions += self.leader.tick(now_ms)
+            if self.primary is None:
+                actions += self._maybe_completed()
         return actions
 
     def _fenced(self, promised: NodeId, safekeeper_id: int) -> Stop:

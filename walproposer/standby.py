@@ -2,8 +2,9 @@
 
 Every question is a connection of its own: a new session is the proof that a reload has reached the
 postmaster, which tells the other processes in the same breath. Of those the checkpointer matters:
-it alone makes commits wait for synchronous_standby_names, and may be late, in a restartpoint; so it
-must have been seen idle (CheckpointerMain) since. Source: Postgres `checkpointer.c`, `syncrep.c`.
+it alone puts synchronous_standby_names in force, and in a restartpoint it may be late. It has done
+so when it is seen idle later, or when it has answered a CHECKPOINT. Sources: Postgres
+`checkpointer.c` (UpdateSharedMemoryConfig), `syncrep.c` (SyncRepUpdateSyncStandbysDefined).
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ SELECT pg_is_in_recovery(),
     pg_last_wal_receive_lsn()::text, pg_last_wal_replay_lsn()::text,
     CASE WHEN pg_is_in_recovery() THEN pg_is_wal_replay_paused() ELSE false END,
     current_setting('primary_conninfo'), current_setting('synchronous_standby_names'),
+    EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s),
     EXISTS (SELECT FROM pg_stat_activity
         WHERE backend_type = 'checkpointer' AND wait_event = 'CheckpointerMain'),
-    EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s)
+    extract(epoch FROM clock_timestamp() - pg_conf_load_time())::float8
 """
 
 
@@ -50,7 +52,7 @@ class StandbyServer:
         with self._session("could not inspect the standby") as connection:
             row = connection.execute(_STATE, (self.address.slot,)).fetchone()
         assert row is not None
-        in_recovery, received, replayed, paused, conninfo, names, idle, has_slot = row
+        in_recovery, received, replayed, paused, conninfo, names, has_slot, idle, age = row
         return Standby(
             in_recovery=in_recovery,
             received_lsn=_lsn(received),
@@ -58,8 +60,9 @@ class StandbyServer:
             is_paused=paused,
             sources=sources_of(conninfo),
             standby_names=tuple(standby_names(names)),
-            checkpointer_idle=idle,
             has_slot=has_slot,
+            checkpointer_idle=idle,
+            config_age_seconds=age,
         )
 
     def read_history(self) -> tuple[TimelineHistory, int]:
@@ -95,6 +98,11 @@ class StandbyServer:
         """A reload ends the pause (wal_retrieve_retry_interval) in which it waits for WAL."""
         with self._session("could not reload the standby") as connection:
             connection.execute("SELECT pg_reload_conf()")
+
+    def checkpoint(self) -> None:
+        """A restartpoint; returns when the checkpointer has gone through its main loop."""
+        with self._session("could not make a restartpoint") as connection:
+            connection.execute("CHECKPOINT")
 
     def reserve(self) -> None:
         """Our slot; a slot of a standby lives on when it is promoted."""
@@ -162,7 +170,7 @@ def sources_of(conninfo: str) -> tuple[str, ...]:
     )
 
 
-def replica_conninfo(
+def safekeepers_conninfo(
     addresses: Sequence[SafekeeperAddress], timeline: TimelineId, conninfo: str
 ) -> str:
     """A primary_conninfo that names the safekeepers in this order; `conninfo` has what else libpq

@@ -47,6 +47,11 @@ class PendingCommit:
         )
         return bool(rows) and not self.has_returned
 
+    @property
+    def notices(self) -> list[str]:
+        """What Postgres told its client so far."""
+        return list(self._notices)
+
     def wait_blocked(self, timeout: float) -> None:
         """Return when it waits. Fails when it returns instead."""
         wait_until(lambda: self.has_returned or self.is_blocked, timeout, "a commit to wait")

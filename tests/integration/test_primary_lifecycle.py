@@ -15,6 +15,7 @@ from workload import write_wal
 
 from pg_fixtures.cluster import QuorumCluster, flush_lsn
 from pg_fixtures.ledger import Ledger
+from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 
@@ -42,6 +43,12 @@ def wait_attached_again(cluster: QuorumCluster, term: int) -> None:
     )
 
 
+def commit_lsn_of(safekeeper: SafekeeperProcess) -> Lsn:
+    timeline = safekeeper.timeline()
+    assert timeline is not None
+    return Lsn.parse(timeline["commit_lsn"])
+
+
 def blocked_commits(cluster: QuorumCluster) -> int:
     ((count,),) = cluster.postgres.execute(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
@@ -59,6 +66,12 @@ def test_a_stop_ends_with_its_checkpoint_on_a_quorum(
     checkpoint_lsn = Lsn.parse(control["Latest checkpoint location"])
     assert sum(flush_lsn(s) > checkpoint_lsn for s in cluster.safekeepers) >= 2
     cluster.proposer.wait_state("waiting_for_primary", TIMEOUT)
+    # Replicas read what is committed: they must get the checkpoint too, though nothing follows it.
+    wait_until(
+        lambda: sum(commit_lsn_of(s) > checkpoint_lsn for s in cluster.safekeepers) >= 2,
+        TIMEOUT,
+        "the last commit to spread",
+    )
 
     cluster.postgres.start()
     wait_attached_again(cluster, term)

@@ -49,15 +49,14 @@ class Disk:
 
     def execute(self, action: Action) -> None:
         """Raises DiskFailed; then the caller trusts nothing that is not flushed."""
-        kind = type(action)
-        if kind is WriteWal:
-            self.write(action)  # type: ignore[arg-type]
-        elif kind is FlushWal:
+        if isinstance(action, WriteWal):
+            self.write(action)
+        elif isinstance(action, FlushWal):
             self.flush()
-        elif kind is PersistControl:
-            self.persist(action.state)  # type: ignore[union-attr]
-        elif kind is TruncateWal:
-            self.truncate(action.end_lsn)  # type: ignore[union-attr]
+        elif isinstance(action, PersistControl):
+            self.persist(action.state)
+        elif isinstance(action, TruncateWal):
+            self.truncate(action.end_lsn)
 
     def write(self, action: WriteWal) -> None:
         assert action.begin_lsn == self.written_lsn, "a write that leaves a gap or overwrites"
@@ -102,7 +101,7 @@ class Disk:
 
     def _fail(self) -> None:
         failure, self.failure = self.failure, None
-        raise DiskFailed(str(failure))
+        raise DiskFailed(failure.value if failure else "")
 
     def lose_power(self) -> None:
         self.failure = None

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .world import World
 
 TICK_US = 50_000
-RECONNECT_US = 25_000
+RECONNECT_US = (2000, 25_000, 50_000)
 #: Where a donor's stream is cut.
 DONOR_BYTES_MAX = 8192
 
@@ -66,8 +66,11 @@ class Incarnation:
         self.is_paused = False
         self.actions_left: int | None = None
         self.stop: Stop | None = None
+        #: (commit_lsn, truncate_lsn) at the last look.
+        self.positions = (0, 0)
         self.connections: dict[int, Connection] = {}
         self.upstream_lsn = 0
+        self._ship_due = False
         self.donor_reads: dict[int, DonorRead] = {}
         facts = None
         if primary is not None:
@@ -86,6 +89,7 @@ class Incarnation:
     def step(self, event: Event) -> None:
         if not self.is_alive:
             return
+        self.world.steps += 1
         actions = self.core.step(event)
         self.world.invariants.proposer_stepping(self, event)
         for done, action in enumerate(actions):
@@ -110,7 +114,7 @@ class Incarnation:
                 if peer in self.connections:
                     self.world.network.send_to_node(self.connections[peer], message)
             case ReportFlushed(commit_lsn):
-                self.world.invariants.committed(self, commit_lsn)
+                self.world.invariants.reported(self, commit_lsn)
             case ClosePeer(peer):
                 self._drop(peer)
             case StartUpstream(begin_lsn):
@@ -153,8 +157,7 @@ class Incarnation:
         self.step(PeerConnected(peer))
 
     def _connect_later(self, peer: int) -> None:
-        delay_us = RECONNECT_US + int(self.world.random.random() * RECONNECT_US)
-        self.world.clock.call_later(delay_us, self._connect, peer)
+        self.world.clock.call_later(self.world.random.choice(RECONNECT_US), self._connect, peer)
 
     def arrived(self, connection: Connection, message: Message | End) -> None:
         peer = connection.node.number - 1
@@ -186,20 +189,24 @@ class Incarnation:
         self.ship()
 
     def ship(self) -> None:
-        """The walsender's next message, as long as it is read."""
+        """The walsender has something to send, or the process reads again."""
+        if not self._ship_due and self.is_alive and self.upstream_lsn:
+            self._ship_due = True
+            delay_us = 500 + int(self.world.random.random() * 3000)
+            self.world.clock.call_later(delay_us, self._ship)
+
+    def _ship(self) -> None:
+        """The walsender's next message, if it is read."""
+        self._ship_due = False
         primary = self.primary
-        if not self.is_alive or primary is None or self.upstream_lsn == 0:
+        if not self.is_alive or primary is None or primary.log.lsn <= self.upstream_lsn:
             return
-        if primary.log.lsn <= self.upstream_lsn:
-            return
-        random = self.world.random
         if not self.is_paused and self.core.wants_wal():
             begin_lsn = self.upstream_lsn
-            self.upstream_lsn = primary.somewhere(begin_lsn, random)
-            wal = primary.log.read(begin_lsn, self.upstream_lsn)
-            self.step(WalReceived(begin_lsn, wal))
-        if self.is_alive and primary.log.lsn > self.upstream_lsn:
-            self.world.clock.call_later(2000 + int(random.random() * 4000), self.ship)
+            self.upstream_lsn = primary.somewhere(begin_lsn, self.world.random)
+            self.step(WalReceived(begin_lsn, primary.log.read(begin_lsn, self.upstream_lsn)))
+        if primary.log.lsn > self.upstream_lsn:
+            self.ship()
 
     @property
     def is_leading(self) -> bool:

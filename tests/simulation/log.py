@@ -113,6 +113,11 @@ class Log:
         count = bisect_right(self.ends, lsn)
         return self.ends[count - 1] if count else START_LSN
 
+    def boundary_after(self, lsn: int) -> int:
+        """The least record end above `lsn`; `lsn` if there is none."""
+        count = bisect_right(self.ends, lsn)
+        return self.ends[count] if count < len(self.ends) else lsn
+
 
 def common_bytes(one: bytes | bytearray, other: bytes | bytearray) -> int:
     """The length of the common prefix."""

@@ -33,10 +33,12 @@ class End(Enum):
 class Lane:
     """One direction of a connection."""
 
-    __slots__ = ("held", "is_dead", "last_us")
+    __slots__ = ("held", "is_dead", "last_us", "stalled_until_us")
 
     def __init__(self) -> None:
         self.last_us = 0
+        #: What is in flight waits until then: it may arrive after a newer connection was made.
+        self.stalled_until_us = 0
         #: Arrived where nobody can take it now: a cut link, or a paused process.
         self.held: deque[Message | End] = deque()
         #: What is in flight and what comes is lost.
@@ -117,14 +119,16 @@ class Network:
     ) -> None:
         if lane.is_dead and message is not End.CLOSED:
             return
-        if lane.held or self._is_blocked(connection, to_node):
+        if lane.held or self._is_blocked(connection, lane, to_node):
             lane.held.append(message)
         else:
             self._hand_over(connection, to_node, message)
 
-    def _is_blocked(self, connection: Connection, to_node: bool) -> bool:
+    def _is_blocked(self, connection: Connection, lane: Lane, to_node: bool) -> bool:
         process, node = connection.process, connection.node
         if (node if to_node else process).is_paused:
+            return True
+        if lane.stalled_until_us > self.clock.now_us:
             return True
         return bool(self.cuts) and (process.place, node.number, to_node) in self.cuts
 
@@ -141,7 +145,7 @@ class Network:
         """Something healed: what was held arrives now, in its order."""
         for connection in list(self.connections.values()):
             for lane, to_node in ((connection.to_node, True), (connection.to_proposer, False)):
-                while lane.held and not self._is_blocked(connection, to_node):
+                while lane.held and not self._is_blocked(connection, lane, to_node):
                     self._hand_over(connection, to_node, lane.held.popleft())
 
     # ---- ends
@@ -149,7 +153,7 @@ class Network:
     def close_at_proposer(self, connection: Connection) -> None:
         """What was sent before still arrives, or is lost with the connection."""
         connection.is_open_at_proposer = False
-        connection.to_node.is_dead = self.random.random() < 0.3
+        self._end(connection.to_node)
         if connection.is_open_at_node:
             self.send_to_node(connection, End.CLOSED)
         else:
@@ -157,11 +161,19 @@ class Network:
 
     def close_at_node(self, connection: Connection) -> None:
         connection.is_open_at_node = False
-        connection.to_proposer.is_dead = self.random.random() < 0.3
+        self._end(connection.to_proposer)
         if connection.is_open_at_proposer:
             self.send_to_proposer(connection.number, End.CLOSED)
         else:
             self.connections.pop(connection.number, None)
+
+    def _end(self, lane: Lane) -> None:
+        """What is in flight is lost, arrives, or arrives when nobody expects it any more."""
+        lane.is_dead = self.random.random() < 0.3
+        stall_us = self.random.choice((0, 0, 20_000, 100_000))
+        if stall_us:
+            lane.stalled_until_us = self.clock.now_us + stall_us
+            self.clock.call_later(stall_us, self.release)
 
     def break_connection(self, connection: Connection) -> None:
         """Each end learns of it in its own time."""

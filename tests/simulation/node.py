@@ -68,6 +68,8 @@ class Node:
         self.is_paused = False
         #: The power fails when so many more actions have been carried out.
         self.actions_left: int | None = None
+        #: The power fails before, inside or after the next truncation.
+        self.fails_at_truncation = False
         world.clock.call_later(HINTS_US, self._save_hints)
 
     @property
@@ -103,7 +105,10 @@ class Node:
         if self.acceptor is None:
             return
         world = self.world
+        world.steps += 1
         actions = self.acceptor.step(event)
+        if self.fails_at_truncation:
+            self._maybe_fail_at_truncation(actions)
         for done, action in enumerate(actions):
             if self.actions_left is not None and done >= self.actions_left:
                 world.trace(self.name, event, actions[:done], "power fails")
@@ -122,19 +127,18 @@ class Node:
         world.invariants.node_stepped(self, event, actions)
 
     def _carry_out(self, event: Event, action: Action) -> None:
-        kind = type(action)
-        if kind is Reply:
-            self.world.invariants.replied(self, action)  # type: ignore[arg-type]
-            self.world.network.send_to_proposer(action.connection, action.message)  # type: ignore[union-attr]
-        elif kind is Refuse:
-            self._close(action.connection)  # type: ignore[union-attr]
-        elif kind is CloseConnection:
+        if isinstance(action, Reply):
+            self.world.invariants.replied(self, action)
+            self.world.network.send_to_proposer(action.connection, action.message)
+        elif isinstance(action, Refuse):
+            self._close(action.connection)
+        elif isinstance(action, CloseConnection):
             # The order and its effect are two things: what arrived before may still be read.
             delay_us = self.world.random.choice((0, 500, 5000))
-            self.world.clock.call_later(delay_us, self._close, action.connection)  # type: ignore[union-attr]
+            self.world.clock.call_later(delay_us, self._close, action.connection)
         else:
-            if kind is TruncateWal:
-                self.world.invariants.truncating(self, action.end_lsn)  # type: ignore[union-attr]
+            if isinstance(action, TruncateWal):
+                self.world.invariants.truncating(self, action.end_lsn)
             self.disk.execute(action)
 
     def _close(self, number: int) -> None:
@@ -144,6 +148,12 @@ class Node:
             self.step(Disconnected(number))
 
     # ---- ends and beginnings
+
+    def _maybe_fail_at_truncation(self, actions: list[Action]) -> None:
+        for index, action in enumerate(actions):
+            if isinstance(action, TruncateWal):
+                self.fails_at_truncation = False
+                self.actions_left = index + self.world.random.choice((0, 1))
 
     def _fail_inside(self, action: Action) -> None:
         if isinstance(action, TruncateWal):

@@ -31,12 +31,13 @@ from walproposer.events import (
     PeerLost,
     ReportFlushed,
     StartCatchUp,
+    Stop,
     TailRead,
     Tick,
     WalReceived,
 )
 from walproposer.leader import HEARTBEAT_MS
-from walproposer.proposer import SMALL_ROUND_BYTES_MAX, State
+from walproposer.proposer import SMALL_ROUND_BYTES_MAX, TELL_ALL_MS, State
 
 
 def test_rule_4_each_is_streamed_from_its_own_common_point() -> None:
@@ -321,9 +322,25 @@ def test_without_a_primary_the_tail_is_completed_told_and_that_is_all() -> None:
     assert of_kind(actions, ReportFlushed) == [ReportFlushed(log.lsn)]
     assert [m.commit_lsn for _, m in sent(actions, Append)] == [log.lsn] * 2
     assert not of_kind(answer(proposer, 0, log.lsn, commit_lsn=log.lsn), ReportFlushed)
-    stop = the_stop(answer(proposer, 1, log.lsn, commit_lsn=log.lsn))
+    assert not of_kind(answer(proposer, 1, log.lsn, commit_lsn=log.lsn), Stop)
+    proposer.step(Tick(100))
+    stop = the_stop(proposer.step(Tick(100 + TELL_ALL_MS)))
     assert stop.outcome is Outcome.COMPLETED
     assert proposer.state is State.STOPPED
+
+
+def test_without_a_primary_it_ends_at_once_when_all_have_been_told() -> None:
+    log = WalBuilder()
+    log.append("R0")
+    proposer = campaigning((0, 1, 2), primary=None)
+    for peer in range(3):
+        vote(proposer, peer, log.lsn)
+    for peer in range(3):
+        answer(proposer, peer, log.lsn)
+    for peer in range(2):
+        assert not of_kind(answer(proposer, peer, log.lsn, commit_lsn=log.lsn), Stop)
+    stop = the_stop(answer(proposer, 2, log.lsn, commit_lsn=log.lsn))
+    assert stop.outcome is Outcome.COMPLETED
 
 
 def test_the_quorum_is_connected_only_while_it_answers(world: World) -> None:

@@ -30,14 +30,19 @@ READY = Standby(
     is_paused=False,
     sources=SAFEKEEPERS,
     standby_names=OURS,
-    checkpointer_idle=True,
     has_slot=True,
+    checkpointer_idle=True,
+    config_age_seconds=1000.0,
 )
 
 
 def situation(standby: Standby, log_end_lsn: int | None = END) -> Situation:
     return Situation(
-        standby=standby, safekeepers=SAFEKEEPERS, standby_names=OURS, log_end_lsn=log_end_lsn
+        standby=standby,
+        safekeepers=SAFEKEEPERS,
+        standby_names=OURS,
+        log_end_lsn=log_end_lsn,
+        is_settled=True,
     )
 
 
@@ -47,7 +52,6 @@ def situation(standby: Standby, log_end_lsn: int | None = END) -> Situation:
         ({}, Step.PROMOTE),
         ({"has_slot": False}, Step.RESERVE),
         ({"replayed_lsn": END - 8}, Step.REPLAY),
-        ({"checkpointer_idle": False}, Step.REPLAY),
         ({"sources": ("primary:5432",)}, Step.FOLLOW),
         ({"sources": ("a:5454", "primary:5432")}, Step.FOLLOW),
         ({"sources": ()}, Step.FOLLOW),
@@ -69,6 +73,13 @@ def test_without_an_election_nothing_is_known() -> None:
     assert next_step(situation(replace(READY, in_recovery=False), None)) is Step.ATTACH
 
 
+def test_a_setting_not_yet_in_force_is_awaited() -> None:
+    seen = replace(situation(READY), is_settled=False)
+    assert next_step(seen) is Step.SETTLE
+    behind = replace(seen, standby=replace(READY, replayed_lsn=END - 8))
+    assert next_step(behind) is Step.REPLAY
+
+
 def test_a_stalled_standby_is_led_to_others() -> None:
     waiting = situation(replace(READY, replayed_lsn=END - 8))
     assert next_step(waiting) is Step.REPLAY
@@ -77,22 +88,22 @@ def test_a_stalled_standby_is_led_to_others() -> None:
 
 def test_it_is_promoted_only_with_the_whole_log_and_waiting_commits() -> None:
     """Over all combinations of what may be wrong."""
-    for in_recovery, lag, paused, sources, names, idle, slot, end_lsn, stalled in product(
+    for in_recovery, lag, paused, sources, names, settled, slot, end_lsn, stalled in product(
         (True, False), (0, 8), (True, False), (SAFEKEEPERS, ("x:1",), ()), (OURS, ("x",), ()),
         (True, False), (True, False), (None, END), (True, False),
     ):  # fmt: skip
         standby = Standby(
             in_recovery=in_recovery, received_lsn=END, replayed_lsn=END - lag, is_paused=paused,
-            sources=sources, standby_names=names, checkpointer_idle=idle,
-            has_slot=slot,
+            sources=sources, standby_names=names, has_slot=slot, checkpointer_idle=settled,
+            config_age_seconds=0.0,
         )  # fmt: skip
-        seen = replace(situation(standby, end_lsn), is_stalled=stalled)
+        seen = replace(situation(standby, end_lsn), is_settled=settled, is_stalled=stalled)
         step = next_step(seen)
         if step is Step.PROMOTE:
             assert in_recovery
             assert end_lsn == standby.replayed_lsn
             assert names == OURS
-            assert idle
+            assert settled
             assert slot
         if step is Step.ATTACH:
             assert not in_recovery
@@ -105,7 +116,7 @@ def test_it_is_promoted_only_with_the_whole_log_and_waiting_commits() -> None:
 
 def test_the_whole_plan() -> None:
     raw = replace(READY, standby_names=(), sources=("primary:5432",), has_slot=False)
-    assert list(plan(situation(raw, None))) == list(Step)
+    assert list(plan(replace(situation(raw, None), is_settled=False))) == list(Step)
     assert list(plan(situation(READY, None))) == [
         Step.ELECT, Step.REPLAY, Step.PROMOTE, Step.ATTACH,
     ]  # fmt: skip

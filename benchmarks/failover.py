@@ -1,0 +1,95 @@
+"""`failover`: how long commits are away when the primary is lost and `sk promote` is run.
+
+From the start of the command, as an operator or a supervisor would start it, to the return of the
+first commit on the new primary. Postgres and its proposer are killed under load; the standby
+follows the safekeepers, as it should. How long it takes to notice the loss is not part of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from benchmarks.rounds import Spread, Verdict
+from pg_fixtures.binaries import PostgresBinaries
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.standby import make_standby
+from pg_fixtures.waiting import wait_until
+
+SECONDS_MAX = 3.0
+CLIENTS = 8
+ROWS = 2000
+SCALE = 10
+TIMEOUT = 60.0  # seconds
+PROBE_INTERVAL_SECONDS = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverSample:
+    """`promoted_seconds` until the new primary takes writes; `seconds` until one is committed."""
+
+    round: int
+    promoted_seconds: float
+    seconds: float
+
+
+def measure(binaries: PostgresBinaries, directory: Path, rounds: int) -> Iterator[FailoverSample]:
+    for number in range(rounds):
+        with ExitStack() as stack:
+            root = directory / f"round-{number}"
+            cluster = stack.enter_context(QuorumCluster(root, binaries=binaries))
+            cluster.postgres.pgbench("-i", "-s", str(SCALE), "-q")
+            standby = make_standby(cluster.postgres, root / "standby", cluster.replica_conninfo())
+            stack.enter_context(standby)
+            with Ledger(cluster.postgres.dsn(), clients=CLIENTS) as ledger:
+                ledger.wait_for_progress(ROWS, TIMEOUT)
+                cluster.proposer.kill()
+                cluster.postgres.crash()
+            yield _fail_over(number, cluster, standby)
+
+
+def _fail_over(number: int, cluster: QuorumCluster, standby: Postgres) -> FailoverSample:
+    promotion = ProposerProcess(
+        standby.dsn(),
+        [safekeeper.address for safekeeper in cluster.safekeepers],
+        log_path=cluster.root / "promote.log",
+        promotes=True,
+    )
+
+    def writable() -> psycopg.Connection | None:
+        try:
+            return standby.connect(target_session_attrs="read-write")
+        except psycopg.OperationalError:
+            return None
+
+    begun = time.perf_counter()
+    with promotion:
+        connection = wait_until(
+            writable, TIMEOUT, "the new primary", interval=PROBE_INTERVAL_SECONDS
+        )
+        promoted_seconds = time.perf_counter() - begun
+        with connection:
+            connection.execute("INSERT INTO pgbench_history (tid) VALUES (1)")
+        return FailoverSample(number, promoted_seconds, time.perf_counter() - begun)
+
+
+def table(samples: Sequence[FailoverSample]) -> list[list[str]]:
+    return [
+        ["from the start of sk promote to", "seconds"],
+        ["a server that takes writes", Spread.of([s.promoted_seconds for s in samples]).format(2)],
+        ["its first commit", Spread.of([s.seconds for s in samples]).format(2)],
+    ]
+
+
+def verdicts(samples: Sequence[FailoverSample]) -> list[Verdict]:
+    spread = Spread.of([sample.seconds for sample in samples])
+    claim = f"sk promote to the first commit < {SECONDS_MAX:g} s"
+    return [Verdict(claim, spread, SECONDS_MAX, False, unit=" s")]

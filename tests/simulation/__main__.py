@@ -1,0 +1,135 @@
+"""The command: `python -m tests.simulation`.
+
+--seeds 1000:2000 --minutes 5          many seeds: progress, rate, what was covered
+--seed 7 --trace                       one seed, one line per event
+--seed 7 --faults 3,5 --horizon-ms 90  the same with less in it, as a failure prints it
+--mutants                              the planted bugs; fails if one is not caught
+--exhaustive                           every interleaving of a small model, for a minute
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+
+from . import exhaustive, mutants
+from .faults import Plan
+from .limits import small_limits
+from .minimise import command, minimise
+from .planted_bugs import PLANTS
+from .trace import Trace
+from .world import World, plan_with
+
+PROGRESS_SECONDS = 10.0
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    if arguments.mutants:
+        return _mutants()
+    if arguments.exhaustive:
+        result = exhaustive.search(arguments.minutes * 60)
+        print(result)
+        return 0
+    with small_limits():
+        if arguments.seed is not None:
+            return _one(arguments)
+        return _many(arguments.seeds, arguments.minutes)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seeds", type=_range, default=range(0, 1_000_000), metavar="A:B")
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--faults", type=_numbers, metavar="I,J,...|none")
+    parser.add_argument("--horizon-ms", type=int)
+    parser.add_argument("--mutants", action="store_true")
+    parser.add_argument("--exhaustive", action="store_true")
+    return parser
+
+
+def _range(text: str) -> range:
+    begin, _, end = text.partition(":")
+    return range(int(begin), int(end))
+
+
+def _numbers(text: str) -> list[int]:
+    return [] if text == "none" else [int(number) for number in text.split(",")]
+
+
+def _one(arguments: argparse.Namespace) -> int:
+    seed = arguments.seed
+    plan = Plan.of(seed)
+    kept = range(len(plan.faults)) if arguments.faults is None else arguments.faults
+    horizon_us = arguments.horizon_ms * 1000 if arguments.horizon_ms else None
+    plan = plan_with(plan, kept, horizon_us)
+    world = World(seed, plan, Trace(print if arguments.trace else None))
+    try:
+        world.run()
+    except Exception as error:
+        print(f"seed {seed} fails after {world.steps} steps: {_describe(error)}")
+        return 1
+    print(f"seed {seed} holds: {world.steps} steps")
+    print(_table(world.counts))
+    return 0
+
+
+def _many(seeds: range, minutes: float) -> int:
+    begun = said = time.monotonic()
+    counts: Counter[str] = Counter()
+    steps = done = 0
+    for seed in seeds:
+        world = World(seed)
+        try:
+            world.run()
+        except Exception as error:
+            return _failed(seed, error)
+        steps, done = steps + world.steps, done + 1
+        counts += world.counts
+        now = time.monotonic()
+        if now - said > PROGRESS_SECONDS:
+            said = now
+            print(f"seed {seed}: {done} seeds, {_rate(steps, now - begun)}", flush=True)
+        if now - begun > minutes * 60:
+            break
+    print(_table(counts))
+    print(f"{done} seeds hold: {_rate(steps, time.monotonic() - begun)}")
+    return 0
+
+
+def _rate(steps: int, seconds: float) -> str:
+    return f"{steps} steps in {seconds:.0f} s, {steps / seconds:.0f} steps/s"
+
+
+def _failed(seed: int, error: Exception) -> int:
+    print(f"seed {seed} fails: {_describe(error)}")
+    print("making it smaller ...", flush=True)
+    print(command(seed, *minimise(seed)))
+    return 1
+
+
+def _describe(error: Exception) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+
+
+def _table(counts: Counter[str]) -> str:
+    return "\n".join(f"{count:9}  {what}" for what, count in sorted(counts.items()))
+
+
+def _mutants() -> int:
+    rows: Iterator[str] = iter(mutants.run(PLANTS, lambda row: print(row, flush=True)))
+    escaped = list(rows)
+    print(f"{len(PLANTS) - len(escaped)} of {len(PLANTS)} planted bugs were caught")
+    return 1 if escaped else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

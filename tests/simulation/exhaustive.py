@@ -1,0 +1,403 @@
+"""Every interleaving of a small model: 3 safekeepers, 2 proposers, 2 records, one crash.
+
+Both proposers have exchanged greetings with everybody, so each asks for a vote with a ballot of the
+same term. From there on every order of deliveries is tried, and in each, a power loss at every
+boundary between two actions of every safekeeper (once in a run): what was not flushed is lost, and
+the connections with it. The cores are the real ones; a state that was seen before is not gone into
+again. Each proposer's primary is restored from the log that elects it and writes one record.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from consensus.ids import NodeId
+from consensus.membership import Membership
+from consensus.messages import VoteResponse
+from pgwal.end_of_wal import find_end_of_wal
+from pgwal.history import TimelineHistory
+from safekeeper.acceptor import Acceptor
+from safekeeper.control_state import ControlState
+from safekeeper.events import Action as NodeAction
+from safekeeper.events import (
+    BatchEnded,
+    CloseConnection,
+    FlushWal,
+    PersistControl,
+    Received,
+    Refuse,
+    Reply,
+    TruncateWal,
+    WriteWal,
+)
+from walproposer.events import (
+    Action,
+    CatchUpWal,
+    ClosePeer,
+    Event,
+    PeerConnected,
+    PeerLost,
+    PeerMessage,
+    Primary,
+    ReadTail,
+    ReportFlushed,
+    Send,
+    StartCatchUp,
+    StartUpstream,
+    Stop,
+    TailRead,
+    UpstreamStarted,
+    WalReceived,
+)
+from walproposer.leader import Leader
+from walproposer.proposer import Candidacy, Proposer
+
+from .invariants import check
+from .log import PG_VERSION, START_LSN, SYSTEM_ID, WAL_SEG_SIZE, Log
+from .node import SERVER, TIMELINE, new_control_state
+from .primary import FAR_AWAY_LSN
+
+MEMBERSHIP = Membership(1, (1, 2, 3))
+QUORUM = 2
+CHANCE_OF_A_JUMP = 0.05
+#: A connection's number is its proposer's place and its node's, so that equal states are equal.
+Link = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Keeper:
+    """A safekeeper and its disk."""
+
+    acceptor: Acceptor
+    control: ControlState
+    wal: bytes = b""
+    flushed_bytes: int = 0
+
+
+@dataclass(slots=True)
+class State:
+    """`commits` and `won` are what happened: no later state may contradict it."""
+
+    keepers: list[Keeper]
+    proposers: list[Proposer]
+    to_node: dict[Link, tuple[Any, ...]] = field(default_factory=dict)
+    to_proposer: dict[Link, tuple[Any, ...]] = field(default_factory=dict)
+    votes: dict[tuple[NodeId, int], bytes] = field(default_factory=dict)
+    won: dict[NodeId, bytes] = field(default_factory=dict)
+    commits: dict[NodeId, bytes] = field(default_factory=dict)
+    has_crashed: bool = False
+
+    def copied(self) -> State:
+        return State(
+            [copied_keeper(keeper) for keeper in self.keepers],
+            [copied_proposer(core) for core in self.proposers],
+            dict(self.to_node), dict(self.to_proposer), dict(self.votes), dict(self.won),
+            dict(self.commits), self.has_crashed,
+        )  # fmt: skip
+
+    def fingerprint(self) -> int:
+        return hash((
+            tuple(map(keeper_key, self.keepers)),
+            tuple(map(proposer_key, self.proposers)),
+            frozenset(self.to_node.items()), frozenset(self.to_proposer.items()),
+            frozenset(self.votes.items()), frozenset(self.won.items()),
+            frozenset(self.commits.items()), self.has_crashed,
+        ))  # fmt: skip
+
+
+def copied_keeper(keeper: Keeper) -> Keeper:
+    return Keeper(copy.copy(keeper.acceptor), keeper.control, keeper.wal, keeper.flushed_bytes)
+
+
+def copied_proposer(core: Proposer) -> Proposer:
+    """Deep where it can change, shallow where it cannot."""
+    other = copy.copy(core)
+    other.peers = [copy.copy(progress) for progress in core.peers]
+    for progress in other.peers:
+        progress.catch_up = copy.copy(progress.catch_up)
+    other._primary_wal = bytearray(core._primary_wal)
+    if core.leader is not None:
+        leader = other.leader = copy.copy(core.leader)
+        leader.peers = other.peers
+        leader._boundary = copy.copy(leader._boundary)
+        leader.window = copy.copy(leader.window)
+        leader.window._chunks = list(leader.window._chunks)
+        leader.window._begins = list(leader.window._begins)
+    return other
+
+
+def keeper_key(keeper: Keeper) -> tuple[Any, ...]:
+    return (*vars(keeper.acceptor).values(), keeper.control, keeper.wal, keeper.flushed_bytes)
+
+
+def proposer_key(core: Proposer) -> tuple[Any, ...]:
+    peers = tuple(
+        (p.state, p.vote, p.answered, p.next_lsn, p.durable_lsn, p.flush_lsn, p.commit_lsn,
+         p.record_end_lsn, p.sent_commit_lsn, p.promised, p.donor, p.catch_up is None)
+        for p in core.peers
+    )  # fmt: skip
+    leader: Leader | None = core.leader
+    if leader is None:
+        return (core.state, core.node_id, peers)
+    window = leader.window
+    leading = leader.commit_lsn, leader.truncate_lsn, window.begin_lsn, window.end_lsn
+    return (core.state, core.node_id, peers, leader.term.term_start_lsn, leading)
+
+
+@dataclass(slots=True)
+class Result:
+    states: int = 0
+    steps: int = 0
+    elections: int = 0
+    commits: int = 0
+    truncations: int = 0
+    crashes: int = 0
+    seconds: float = 0.0
+    is_complete: bool = False
+
+    def __str__(self) -> str:
+        extent = "all of it" if self.is_complete else "as far as the time allowed"
+        return (
+            f"{self.states} states, {self.steps} steps in {self.seconds:.0f} s ({extent}): "
+            f"{self.elections} elections won, {self.commits} commits, {self.truncations} "
+            f"truncations, {self.crashes} crashes; every invariant held"
+        )
+
+
+class Search:
+    """Depth first; nothing is gone into twice. Where the time does not suffice for everything, it
+    should go far apart: so now and then the search goes on from another place."""
+
+    def __init__(self) -> None:
+        self._random = Random(0)
+        self.result = Result()
+        self._logs: dict[bytes, Log] = {b"": Log()}
+
+    def run(self, seconds: float) -> Result:
+        begun = time.monotonic()
+        first = self._first()
+        seen = {first.fingerprint()}
+        frontier = [first]
+        while frontier and time.monotonic() - begun < seconds:
+            if self._random.random() < CHANCE_OF_A_JUMP:
+                place = self._random.randrange(len(frontier))
+                frontier[place], frontier[-1] = frontier[-1], frontier[place]
+            state = frontier.pop()
+            for following in self._following(state):
+                self.result.steps += 1
+                key = following.fingerprint()
+                if key not in seen:
+                    seen.add(key)
+                    frontier.append(following)
+        self.result.states = len(seen)
+        self.result.seconds = time.monotonic() - begun
+        self.result.is_complete = not frontier
+        return self.result
+
+    def _first(self) -> State:
+        control = new_control_state(MEMBERSHIP)
+        keepers = [Keeper(Acceptor(n, control, START_LSN), control) for n in MEMBERSHIP.members]
+        facts = Primary(SERVER, TimelineHistory(1), FAR_AWAY_LSN, START_LSN)
+        proposers = [
+            Proposer(Candidacy(TIMELINE, SERVER, MEMBERSHIP, name.ljust(16, b"\0"), 3), facts)
+            for name in (b"a", b"b")
+        ]
+        state = State(keepers, proposers)
+        for place in range(2):
+            for peer in range(3):
+                self._connect(state, place, peer)
+        for link in list(state.to_node):
+            self._deliver_to_node(state, link, None)
+        for link in list(state.to_proposer):
+            self._deliver_to_proposer(state, link)
+        return state
+
+    def _following(self, state: State) -> Iterator[State]:
+        for link in state.to_proposer:
+            other = state.copied()
+            self._deliver_to_proposer(other, link)
+            yield other
+        for link in state.to_node:
+            other = state.copied()
+            count = self._deliver_to_node(other, link, None)
+            yield other
+            if not state.has_crashed:
+                for done in range(count + 1):
+                    crashed = state.copied()
+                    self._deliver_to_node(crashed, link, done)
+                    yield crashed
+
+    # ---- safekeepers
+
+    def _deliver_to_node(self, state: State, link: Link, fails_after: int | None) -> int:
+        """One message is read and answered; the power may fail after some actions."""
+        message = _pop(state.to_node, link)
+        keeper, number = state.keepers[link[1]], link[0]
+        count = 0
+        for event in (Received(number, message), BatchEnded(number)):
+            for action in keeper.acceptor.step(event):
+                if count == fails_after:
+                    self._crash(state, link[1])
+                    return count
+                self._carry_out(state, keeper, link[1], action)
+                count += 1
+        if count == fails_after:
+            self._crash(state, link[1])
+        self._check_keeper(state, keeper)
+        return count
+
+    def _carry_out(self, state: State, keeper: Keeper, node: int, action: NodeAction) -> None:
+        match action:
+            case WriteWal(begin_lsn, wal):
+                check("OneHistory", begin_lsn == START_LSN + len(keeper.wal), "a gap")
+                keeper.wal += wal
+            case FlushWal():
+                keeper.flushed_bytes = len(keeper.wal)
+            case TruncateWal(end_lsn):
+                self.result.truncations += 1
+                keeper.wal = keeper.wal[: end_lsn - START_LSN]
+                keeper.flushed_bytes = len(keeper.wal)
+            case PersistControl(control):
+                keeper.control = control
+            case Reply(place, message):
+                if isinstance(message, VoteResponse) and message.granted:
+                    vote = keeper.wal[: message.flush_lsn - START_LSN]
+                    state.votes[message.promised, node] = vote
+                _push(state.to_proposer, (place, node), message)
+            case Refuse(place) | CloseConnection(place):
+                self._lose(state, (place, node))
+
+    def _crash(self, state: State, node: int) -> None:
+        """What was not flushed is lost; it starts again at once, by decoding its log."""
+        self.result.crashes += 1
+        state.has_crashed = True
+        keeper = state.keepers[node]
+        wal = keeper.wal[: keeper.flushed_bytes]
+        end = find_end_of_wal(
+            lambda lsn, length: wal[lsn - START_LSN :][:length].ljust(length, b"\0"),
+            START_LSN,
+            wal_seg_size=WAL_SEG_SIZE,
+            version_major=PG_VERSION // 10000,
+            system_id=SYSTEM_ID,
+        )
+        keeper.wal = wal[: end.end_lsn - START_LSN]
+        keeper.flushed_bytes = len(keeper.wal)
+        keeper.acceptor = Acceptor(node + 1, keeper.control, int(end.end_lsn))
+        for place in range(2):
+            self._lose(state, (place, node))
+
+    def _check_keeper(self, state: State, keeper: Keeper) -> None:
+        acceptor = keeper.acceptor
+        served = keeper.wal[: acceptor.commit_lsn - START_LSN]
+        known = max(state.commits.values(), key=len, default=b"")
+        check("LogSafety", known.startswith(served), "a safekeeper serves what is not committed")
+        check("Durable", acceptor.flush_lsn <= START_LSN + keeper.flushed_bytes, "flush_lsn")
+        check("Durable", acceptor.control.promised == keeper.control.promised, "the promise")
+
+    # ---- proposers
+
+    def _connect(self, state: State, place: int, peer: int) -> None:
+        self._step(state, place, PeerConnected(peer))
+
+    def _lose(self, state: State, link: Link) -> None:
+        """Both ends learn of it at once, and the proposer connects again."""
+        state.to_node.pop(link, None)
+        state.to_proposer.pop(link, None)
+        self._step(state, link[0], PeerLost(link[1], "connection lost"))
+        self._connect(state, *link)
+
+    def _deliver_to_proposer(self, state: State, link: Link) -> None:
+        message = _pop(state.to_proposer, link)
+        self._step(state, link[0], PeerMessage(link[1], message))
+
+    def _step(self, state: State, place: int, event: Event) -> None:
+        core = state.proposers[place]
+        actions = core.step(event)
+        node_id = core.node_id
+        if core.leader is not None and node_id is not None and node_id not in state.won:
+            self._elected(state, core.leader, node_id)
+        for action in actions:
+            self._execute(state, place, action)
+
+    def _execute(self, state: State, place: int, action: Action) -> None:
+        core = state.proposers[place]
+        match action:
+            case Send(peer, message):
+                _push(state.to_node, (place, peer), message)
+            case ClosePeer(peer):
+                state.to_node.pop((place, peer), None)
+                state.to_proposer.pop((place, peer), None)
+            case ReadTail(_, begin_lsn, _):
+                assert core.node_id is not None
+                self._step(state, place, TailRead(state.won[core.node_id][begin_lsn - START_LSN :]))
+            case StartUpstream(begin_lsn):
+                self._step(state, place, UpstreamStarted(FAR_AWAY_LSN))
+                wal = self._primary_log(state, place)[begin_lsn - START_LSN :]
+                self._step(state, place, WalReceived(begin_lsn, wal))
+            case StartCatchUp(peer, donor, begin_lsn):
+                keeper = state.keepers[donor]
+                if keeper.control.promised == core.node_id:
+                    wal = keeper.wal[begin_lsn - START_LSN : keeper.flushed_bytes]
+                    self._step(state, place, CatchUpWal(peer, begin_lsn, wal))
+            case ReportFlushed(commit_lsn):
+                self._committed(state, place, commit_lsn)
+            case Stop():
+                for link in [link for link in state.to_proposer if link[0] == place]:
+                    del state.to_proposer[link]
+
+    def _primary_log(self, state: State, place: int) -> bytes:
+        """What was won, and one record more."""
+        node_id = state.proposers[place].node_id
+        assert node_id is not None
+        won = state.won[node_id]
+        log = self._logs[won].cut(START_LSN + len(won))
+        log.append(f"r{place + 1}", 64)
+        wal = bytes(log.wal)
+        self._logs[wal] = log
+        return wal
+
+    def _elected(self, state: State, leader: Leader, node_id: NodeId) -> None:
+        self.result.elections += 1
+        voters = [node for ballot, node in state.votes if ballot == node_id]
+        check("ElectionSafety", len(voters) >= QUORUM, node_id, "was won without a quorum")
+        log = state.won[node_id] = state.votes[node_id, leader.term.donor]
+        for winner, acked in state.commits.items():
+            check("AckedIsSafe", winner > node_id or log.startswith(acked), node_id, winner)
+
+    def _committed(self, state: State, place: int, lsn: int) -> None:
+        self.result.commits += 1
+        node_id = state.proposers[place].node_id
+        assert node_id is not None
+        log = self._primary_log(state, place)[: lsn - START_LSN]
+        check("CommitRule", len(log) >= len(state.won[node_id]), node_id)
+        holders = [k for k in state.keepers if k.wal[: k.flushed_bytes].startswith(log)]
+        check("Durable", len(holders) >= QUORUM, node_id, "is on", len(holders))
+        for other in state.commits.values():
+            check("LogSafety", log.startswith(other) or other.startswith(log), node_id)
+        state.commits[node_id] = log
+        for later, won in state.won.items():
+            check("AckedIsSafe", later <= node_id or won.startswith(log), later, node_id)
+
+
+def _push(queues: dict[Link, tuple[Any, ...]], link: Link, message: Any) -> None:
+    queues[link] = (*queues.get(link, ()), message)
+
+
+def _pop(queues: dict[Link, tuple[Any, ...]], link: Link) -> Any:
+    """An empty queue is no queue, so that equal states are equal."""
+    first, *rest = queues[link]
+    if rest:
+        queues[link] = tuple(rest)
+    else:
+        del queues[link]
+    return first
+
+
+def search(seconds: float) -> Result:
+    """Raises BrokenLaw, or an AssertionError of a core, at the first bad step."""
+    return Search().run(seconds)

@@ -1,0 +1,36 @@
+"""The simulator is tested too: planted bugs are caught, and a failing seed is made smaller.
+
+`make mutants` does it for all of them, from the first seed on.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from .faults import Plan
+from .limits import small_limits
+from .minimise import broken_law, command, minimise
+from .mutants import catch
+from .planted_bugs import PLANTS, Plant, answer_before_the_fsync, planted
+from .world import plan_with
+
+PLANTS_MIN = 25
+
+
+def test_there_are_enough() -> None:
+    assert len(PLANTS) == len({bug.__name__ for bug in PLANTS}) >= PLANTS_MIN
+
+
+@pytest.mark.parametrize("bug", PLANTS, ids=lambda bug: bug.__name__)
+def test_a_planted_bug_is_caught(bug: Plant) -> None:
+    assert catch(bug) is not None
+
+
+def test_a_failing_seed_is_made_smaller() -> None:
+    seed = 0
+    with small_limits(), planted(answer_before_the_fsync):
+        kept, horizon_us = minimise(seed)
+        smaller = plan_with(Plan.of(seed), kept, horizon_us)
+        assert len(kept) < len(Plan.of(seed).faults)
+        assert broken_law(seed, smaller) == "Durable"
+    assert command(seed, kept, horizon_us).startswith("python -m tests.simulation --seed 0 ")

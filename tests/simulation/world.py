@@ -1,0 +1,223 @@
+"""`World`: safekeepers, proposers and primaries under one seed, and the operator who runs them.
+
+chaos until the horizon -> every fault ends -> within SETTLE_US a leader, commits, equal logs
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from consensus.membership import Membership
+from pgwal.history import TimelineHistory
+from walproposer.events import Outcome, Stop
+
+from .clock import Clock
+from .faults import PLACES, Fault, Plan, strike
+from .incarnation import Incarnation
+from .invariants import BrokenLaw, Invariants
+from .log import Log
+from .network import Network
+from .node import Node
+from .primary import Primary
+from .trace import Trace
+
+PROPOSERS_MAX = 3
+OPERATOR_US = 40_000
+#: After the last fault the cluster must be whole within this time.
+SETTLE_US = 20_000_000
+#: What a client still commits when all is quiet.
+LAST_WRITES = 3
+
+
+class World:
+    """`run()` raises BrokenLaw, or what a core raised, at the first bad step."""
+
+    def __init__(self, seed: int, plan: Plan | None = None, trace: Trace | None = None) -> None:
+        self.plan = plan or Plan.of(seed)
+        self.random = Random(f"world {seed}")
+        self.trace: Trace = trace or Trace(None)
+        self.counts: Counter[str] = Counter()
+        #: Events stepped in a core.
+        self.steps = 0
+        self.clock = Clock()
+        self.trace.clock = self.clock
+        self.network = Network(self.clock, self.random)
+        self.membership = Membership(1, tuple(range(1, self.plan.nodes_count + 1)))
+        self.nodes: list[Node] = []
+        self.nodes += [Node(self, n, self.membership) for n in self.membership.members]
+        self.incarnations: list[Incarnation] = []
+        self.primaries: list[Primary] = [self._new_primary(Log())]
+        self.is_calm = False
+        if self.plan.is_wild:
+            self.network.chance_of_loss = self.network.chance_of_copy = 0.01
+        self.invariants = Invariants(self)
+        self._tli = 1
+        for fault in self.plan.faults:
+            self.clock.call_later(fault.at_us, self._strike, fault)
+        self.clock.call_later(0, self._operate)
+        self.clock.call_later(self.plan.write_us, self._write)
+
+    def count(self, what: str) -> None:
+        self.counts[what] += 1
+
+    # ---- the run
+
+    def run(self) -> None:
+        self._run_until(self.plan.horizon_us)
+        self._end_faults()
+        deadline_us = self.clock.now_us + SETTLE_US
+        writes = 0
+        while True:
+            self._run_until(self.clock.now_us + 100_000)
+            problem = self._unsettled()
+            if not problem and writes == LAST_WRITES:
+                return
+            if not problem:
+                writes += 1
+                self._last_write()
+            if self.clock.now_us > deadline_us:
+                raise BrokenLaw("Liveness", f"{SETTLE_US} us after the last fault {problem}")
+
+    def _run_until(self, until_us: int) -> None:
+        run_next, clock = self.clock.run_next, self.clock
+        while clock.now_us < until_us:
+            run_next()
+
+    def _strike(self, fault: Fault) -> None:
+        if not self.is_calm:
+            strike(self, fault)
+
+    def _end_faults(self) -> None:
+        self.trace("world", "all faults end", [], "")
+        self.is_calm = True
+        self.calm_network()
+        for node in self.nodes:
+            node.is_paused, node.actions_left, node.disk.failure = False, None, None
+            node.fails_at_truncation = False
+        for process in self.running():
+            process.is_paused, process.actions_left = False, None
+        self.heal(set(self.network.cuts))
+
+    def _unsettled(self) -> str:
+        leaders = [p for p in self.running() if p.is_leading]
+        if len(leaders) != 1 or len(self.running()) != 1:
+            return f"there are {len(leaders)} leaders, {len(self.running())} proposers"
+        primary = leaders[0].primary
+        if primary is None or primary.log.lsn != self.invariants.committed.lsn:
+            return f"{leaders[0].name} has not committed all that its primary wrote"
+        return self.invariants.unequal()
+
+    def _last_write(self) -> None:
+        for process in self.running():
+            if process.primary is not None:
+                process.primary.log.append(f"last{self.steps}", 100)
+                process.ship()
+
+    # ---- the operator
+
+    def running(self) -> list[Incarnation]:
+        return [process for process in self.incarnations if process.is_alive]
+
+    def _operate(self) -> None:
+        """Keeps a proposer running; a primary that was refused is replaced by a promoted one."""
+        if not self.running():
+            primary = self.primaries[-1]
+            if primary.is_deposed and not self.plan.is_restoring:
+                self.complete_log()
+            else:
+                self.attach(self._new_primary(Log()) if self.plan.is_restoring else primary)
+        self.clock.call_later(OPERATOR_US, self._operate)
+
+    def _new_primary(self, log: Log) -> Primary:
+        number = len(self.primaries) + 1 if hasattr(self, "primaries") else 1
+        primary = Primary(f"A{number}", log, TimelineHistory(1), self.plan.is_restoring)
+        return primary
+
+    def some_primary(self, random: Random) -> Primary:
+        """The newest, a deposed one, or one that is restored from the log as it will be."""
+        if self.plan.is_restoring:
+            self.primaries.append(self._new_primary(Log()))
+            return self.primaries[-1]
+        return random.choice((self.primaries[-1], random.choice(self.primaries)))
+
+    def attach(self, primary: Primary | None, predecessor: Incarnation | None = None) -> None:
+        running = self.running()
+        if len(running) >= PROPOSERS_MAX:
+            return
+        if primary is not None and primary.is_restored and primary not in self.primaries:
+            self.primaries.append(primary)
+        free = [place for place in PLACES if place not in {p.place for p in running}]
+        node_id = predecessor.core.node_id if predecessor is not None else None
+        self.incarnations.append(Incarnation(self, self.random.choice(free), primary, node_id))
+
+    def attach_again(self, process: Incarnation) -> None:
+        self.attach(process.primary, process)
+
+    def complete_log(self) -> None:
+        self.attach(None)
+
+    def incarnation_stopped(self, process: Incarnation, stop: Stop) -> None:
+        self.count(f"stop: {stop.outcome.value}")
+        match stop.outcome:
+            case Outcome.RESTART:
+                self.clock.call_later(10_000, self.attach_again, process)
+            case Outcome.REFUSED:
+                assert process.primary is not None
+                process.primary.is_deposed = True
+            case Outcome.COMPLETED:
+                self._promote(process)
+            case Outcome.FENCED:
+                return
+
+    def _promote(self, process: Incarnation) -> None:
+        """A standby that replayed the whole log becomes the primary, on a timeline of its own."""
+        if self.plan.is_restoring:
+            return
+        log = self.invariants.won_log(process)
+        assert process.core.leader is not None
+        self._tli += 1
+        name = f"A{len(self.primaries) + 1}"
+        before = Primary("", log, process.core.leader.term.tli_history, False)
+        primary = before.promoted(name, log, self._tli)
+        primary.log.append(f"{name}checkpoint", 120)
+        self.primaries.append(primary)
+        self.count("timeline switches")
+        self.attach(primary)
+
+    def _write(self) -> None:
+        """Clients of every primary that is attached, deposed ones included."""
+        if not self.is_calm:
+            for process in self.running():
+                primary = process.primary
+                if primary is not None and (not primary.is_restored or primary.log.wal):
+                    primary.write(self.random)
+                    process.ship()
+        delay_us = int(self.plan.write_us * (0.5 + self.random.random()))
+        self.clock.call_later(delay_us, self._write)
+
+    # ---- healing
+
+    def resume(self, process: Incarnation | Node) -> None:
+        process.is_paused = False
+        self.network.release()
+
+    def kill_all(self) -> None:
+        for process in self.running():
+            process.kill()
+
+    def heal(self, cuts: set[tuple[int, int, bool]]) -> None:
+        self.network.cuts -= cuts
+        self.network.release()
+
+    def calm_network(self) -> None:
+        network = self.network
+        network.delay_factor, network.chance_of_loss, network.chance_of_copy = 1, 0.0, 0.0
+
+
+def plan_with(plan: Plan, kept: Sequence[int], horizon_us: int | None = None) -> Plan:
+    """The same run with some of its faults only, or a shorter one."""
+    faults = tuple(plan.faults[i] for i in kept)
+    return replace(plan, faults=faults, horizon_us=horizon_us or plan.horizon_us)
