@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?= -q
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: demo test check bench clean
+.PHONY: demo test mutants check bench clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +17,9 @@ demo: $(VENV)/installed  ## Postgres, three safekeepers, faults, and the verdict
 
 test: check  ## every ring of tests
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+mutants: $(VENV)/installed  ## planted bugs: the simulator must catch every one
+	$(BIN)/python -m tests.simulation --mutants
 
 check: $(VENV)/installed  ## style, types, import rules, sizes
 	$(BIN)/ruff format --check --quiet .

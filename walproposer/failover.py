@@ -103,7 +103,8 @@ class Failover:
                 hint="sk timeline list shows those there are.",
             )
         _check_server(settings, found)
-        view = log_view([m.timelines[found.timeline] for m in members if not m.error])
+        holders = [m.timelines[found.timeline] for m in members if found.timeline in m.timelines]
+        view = log_view(holders)
         if standby.in_recovery:
             _check_can_attach(settings, self.config)
             history, _ = self.server.read_history()
@@ -186,7 +187,6 @@ class Failover:
                     hint="A command line option or another configuration file overrides it.",
                 )
             time.sleep(POLL_SECONDS)
-
         self._configured_at = time.monotonic()
         self._is_settled = False
 

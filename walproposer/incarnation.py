@@ -60,6 +60,7 @@ TICK_SECONDS = 0.1
 REPORT_SECONDS = 1.0
 RECONNECT_SECONDS = 0.5
 PROBE_SECONDS = 1.0
+DRAIN_SECONDS = 5.0
 # How long WAL may wait for the answer to the round before it. A round costs every process on the
 # path several wake-ups, so under load fewer and larger ones commit more; where a round takes longer
 # than this (a distant safekeeper), the next one follows it unanswered.
@@ -99,6 +100,7 @@ class Incarnation:
         self._next_tick = 0.0
         self._next_report = 0.0
         self._next_probe = 0.0
+        self._drain_until = 0.0
         self._standby_feedback = StandbyFeedback()
 
     def ask_to_stop(self) -> None:
@@ -165,10 +167,31 @@ class Incarnation:
         if upstream is not None and upstream.copy is not None:
             copy = upstream.copy
             if copy.end is not None:
-                raise _end_of_stream(copy.end)
+                self._drain(copy.end, now)
+                self._loop.unwatch(copy)
             self._loop.set_interest(copy, reads=self._reads_wal, writes=copy.wants_write)
         if self._lost is not None:
             raise self._lost
+
+    def _drain(self, end: WalProposerError, now: float) -> None:
+        """A stream that ended in good order, as an older timeline's does, may have brought WAL that
+        the quorum is still taking. The next incarnation would only ask for it again, and perhaps no
+        sooner be done: so wait for the quorum first. Raises PrimaryLost, Refusal when that is over.
+        """
+        error = _end_of_stream(end)
+        self._drain_until = self._drain_until or now + DRAIN_SECONDS
+        is_orderly = isinstance(error, PrimaryLost) and error.orderly
+        if not is_orderly or self._is_drained or now >= self._drain_until:
+            raise error
+        self._is_settled = False
+
+    @property
+    def _is_drained(self) -> bool:
+        """Nothing that came is still being checked, or on its way to a quorum."""
+        leader = self.core.leader
+        if leader is None:
+            return True
+        return self.is_leading and self.core.commit_lsn >= leader.window.record_end_lsn
 
     def _unsettle(self) -> None:
         self._is_settled = False

@@ -121,6 +121,7 @@ def _after(step: Step, situation: Situation) -> Situation:
     match step:
         case Step.CONFIGURE:
             standby = replace(standby, standby_names=situation.standby_names)
+            situation = replace(situation, is_settled=False)
         case Step.ELECT:
             # What the standby lacks is known only now; in a plan it always lacks something.
             end_lsn = standby.end_lsn + 1

@@ -162,6 +162,8 @@ def test_a_standby_ahead_of_the_quorum_is_refused(
             ledger.wait_idle(TIMEOUT)
             report = ledger.verify(standby.dsn())
             assert report.ok, report
+            # The old timeline's stream ends before the quorum has it all: once is enough.
+            assert promotion.log_text().count("primary lost") <= 2
 
 
 def test_a_standby_of_a_lost_safekeeper_is_led_to_the_others(

@@ -9,8 +9,10 @@ from pending_commit import PendingCommit
 from sk_command import assert_refused, sk
 from stock_clients import table_checksums
 
+from pg_fixtures.account import server_account
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres
+from pg_fixtures.processes import run_program
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.standby import wait_replayed
 
@@ -90,6 +92,10 @@ def test_what_pg_rewind_cannot_do_is_said(
     assert_refused(refused, 1, "the server is a standby", "primary")
     old.configure(wal_log_hints=False)
     old.restart()
+    old.stop()
+    if old.control_data()["Data page checksum version"] != "0":  # the default since 18
+        program = [old.binaries.program("pg_checksums"), "--disable", "-D", old.data_dir]
+        run_program(program, account=server_account())
     world.lose(Loss.MACHINE)
     with world.promotion() as promotion:
         promotion.wait_streaming(TIMEOUT)

@@ -14,7 +14,6 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
 
 from . import exhaustive, mutants
 from .faults import Plan
@@ -125,8 +124,7 @@ def _table(counts: Counter[str]) -> str:
 
 
 def _mutants() -> int:
-    rows: Iterator[str] = iter(mutants.run(PLANTS, lambda row: print(row, flush=True)))
-    escaped = list(rows)
+    escaped = mutants.run(PLANTS, lambda row: print(row, flush=True))
     print(f"{len(PLANTS) - len(escaped)} of {len(PLANTS)} planted bugs were caught")
     return 1 if escaped else 0
 

@@ -128,7 +128,7 @@ class Disk:
             begin = until
 
     def rot(self, lsn: int) -> None:
-        """A byte below the saved commit_lsn flips, which the next start must notice."""
+        """A bit of a record flips; below the saved commit_lsn the next start must notice."""
         self.is_rotten = True
         self.wal[lsn - self.start_lsn] ^= 0x40
 

@@ -9,12 +9,12 @@ again. Each proposer's primary is restored from the log that elects it and write
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from consensus.ids import NodeId
 from consensus.membership import Membership
@@ -55,6 +55,7 @@ from walproposer.events import (
     WalReceived,
 )
 from walproposer.leader import Leader
+from walproposer.progress import Progress
 from walproposer.proposer import Candidacy, Proposer
 
 from .invariants import check
@@ -64,9 +65,12 @@ from .primary import FAR_AWAY_LSN
 
 MEMBERSHIP = Membership(1, (1, 2, 3))
 QUORUM = 2
-CHANCE_OF_A_JUMP = 0.05
+CHANCE_OF_A_JUMP = 0.1
 #: A connection's number is its proposer's place and its node's, so that equal states are equal.
 Link = tuple[int, int]
+PROGRESS_FIELDS = [f.name for f in fields(Progress)]
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -92,42 +96,68 @@ class State:
     commits: dict[NodeId, bytes] = field(default_factory=dict)
     has_crashed: bool = False
 
+    keys: list[int] = field(default_factory=lambda: [0] * 5)
+
     def copied(self) -> State:
+        """Cores are shared; who steps one makes it its own first (`keeper`, `proposer`)."""
         return State(
-            [copied_keeper(keeper) for keeper in self.keepers],
-            [copied_proposer(core) for core in self.proposers],
-            dict(self.to_node), dict(self.to_proposer), dict(self.votes), dict(self.won),
-            dict(self.commits), self.has_crashed,
+            list(self.keepers), list(self.proposers), dict(self.to_node), dict(self.to_proposer),
+            self.votes, self.won, self.commits, self.has_crashed, list(self.keys),
         )  # fmt: skip
 
+    def keeper(self, node: int) -> Keeper:
+        self.keys[node] = 0
+        self.keepers[node] = copied_keeper(self.keepers[node])
+        return self.keepers[node]
+
+    def proposer(self, place: int) -> Proposer:
+        self.keys[3 + place] = 0
+        self.proposers[place] = copied_proposer(self.proposers[place])
+        return self.proposers[place]
+
     def fingerprint(self) -> int:
+        for node, keeper in enumerate(self.keepers):
+            self.keys[node] = self.keys[node] or hash(keeper_key(keeper))
+        for place, core in enumerate(self.proposers):
+            self.keys[3 + place] = self.keys[3 + place] or hash(proposer_key(core))
         return hash((
-            tuple(map(keeper_key, self.keepers)),
-            tuple(map(proposer_key, self.proposers)),
-            frozenset(self.to_node.items()), frozenset(self.to_proposer.items()),
+            tuple(self.keys), frozenset(self.to_node.items()), frozenset(self.to_proposer.items()),
             frozenset(self.votes.items()), frozenset(self.won.items()),
             frozenset(self.commits.items()), self.has_crashed,
         ))  # fmt: skip
 
 
 def copied_keeper(keeper: Keeper) -> Keeper:
-    return Keeper(copy.copy(keeper.acceptor), keeper.control, keeper.wal, keeper.flushed_bytes)
+    return Keeper(shallow(keeper.acceptor), keeper.control, keeper.wal, keeper.flushed_bytes)
 
 
 def copied_proposer(core: Proposer) -> Proposer:
     """Deep where it can change, shallow where it cannot."""
-    other = copy.copy(core)
-    other.peers = [copy.copy(progress) for progress in core.peers]
-    for progress in other.peers:
-        progress.catch_up = copy.copy(progress.catch_up)
+    other = shallow(core)
+    other.peers = [copied_progress(progress) for progress in core.peers]
     other._primary_wal = bytearray(core._primary_wal)
     if core.leader is not None:
-        leader = other.leader = copy.copy(core.leader)
+        leader = other.leader = shallow(core.leader)
         leader.peers = other.peers
-        leader._boundary = copy.copy(leader._boundary)
-        leader.window = copy.copy(leader.window)
+        leader._boundary = shallow(leader._boundary)
+        leader.window = shallow(leader.window)
         leader.window._chunks = list(leader.window._chunks)
         leader.window._begins = list(leader.window._begins)
+    return other
+
+
+def copied_progress(progress: Progress) -> Progress:
+    other = Progress(progress.peer)
+    for name in PROGRESS_FIELDS:
+        setattr(other, name, getattr(progress, name))
+    if other.catch_up is not None:
+        other.catch_up = shallow(other.catch_up)
+    return other
+
+
+def shallow(value: T) -> T:
+    other = object.__new__(type(value))
+    other.__dict__.update(value.__dict__)
     return other
 
 
@@ -182,22 +212,31 @@ class Search:
         begun = time.monotonic()
         first = self._first()
         seen = {first.fingerprint()}
-        frontier = [first]
-        while frontier and time.monotonic() - begun < seconds:
-            if self._random.random() < CHANCE_OF_A_JUMP:
-                place = self._random.randrange(len(frontier))
-                frontier[place], frontier[-1] = frontier[-1], frontier[place]
-            state = frontier.pop()
-            for following in self._following(state):
+        #: Before the crash and after it, in turn: or nearly all would follow the first few crashes.
+        whole: list[State] = [first]
+        crashed: list[State] = []
+        for turn in count():
+            if not (whole or crashed) or time.monotonic() - begun > seconds:
+                break
+            frontier = (whole, crashed)[turn % 2] or whole or crashed
+            followers = list(self._following(self._take(frontier)))
+            self._random.shuffle(followers)
+            for following in followers:
                 self.result.steps += 1
                 key = following.fingerprint()
                 if key not in seen:
                     seen.add(key)
-                    frontier.append(following)
+                    (crashed if following.has_crashed else whole).append(following)
         self.result.states = len(seen)
         self.result.seconds = time.monotonic() - begun
-        self.result.is_complete = not frontier
+        self.result.is_complete = not (whole or crashed)
         return self.result
+
+    def _take(self, frontier: list[State]) -> State:
+        if self._random.random() < CHANCE_OF_A_JUMP:
+            place = self._random.randrange(len(frontier))
+            frontier[place], frontier[-1] = frontier[-1], frontier[place]
+        return frontier.pop()
 
     def _first(self) -> State:
         control = new_control_state(MEMBERSHIP)
@@ -224,10 +263,10 @@ class Search:
             yield other
         for link in state.to_node:
             other = state.copied()
-            count = self._deliver_to_node(other, link, None)
+            actions = self._deliver_to_node(other, link, None)
             yield other
             if not state.has_crashed:
-                for done in range(count + 1):
+                for done in range(actions + 1):
                     crashed = state.copied()
                     self._deliver_to_node(crashed, link, done)
                     yield crashed
@@ -237,19 +276,19 @@ class Search:
     def _deliver_to_node(self, state: State, link: Link, fails_after: int | None) -> int:
         """One message is read and answered; the power may fail after some actions."""
         message = _pop(state.to_node, link)
-        keeper, number = state.keepers[link[1]], link[0]
-        count = 0
+        keeper, number = state.keeper(link[1]), link[0]
+        done = 0
         for event in (Received(number, message), BatchEnded(number)):
             for action in keeper.acceptor.step(event):
-                if count == fails_after:
+                if done == fails_after:
                     self._crash(state, link[1])
-                    return count
+                    return done
                 self._carry_out(state, keeper, link[1], action)
-                count += 1
-        if count == fails_after:
+                done += 1
+        if done == fails_after:
             self._crash(state, link[1])
-        self._check_keeper(state, keeper)
-        return count
+        self._check_keeper(state, state.keepers[link[1]])
+        return done
 
     def _carry_out(self, state: State, keeper: Keeper, node: int, action: NodeAction) -> None:
         match action:
@@ -267,7 +306,7 @@ class Search:
             case Reply(place, message):
                 if isinstance(message, VoteResponse) and message.granted:
                     vote = keeper.wal[: message.flush_lsn - START_LSN]
-                    state.votes[message.promised, node] = vote
+                    state.votes = {**state.votes, (message.promised, node): vote}
                 _push(state.to_proposer, (place, node), message)
             case Refuse(place) | CloseConnection(place):
                 self._lose(state, (place, node))
@@ -276,7 +315,7 @@ class Search:
         """What was not flushed is lost; it starts again at once, by decoding its log."""
         self.result.crashes += 1
         state.has_crashed = True
-        keeper = state.keepers[node]
+        keeper = state.keeper(node)
         wal = keeper.wal[: keeper.flushed_bytes]
         end = find_end_of_wal(
             lambda lsn, length: wal[lsn - START_LSN :][:length].ljust(length, b"\0"),
@@ -316,7 +355,7 @@ class Search:
         self._step(state, link[0], PeerMessage(link[1], message))
 
     def _step(self, state: State, place: int, event: Event) -> None:
-        core = state.proposers[place]
+        core = state.proposer(place)
         actions = core.step(event)
         node_id = core.node_id
         if core.leader is not None and node_id is not None and node_id not in state.won:
@@ -365,7 +404,8 @@ class Search:
         self.result.elections += 1
         voters = [node for ballot, node in state.votes if ballot == node_id]
         check("ElectionSafety", len(voters) >= QUORUM, node_id, "was won without a quorum")
-        log = state.won[node_id] = state.votes[node_id, leader.term.donor]
+        log = state.votes[node_id, leader.term.donor]
+        state.won = {**state.won, node_id: log}
         for winner, acked in state.commits.items():
             check("AckedIsSafe", winner > node_id or log.startswith(acked), node_id, winner)
 
@@ -379,7 +419,7 @@ class Search:
         check("Durable", len(holders) >= QUORUM, node_id, "is on", len(holders))
         for other in state.commits.values():
             check("LogSafety", log.startswith(other) or other.startswith(log), node_id)
-        state.commits[node_id] = log
+        state.commits = {**state.commits, node_id: log}
         for later, won in state.won.items():
             check("AckedIsSafe", later <= node_id or won.startswith(log), later, node_id)
 

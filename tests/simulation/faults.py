@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from .disk import Failure
+from .log import HEADER_BYTES, PAGE_SIZE
 from .node import NodeState
 
 if TYPE_CHECKING:
@@ -158,12 +159,21 @@ def fail_disk(world: World, random: Random) -> None:
 
 
 def rot(world: World, random: Random) -> None:
-    """A byte below the saved commit_lsn of a safekeeper that is down; one such member at most."""
-    down = [n for n in world.nodes if n.state is NodeState.DOWN]
-    down = [n for n in down if n.disk.control.commit_lsn > n.disk.start_lsn]
-    if down and not any(node.disk.is_rotten for node in world.nodes):
-        disk = random.choice(down).disk
-        disk.rot(random.randrange(disk.start_lsn + 64, disk.control.commit_lsn))
+    """A byte of a record below the saved commit_lsn of a safekeeper that is down; one such member
+    at most. Page headers and padding are spared: nothing in WAL protects them."""
+    if any(node.disk.is_rotten for node in world.nodes):
+        return
+    for node in world.nodes:
+        if node.state is NodeState.DOWN:
+            log, known_lsn = world.invariants.log_of(node), node.disk.control.commit_lsn
+            starts = [
+                start_lsn
+                for start_lsn, end_lsn in zip(log.starts, log.ends, strict=True)
+                if end_lsn <= known_lsn and start_lsn % PAGE_SIZE <= PAGE_SIZE - HEADER_BYTES
+            ]
+            if starts:
+                node.disk.rot(random.choice(starts) + random.randrange(HEADER_BYTES))
+                return
 
 
 # ---- network

@@ -182,7 +182,8 @@ class Incarnation:
         primary = self.primary
         if not self.is_alive or primary is None:
             return
-        if primary.is_restored and not primary.log.wal:
+        if not primary.is_ready:
+            primary.is_ready = True
             primary.log = self.world.invariants.won_log(self)
         self.upstream_lsn = begin_lsn
         self.step(UpstreamStarted(primary.log.lsn))

@@ -137,8 +137,8 @@ class Invariants:
         acceptor, disk = node.acceptor, node.disk
         assert acceptor is not None
         number = node.number
+        self._follow(node)  # an Elected that changes nothing on disk orders no action
         if actions:
-            self._follow(node)
             self._check_disk(node)
             check("Durable", acceptor.durable_lsn <= disk.flushed_lsn, node.name)
             law = "Order of positions"
@@ -230,6 +230,10 @@ class Invariants:
         check("Monotone", before <= promised, f"{node.name}: {before}, then {promised}")
         self._promises[node.number] = promised
         self._flush_lsns.pop(node.number, None)
+
+    def log_of(self, node: Node) -> Log:
+        """What its disk holds, and maybe more, as its leader sent it."""
+        return self._followed[node.number].log
 
     def expected_end(self, node: Node) -> int:
         """The last record end below the first byte that is not what the leader sent."""

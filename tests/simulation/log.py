@@ -20,7 +20,8 @@ SYSTEM_ID = 7_123_456_789_012_345_678
 START_LSN = WAL_SEG_SIZE
 
 _PAGE_MAGIC = 0xD113
-_HEADER_BYTES = 24
+#: Of a record.
+HEADER_BYTES = 24
 _CONTRECORD, _LONG_HEADER = 0x0001, 0x0002
 _PAGE = struct.Struct("<HHIQI4x")
 _LONG = struct.Struct("<QII")
@@ -46,20 +47,20 @@ class Log:
     def append(self, name: str, length: int) -> None:
         """A record of `length` bytes, filled with its name; no two names are equal."""
         text = name.encode() + b"."
-        size = max(length - _HEADER_BYTES, len(text))
+        size = max(length - HEADER_BYTES, len(text))
         self._append((text * (size // len(text) + 1))[:size])
 
     def fill_page(self, name: str) -> None:
         """A record that ends exactly where its page does, if there is room for one."""
         self._open_page(0)
         room = -len(self.wal) % PAGE_SIZE
-        self.append(name, room if room > 64 else room + PAGE_SIZE - _HEADER_BYTES)
+        self.append(name, room if room > 64 else room + PAGE_SIZE - HEADER_BYTES)
 
     def _append(self, body: bytes) -> None:
         self._open_page(0)
         start_lsn = self.lsn
         prev_lsn = self.starts[-1] if self.starts else START_LSN - 64
-        head = _HEAD.pack(len(body) + _HEADER_BYTES, 700, prev_lsn, 0x10, 10, 0)
+        head = _HEAD.pack(len(body) + HEADER_BYTES, 700, prev_lsn, 0x10, 10, 0)
         rest = head + _CRC.pack(crc32c(head, crc32c(body))) + body
         while rest:
             self._open_page(len(rest))

@@ -115,7 +115,7 @@ class Node:
                 self._fail_inside(action)
                 return
             try:
-                self._carry_out(event, action)
+                self._carry_out(action)
             except DiskFailed as error:
                 world.trace(self.name, event, actions[:done], f"{error}: stops")
                 world.count(f"disk: {error}")
@@ -124,9 +124,10 @@ class Node:
         if self.actions_left is not None:
             self.actions_left -= len(actions)
         world.trace(self.name, event, actions, "")
-        world.invariants.node_stepped(self, event, actions)
+        if self.acceptor is not None:  # a refusal closes, which flushes, which may fail
+            world.invariants.node_stepped(self, event, actions)
 
-    def _carry_out(self, event: Event, action: Action) -> None:
+    def _carry_out(self, action: Action) -> None:
         if isinstance(action, Reply):
             self.world.invariants.replied(self, action)
             self.world.network.send_to_proposer(action.connection, action.message)

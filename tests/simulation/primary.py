@@ -25,7 +25,8 @@ class Primary:
         self.log = log
         self.tli_history = history
         self.is_restored = is_restored
-        self.is_up = True
+        #: It has its log: a restored one gets it from the election.
+        self.is_ready = not is_restored
         #: It was refused, or somebody was promoted after it.
         self.is_deposed = False
         self.acked_lsn = START_LSN
@@ -37,7 +38,7 @@ class Primary:
 
     def write(self, random: Random) -> None:
         """Some client commits, or there is a bulk load."""
-        if not self.is_up or len(self.log.wal) > WAL_BYTES_MAX:
+        if not self.is_ready or len(self.log.wal) > WAL_BYTES_MAX:
             return
         for _ in range(random.choice((1, 1, 1, 2, 5))):
             self._records += 1

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import pytest
 
+from . import exhaustive
+from .bugs_of_proposer import votes_count_as_answers
+from .bugs_of_safekeeper import answer_before_the_fsync, vote_without_persisting
 from .faults import Plan
+from .invariants import BrokenLaw
 from .limits import small_limits
 from .minimise import broken_law, command, minimise
 from .mutants import catch
-from .planted_bugs import PLANTS, Plant, answer_before_the_fsync, planted
+from .planted_bugs import PLANTS, Plant, planted
 from .world import plan_with
 
 PLANTS_MIN = 25
@@ -24,6 +28,14 @@ def test_there_are_enough() -> None:
 @pytest.mark.parametrize("bug", PLANTS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_caught(bug: Plant) -> None:
     assert catch(bug) is not None
+
+
+@pytest.mark.parametrize(
+    "bug", [vote_without_persisting, answer_before_the_fsync, votes_count_as_answers]
+)
+def test_the_small_model_shows_it_too(bug: Plant) -> None:
+    with planted(bug), pytest.raises(BrokenLaw):
+        exhaustive.search(20.0)
 
 
 def test_a_failing_seed_is_made_smaller() -> None:

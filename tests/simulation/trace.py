@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Sequence
 
 from .clock import Clock
 
-#: Bytes are of no use to a reader, and ids only in their first digits.
-_BYTES = re.compile(r"wal=b(\"|').*?\1(?=[,)])", re.DOTALL)
-_UUID = re.compile(r"proposer_uuid=b(\"|')(.*?)\1(?=[,)])")
+#: What is of no use to a reader: bytes, and what never changes in a run.
+_NOISE = re.compile(
+    r"(?:, )?(?:wal|timeline|server|membership|feedback|hint|remote_consistent_lsn"
+    r"|generation|protocol_version|timeline_start_lsn|archived_lsn|local_start_lsn|active)="
+    r"(?:b?'(?:[^'\\]|\\.)*'|b?\"(?:[^\"\\]|\\.)*\"|<memory[^>]*>|\w+\((?:[^()]|\([^()]*\))*\)|\w+)"
+)
+_BALLOT = re.compile(
+    r"NodeId\(term=(\d+), proposer_uuid=(b'(?:[^'\\]|\\.)*'|b\"(?:[^\"\\]|\\.)*\")\)"
+)
 _LSN = re.compile(r"(\w*_?lsn|start_streaming_at)=(\d+)")
 
 
@@ -30,13 +37,14 @@ class Trace:
 
 
 def short(value: object) -> str:
-    """The value's repr with less in it; LSNs in hexadecimal."""
-    text = repr(value) if not isinstance(value, str) and _has_fields(value) else str(value)
-    text = _BYTES.sub("wal=..", text)
-    text = _UUID.sub(lambda m: f"uuid={m[2].encode()[:16].decode()}", text)
-    text = _LSN.sub(lambda m: f"{m[1]}={int(m[2]):X}", text)
+    """The value's repr with less in it: LSNs in hexadecimal, ballots as `term/first bytes`."""
+    if isinstance(value, str) or type(value).__str__ is not object.__str__:
+        return str(value)
+    text = _NOISE.sub("", _BALLOT.sub(_ballot, repr(value)))
+    text = _LSN.sub(lambda m: f"{m[1]}={int(m[2]):X}", text).replace("(, ", "(")
     return text if len(text) < 400 else text[:400] + " .."
 
 
-def _has_fields(value: object) -> bool:
-    return type(value).__str__ is object.__str__
+def _ballot(match: re.Match[str]) -> str:
+    uuid = ast.literal_eval(match[2])
+    return f"{match[1]}/{uuid[:4].hex()}"

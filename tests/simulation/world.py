@@ -49,7 +49,8 @@ class World:
         self.nodes: list[Node] = []
         self.nodes += [Node(self, n, self.membership) for n in self.membership.members]
         self.incarnations: list[Incarnation] = []
-        self.primaries: list[Primary] = [self._new_primary(Log())]
+        self.primaries: list[Primary] = []
+        self.primaries.append(self._new_primary())
         self.is_calm = False
         if self.plan.is_wild:
             self.network.chance_of_loss = self.network.chance_of_copy = 0.01
@@ -128,18 +129,17 @@ class World:
             if primary.is_deposed and not self.plan.is_restoring:
                 self.complete_log()
             else:
-                self.attach(self._new_primary(Log()) if self.plan.is_restoring else primary)
+                self.attach(self._new_primary() if self.plan.is_restoring else primary)
         self.clock.call_later(OPERATOR_US, self._operate)
 
-    def _new_primary(self, log: Log) -> Primary:
-        number = len(self.primaries) + 1 if hasattr(self, "primaries") else 1
-        primary = Primary(f"A{number}", log, TimelineHistory(1), self.plan.is_restoring)
-        return primary
+    def _new_primary(self) -> Primary:
+        name = f"A{len(self.primaries) + 1}"
+        return Primary(name, Log(), TimelineHistory(1), self.plan.is_restoring)
 
     def some_primary(self, random: Random) -> Primary:
         """The newest, a deposed one, or one that is restored from the log as it will be."""
         if self.plan.is_restoring:
-            self.primaries.append(self._new_primary(Log()))
+            self.primaries.append(self._new_primary())
             return self.primaries[-1]
         return random.choice((self.primaries[-1], random.choice(self.primaries)))
 
@@ -192,7 +192,7 @@ class World:
         if not self.is_calm:
             for process in self.running():
                 primary = process.primary
-                if primary is not None and (not primary.is_restored or primary.log.wal):
+                if primary is not None:
                     primary.write(self.random)
                     process.ship()
         delay_us = int(self.plan.write_us * (0.5 + self.random.random()))

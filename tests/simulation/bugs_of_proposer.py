@@ -1,0 +1,177 @@
+"""Bugs to plant into the proposer: elections, the check of the primary, commit, catch-up.
+
+Each is a mistake that somebody could make, or has made, in an implementation of the law.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+import walproposer.leader
+import walproposer.proposer
+from consensus.messages import Append, VoteResponse
+from consensus.quorum import quorum_lsn
+from walproposer.events import ReportFlushed
+from walproposer.leader import Leader
+from walproposer.progress import Progress
+from walproposer.proposer import Proposer
+from walproposer.wal_window import WalWindow
+
+from .planting import Patch, plant
+
+# ---- elections
+
+
+@plant
+def elected_by_half_of_the_members(patch: Patch) -> None:
+    patch(
+        walproposer.proposer,
+        "has_quorum",
+        lambda membership, ids: len(ids) >= len(membership.members) // 2,
+    )
+
+
+@plant
+def one_uuid_for_all_incarnations(patch: Patch) -> None:
+    init = Proposer.__init__
+
+    def same(self: Proposer, candidacy: Any, primary: Any) -> None:
+        init(self, replace(candidacy, proposer_uuid=b"x" * 16), primary)
+
+    patch(Proposer, "__init__", same)
+
+
+@plant
+def donor_by_position_first(patch: Patch) -> None:
+    def choose(votes: dict[int, VoteResponse]) -> int:
+        return max(votes, key=lambda p: (votes[p].flush_lsn, votes[p].last_log_node_id))
+
+    patch(walproposer.proposer, "choose_donor", choose)
+
+
+@plant
+def donor_is_who_answered_first(patch: Patch) -> None:
+    patch(walproposer.proposer, "choose_donor", lambda votes: min(votes))
+
+
+@plant
+def primary_s_tail_not_compared(patch: Patch) -> None:
+    patch(walproposer.proposer, "tail_problem", lambda begin_lsn, ours, donors: None)
+
+
+@plant
+def primary_s_end_not_looked_at(patch: Patch) -> None:
+    patch(walproposer.proposer, "behind_problem", lambda flush_lsn, end_lsn: None)
+
+
+@plant
+def primary_not_checked_at_all(patch: Patch) -> None:
+    primary_s_tail_not_compared(patch)
+    patch(walproposer.proposer, "fork_problem", lambda primary, vote: None)
+
+
+# ---- leading
+
+
+@plant
+def commit_without_the_term_start_rule(patch: Patch) -> None:
+    patch(walproposer.leader, "committed_lsn", lambda members, lsns, _: quorum_lsn(members, lsns))
+
+
+@plant
+def commit_at_the_least_member(patch: Patch) -> None:
+    """min instead of the quorum-th."""
+
+    def least(membership: Any, lsns: dict[int, int], term_start_lsn: int) -> int:
+        lsn = min(lsns.get(member, 0) for member in membership.members)
+        return lsn if lsn >= term_start_lsn else 0
+
+    patch(walproposer.leader, "committed_lsn", least)
+
+
+@plant
+def commit_at_the_greatest_member(patch: Patch) -> None:
+    def greatest(_: Any, lsns: dict[int, int], term_start_lsn: int) -> int:
+        lsn = max(lsns.values(), default=0)
+        return lsn if lsn >= term_start_lsn else 0
+
+    patch(walproposer.leader, "committed_lsn", greatest)
+
+
+@plant
+def votes_count_as_answers(patch: Patch) -> None:
+    vote = Proposer._vote
+
+    def counted(self: Proposer, progress: Progress, message: VoteResponse) -> list[Any]:
+        actions = vote(self, progress, message)
+        progress.flush_lsn = max(progress.flush_lsn, message.flush_lsn)
+        return actions
+
+    patch(Proposer, "_vote", counted)
+
+
+@plant
+def commit_by_durable_lsn(patch: Patch) -> None:
+    update = Progress.maybe_update
+
+    def durable(self: Progress, response: Any) -> bool:
+        response = msgspec.structs.replace(response, flush_lsn=response.durable_lsn)
+        return update(self, response)
+
+    patch(Progress, "maybe_update", durable)
+
+
+@plant
+def primary_told_what_was_sent(patch: Patch) -> None:
+    advance = Leader._advance_commit
+
+    def sent(self: Leader) -> list[Any]:
+        return [
+            ReportFlushed(self.window.record_end_lsn) if isinstance(a, ReportFlushed) else a
+            for a in advance(self)
+        ]
+
+    patch(Leader, "_advance_commit", sent)
+
+
+@plant
+def truncate_lsn_of_the_greatest_member(patch: Patch) -> None:
+    def advance(self: Leader) -> None:
+        self.truncate_lsn = max(self.truncate_lsn, self.commit_lsn)
+
+    patch(Leader, "_advance_truncate", advance)
+
+
+@plant
+def everybody_streamed_from_the_term_start(patch: Patch) -> None:
+    patch(
+        walproposer.leader,
+        "highest_common_point",
+        lambda proposer, keeper, flush_lsn: proposer.entries[-1].start_lsn,
+    )
+
+
+@plant
+def catch_up_begins_inside_a_record(patch: Patch) -> None:
+    patch(Progress, "is_inside_record", False)
+
+
+@plant
+def window_forgets_what_no_quorum_holds(patch: Patch) -> None:
+    trim = WalWindow.trim
+    patch(WalWindow, "trim", lambda self, durable_lsn: trim(self, self.end_lsn))
+    patch(Leader, "_maybe_stuck", lambda self: [])
+
+
+@plant
+def idle_log_never_committed_on_safekeepers(patch: Patch) -> None:
+    patch(Leader, "spread_commit", lambda self: [])
+    patch(Leader, "_heartbeat", lambda self, p: self._send(p, silent(self, p)))
+
+
+def silent(leader: Leader, progress: Progress) -> Append:
+    append = leader._append(progress.next_lsn, b"", 0)
+    return msgspec.structs.replace(append, commit_lsn=0)

@@ -1,0 +1,85 @@
+"""`sk status --primary`: who is deposed, and what about a primary is remarkable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from test_cli_preflight import ADDRESS, HEALTHY
+
+from cli.primary_view import Role, server_view
+from pgwal.history import TimelineHistory, TimelineSwitch
+from pgwal.lsn import Lsn
+from walproposer.log_view import LogView, log_view
+from walproposer.primary_settings import PrimarySettings
+
+FIRST = TimelineHistory(1)
+SECOND = TimelineHistory(2, (TimelineSwitch(1, Lsn(0x3000000)),))
+
+
+def log_of(history: TimelineHistory, flush_lsn: int = 0x5000000) -> LogView:
+    return LogView(flush_lsn, 0x1000000, history, 3)
+
+
+@pytest.mark.parametrize(
+    ("history", "logs", "role"),
+    [
+        (FIRST, [log_of(FIRST)], Role.PRIMARY),
+        (SECOND, [log_of(SECOND)], Role.PRIMARY),
+        (SECOND, [log_of(FIRST, 0x3000000)], Role.PRIMARY),  # promoted, not attached yet
+        (FIRST, [log_of(SECOND)], Role.DEPOSED),
+        (SECOND, [log_of(FIRST)], Role.DEPOSED),
+        (FIRST, [log_of(SECOND), log_of(FIRST)], Role.PRIMARY),
+        (FIRST, [], Role.STRANGER),
+    ],
+)
+def test_the_role(history: TimelineHistory, logs: list[LogView], role: Role) -> None:
+    view = server_view(ADDRESS, HEALTHY, history, logs)
+    assert view.role is role
+    if role is Role.DEPOSED:
+        assert "left the quorum's log at 0/3000000" in view.remarks[0]
+        assert "sk rejoin" in view.remarks[0]
+
+
+def test_a_standby_has_nothing_to_wait_for() -> None:
+    standby = replace(HEALTHY, in_recovery=True, commit_waits=0)
+    view = server_view(ADDRESS, standby, FIRST, [log_of(SECOND)])
+    assert view.role is Role.STANDBY
+    assert view.remarks == ()
+
+
+def with_setting(name: str, value: str) -> PrimarySettings:
+    return replace(HEALTHY, settings={**HEALTHY.settings, name: value})
+
+
+@pytest.mark.parametrize(
+    ("settings", "remark"),
+    [
+        (replace(HEALTHY, commit_waits=3, commit_wait_seconds=12.4), "3 wait for the quorum"),
+        (with_setting("synchronous_commit", "off"), "commits return before the quorum has them"),
+        (with_setting("fsync", "off"), "a crash of the machine would ruin"),
+    ],
+)
+def test_what_endangers_commits_is_remarked(settings: PrimarySettings, remark: str) -> None:
+    remarks = server_view(ADDRESS, settings, FIRST, [log_of(FIRST)]).remarks
+    assert any(remark in each for each in remarks), remarks
+
+
+def test_a_short_wait_is_none_to_speak_of() -> None:
+    busy = replace(HEALTHY, commit_waits=30, commit_wait_seconds=0.01)
+    assert not server_view(ADDRESS, busy, FIRST, [log_of(FIRST)]).remarks
+
+
+def test_the_log_is_that_of_the_would_be_donor() -> None:
+    """The greatest NodeId first; a longer tail of a lesser one does not count."""
+
+    def status(term: int, flush_lsn: str, tli: int, history: str) -> dict[str, object]:
+        return {
+            "last_log_node_id": {"term": term, "uuid": "00" * 16}, "flush_lsn": flush_lsn,
+            "start_lsn": "0/1000000", "tli": tli, "tli_history": history,
+        }  # fmt: skip
+
+    view = log_view([status(1, "0/9000000", 1, ""), status(2, "0/5000000", 2, "1\t0/3000000\t\n")])
+    assert view.history.tli == 2
+    assert view.flush_lsn == 0x9000000
+    assert view.answering == 2

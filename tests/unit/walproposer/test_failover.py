@@ -1,0 +1,120 @@
+"""The failover's shell where time matters: a standby busy with a restartpoint, one that stalls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from consensus.ids import TimelineId
+from consensus.membership import Membership
+from consensus.messages import ServerFacts
+from walproposer import failover
+from walproposer.config import ProposerConfig
+from walproposer.failover import Failover
+from walproposer.promotion import Standby, Step
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.timeline_creation import FoundTimeline
+from walproposer.upstream import PrimaryAddress
+
+END = 0x5000000
+ADDRESS = SafekeeperAddress("a", 5454)
+FOUND = FoundTimeline(
+    TimelineId(bytes(16), bytes(16)), ServerFacts(7, 150018, 16 << 20), Membership(1, (1,))
+)
+STANDBY = Standby(
+    in_recovery=True,
+    received_lsn=END,
+    replayed_lsn=END,
+    is_paused=False,
+    sources=("a:5454",),
+    standby_names=("walproposer",),
+    has_slot=True,
+    checkpointer_idle=False,
+    config_age_seconds=1.0,
+)
+
+
+class FakeServer:
+    """Does what it is told, and remembers it."""
+
+    def __init__(self, state: Standby) -> None:
+        self.state = state
+        self.orders: list[str] = []
+
+    def read(self) -> Standby:
+        return self.state
+
+    def wake(self) -> None:
+        self.orders.append("wake")
+
+    def checkpoint(self) -> None:
+        self.orders.append("checkpoint")
+
+    def follow(self, conninfo: str) -> None:
+        self.orders.append("follow")
+        self.state = replace(self.state, received_lsn=END, replayed_lsn=END)
+
+    def promote(self, timeout_seconds: int) -> bool:
+        self.orders.append("promote")
+        self.state = replace(self.state, in_recovery=False)
+        return True
+
+
+def failover_of(server: FakeServer, steps: list[Step]) -> Failover:
+    config = ProposerConfig(PrimaryAddress(""), (ADDRESS,))
+    made = Failover(config, lambda *_: END, began=steps.append)
+    made.server = server  # type: ignore[assignment]
+    made._found = FOUND
+    return made
+
+
+class FakeTime:
+    """Every look at the clock moves it on by 0.15 s."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        self.now += 0.15
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No clock and no network."""
+    monkeypatch.setattr(failover, "time", FakeTime())
+    monkeypatch.setattr(failover, "survey", lambda addresses: [])
+
+
+def test_a_busy_checkpointer_is_asked_to_hurry() -> None:
+    """Its answer, and not time, is the proof that commits will wait."""
+    server, steps = FakeServer(STANDBY), list[Step]()
+    made = failover_of(server, steps)
+    made._configured_at = 1000.0
+    made.run()
+    assert server.orders == ["wake", "checkpoint", "promote"]
+    assert steps == [Step.ELECT, Step.SETTLE, Step.PROMOTE, Step.ATTACH]
+
+
+def test_an_idle_checkpointer_is_enough() -> None:
+    server, steps = FakeServer(replace(STANDBY, checkpointer_idle=True)), list[Step]()
+    failover_of(server, steps).run()
+    assert server.orders == ["wake", "promote"]
+
+
+def test_it_may_end_before_the_promotion() -> None:
+    server, steps = FakeServer(replace(STANDBY, checkpointer_idle=True)), list[Step]()
+    failover_of(server, steps).run(Step.PROMOTE)
+    assert server.orders == ["wake"]
+    assert steps[-1] is Step.PROMOTE
+
+
+def test_a_stalled_standby_is_pointed_at_the_safekeepers_again() -> None:
+    behind = replace(STANDBY, received_lsn=END - 8, replayed_lsn=END - 8, checkpointer_idle=True)
+    server, steps = FakeServer(behind), list[Step]()
+    failover_of(server, steps).run()
+    assert server.orders == ["wake", "follow", "promote"]

@@ -1,0 +1,37 @@
+"""A standby's primary_conninfo: whom it names, and how it is made to name the safekeepers."""
+
+from __future__ import annotations
+
+import pytest
+
+from consensus.ids import TimelineId
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.standby import safekeepers_conninfo, sources_of
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "sources"),
+    [
+        ("host=a,b port=1,2 user=x", ("a:1", "b:2")),
+        ("host=a,b,c port=5454", ("a:5454", "b:5454", "c:5454")),
+        ("host=a", ("a:5432",)),
+        ("hostaddr=10.0.0.1 port=7", ("10.0.0.1:7",)),
+        ("postgresql://u:p@[::1]:7/db", ("[::1]:7",)),
+        ("host=a,b port=1,", ("a:1", "b:5432")),
+        ("host=a,b,c port=1,2", ()),
+        ("user=x", ()),
+        ("", ()),
+        ("not a conninfo", ()),
+    ],
+)
+def test_the_sources_of_a_standby(conninfo: str, sources: tuple[str, ...]) -> None:
+    assert sources_of(conninfo) == sources
+
+
+def test_what_is_written_is_read_back() -> None:
+    addresses = [SafekeeperAddress("a", 5454), SafekeeperAddress("::1", 7)]
+    timeline = TimelineId(bytes(16), bytes(range(16)))
+    conninfo = safekeepers_conninfo(addresses, timeline, "user=replica host=elsewhere")
+    assert sources_of(conninfo) == ("a:5454", "[::1]:7")
+    assert "user=replica" in conninfo
+    assert f"timeline_id={bytes(range(16)).hex()}" in conninfo
