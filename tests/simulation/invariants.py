@@ -14,9 +14,10 @@
     Recovery         after a start the log ends at the last whole record that is valid, no earlier
     History          the history in a vote names every ballot that wrote the log below, and no later
 
-Nothing of the cores is used, and nothing they say is believed. Of every ballot a ghost is kept: the
-log of its election's donor, then what its primary sent. Each safekeeper's disk is compared with the
-ghost of the ballot it follows, so OneHistory is checked in a stronger form: byte by byte.
+No code is shared with the cores but the names of messages, events and states. Of every ballot a
+ghost is kept: the log of its election's donor, then what its primary sent. Each safekeeper's disk
+is compared with the ghost of the ballot it follows, so OneHistory is checked in a stronger form:
+byte by byte.
 
 A step changes one process. Only what it changed is looked at again; what was compared before and
 did not change is not compared anew, which makes the checks cost less than the cores.
