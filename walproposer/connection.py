@@ -14,6 +14,8 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from pgwal.history import TimelineHistory
+from pgwal.lsn import Lsn
 from walproposer.errors import Unreachable, WalProposerError
 
 CONNECT_TIMEOUT_SECONDS = 5
@@ -75,6 +77,17 @@ def server_error(result: pq.abc.PGresult, pgconn: pq.abc.PGconn) -> WalProposerE
         hint=field(pq.DiagnosticField.MESSAGE_HINT),
         sqlstate=field(pq.DiagnosticField.SQLSTATE),
     )
+
+
+def identify_system(pgconn: pq.abc.PGconn) -> tuple[int, TimelineHistory, int]:
+    """IDENTIFY_SYSTEM and TIMELINE_HISTORY: the system id, the history of the timeline that the
+    server is on, and the end of its WAL. Raises WalProposerError, psycopg.Error."""
+    system_id, tli, flush_lsn, _ = rows_of(command_result(pgconn, "IDENTIFY_SYSTEM"))[0]
+    history = TimelineHistory(int(tli or 0))
+    if history.tli > 1:
+        rows = rows_of(command_result(pgconn, f"TIMELINE_HISTORY {tli}"))
+        history = TimelineHistory.parse(history.tli, rows[0][1] or "")
+    return int(system_id or 0), history, int(Lsn.parse(flush_lsn or ""))
 
 
 def rows_of(result: pq.abc.PGresult) -> list[list[str | None]]:

@@ -21,7 +21,7 @@ from consensus.ids import TimelineId
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from pgwire.startup import format_options
-from walproposer.connection import command_result, open_connection, rows_of
+from walproposer.connection import identify_system, open_connection
 from walproposer.errors import Refusal, WalProposerError
 from walproposer.preflight import standby_names
 from walproposer.promotion import Standby
@@ -74,13 +74,8 @@ class StandbyServer:
             application_name="sk",
         )
         with closing(connection), _refusing("could not identify the standby"):
-            pgconn = connection.pgconn
-            _, tli, lsn, _ = rows_of(command_result(pgconn, "IDENTIFY_SYSTEM"))[0]
-            history = TimelineHistory(int(tli or 0))
-            if history.tli > 1:
-                rows = rows_of(command_result(pgconn, f"TIMELINE_HISTORY {tli}"))
-                history = TimelineHistory.parse(history.tli, rows[0][1] or "")
-        return history, _lsn(lsn)
+            _, history, flush_lsn = identify_system(connection.pgconn)
+        return history, flush_lsn
 
     # ---- orders
 

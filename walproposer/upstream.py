@@ -8,8 +8,8 @@ Source: Postgres `replication/walsender.c`, the protocol's "Streaming Replicatio
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -18,12 +18,16 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from consensus.messages import HotStandbyFeedback, ServerFacts
 from consensus.tli_history import last_switch_lsn
-from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
 from pgwire import replication
 from pgwire.commands import StartReplication, format_start_replication
 from pgwire.replication import Keepalive, StandbyStatus, postgres_time_us
-from walproposer.connection import command_result, first_line, open_connection, rows_of
+from walproposer.connection import (
+    command_result,
+    first_line,
+    identify_system,
+    open_connection,
+)
 from walproposer.copy_connection import CopyConnection
 from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
 from walproposer.events import Primary
@@ -165,29 +169,16 @@ class Upstream:
         self._connection.close()
 
     def _identify(self) -> Primary:
-        doing = "could not identify the primary"
-        system_id, tli, flush_lsn, _ = rows_of(self._command("IDENTIFY_SYSTEM", doing))[0]
-        if int(system_id or 0) != self.server.system_id:
+        with _refusing("could not identify the primary"):
+            system_id, history, flush_lsn = identify_system(self._connection.pgconn)
+        if system_id != self.server.system_id:
             raise Refusal(f"the DSN leads to two systems: {self.server.system_id} and {system_id}")
-        history = TimelineHistory(int(tli or 0))
-        if history.tli > 1:
-            rows = rows_of(self._command(f"TIMELINE_HISTORY {tli}", doing))
-            history = TimelineHistory.parse(history.tli, rows[0][1] or "")
         return Primary(
             server=self.server,
             tli_history=history,
-            flush_lsn=int(Lsn.parse(flush_lsn or "")),
+            flush_lsn=flush_lsn,
             slot_lsn=self._slot_lsn,
         )
-
-    def _command(self, command: str, doing: str) -> pq.abc.PGresult:
-        """Raises Unreachable, Refusal."""
-        try:
-            return command_result(self._connection.pgconn, command)
-        except psycopg.Error as error:
-            raise _failure(doing, error) from error
-        except WalProposerError as error:
-            raise _refused_or_gone(doing, str(error), error.sqlstate, error.hint) from error
 
     def start(self, begin_lsn: int, changed: Callable[[], None]) -> int:
         """Ask for the WAL from `begin_lsn` on, if there is any: returns where it ends.
@@ -204,7 +195,8 @@ class Upstream:
         deadline = time.monotonic() + SLOT_WAIT_SECONDS
         while True:
             try:
-                result = self._command(command, "the primary did not stream")
+                with _refusing("the primary did not stream"):
+                    result = command_result(self._connection.pgconn, command)
                 break
             except Refusal as error:
                 if error.sqlstate != OBJECT_IN_USE:
@@ -266,6 +258,17 @@ class Upstream:
             feedback.catalog_xmin_epoch,
         )
         self.copy.send(message.encode())
+
+
+@contextmanager
+def _refusing(doing: str) -> Iterator[None]:
+    """Raises Unreachable, Refusal."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise _failure(doing, error) from error
+    except WalProposerError as error:
+        raise _refused_or_gone(doing, str(error), error.sqlstate, error.hint) from error
 
 
 def _failure(doing: str, error: psycopg.Error) -> WalProposerError:
