@@ -11,15 +11,9 @@ from cli.parameters import safekeepers_option, timeline_option, with_conninfo
 from consensus.ids import TimelineId
 from pgwal.lsn import format_lsn
 from walproposer.config import ProposerConfig
-from walproposer.errors import Refusal
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.service import elect as run_election
-from walproposer.timeline_creation import (
-    FoundTimeline,
-    check_members,
-    find_timeline,
-    survey,
-)
+from walproposer.timeline_creation import FoundTimeline, require_timeline
 from walproposer.upstream import PrimaryAddress
 
 
@@ -47,17 +41,7 @@ def elect(
     its primary's commits wait from then on.
     """
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
-    members = survey(addresses)
-    check_members(members)
-    found = find_timeline(members, None, timeline)
-    if found is None:
-        if any(member.error is None for member in members):
-            raise Refusal(
-                "the safekeepers have no such timeline" if timeline else "there is no timeline",
-                hint="sk timeline list shows those there are.",
-            )
-        error = next(member.error for member in members if member.error is not None)
-        raise error
+    _, found = require_timeline(addresses, None, timeline)
     config = ProposerConfig(PrimaryAddress(""), addresses, found.timeline)
     click.echo(format_lsn(elect_within(timeout, config, found)))
 

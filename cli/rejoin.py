@@ -19,6 +19,7 @@ from consensus.ids import TimelineId
 from pg_fixtures.account import Account
 from pg_fixtures.binaries import PostgresBinaries, find_postgres
 from pg_fixtures.processes import run_program
+from safekeeper.durable import replace_file
 from walproposer.errors import Refusal
 from walproposer.rewind import (
     ControlData,
@@ -29,9 +30,10 @@ from walproposer.rewind import (
 )
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.standby import StandbyServer, safekeepers_conninfo
-from walproposer.timeline_creation import check_members, find_timeline, survey
+from walproposer.timeline_creation import require_timeline
 from walproposer.upstream import PrimaryAddress, read_server_facts
 
+VERSION_FILE = "PG_VERSION"  # of the owner and the mode that all files of the server have
 SIGNAL_FILE = "standby.signal"
 AUTO_CONF = "postgresql.auto.conf"
 REWIND_SECONDS_MAX = 24 * 3600.0
@@ -82,11 +84,7 @@ def rejoin(
     address = PrimaryAddress(new_primary)
     system_id, tli = _ask_new_primary(address)
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
-    members = survey(addresses)
-    check_members(members)
-    found = find_timeline(members, system_id, timeline)
-    if found is None:
-        raise Refusal(f"the safekeepers have no timeline of system {system_id}")
+    _, found = require_timeline(addresses, system_id, timeline)
     settings = safekeeper_conninfo if replica_conninfo is None else replica_conninfo
     conninfo = safekeepers_conninfo(addresses, found.timeline, settings)
     target = Target.at(old_primary)
@@ -128,7 +126,7 @@ class Target:
     def at(cls, path: Path) -> Target:
         """Raises CommandError when this is no data directory, or its server runs."""
         try:
-            major = int((path / "PG_VERSION").read_text())
+            major = int((path / VERSION_FILE).read_text())
         except (OSError, ValueError) as error:
             raise CommandError(f"{path} is not a data directory of Postgres") from error
         target = cls(path, find_postgres(major), _owner(path))
@@ -180,25 +178,9 @@ class Target:
         """Its old slot goes too: on a standby nobody would ever move it on."""
         auto_conf = self.path / AUTO_CONF
         text = auto_conf.read_text() if auto_conf.exists() else ""
-        self._write(AUTO_CONF, standby_settings(text, conninfo))
-        self._write(SIGNAL_FILE, "")
+        for name, content in ((AUTO_CONF, standby_settings(text, conninfo)), (SIGNAL_FILE, "")):
+            replace_file(self.path / name, content.encode(), like=self.path / VERSION_FILE)
         shutil.rmtree(self.path / "pg_replslot" / slot, ignore_errors=True)
-
-    def _write(self, name: str, text: str) -> None:
-        """Replace a file, durably, owned as the directory is."""
-        owner, temporary = self.path.stat(), self.path / f"{name}.new"
-        with temporary.open("w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o600)
-            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path / name)
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _owner(path: Path) -> Account | None:

@@ -146,7 +146,7 @@ def _parse(file: Path, text: str) -> dict[str, User]:
 
 def _write(file: Path, text: str) -> None:
     """Whole or not at all; who may read it stays as it was, a new one is the user's alone."""
-    replace_file(file.resolve(), text.encode(), keep_owner=True)
+    replace_file(file.resolve(), text.encode(), like=file if file.exists() else None)
 
 
 def _unusable(file: Path, error: UserFileError) -> CommandError:

@@ -81,17 +81,17 @@ def write_all(fd: int, data: bytes | memoryview, offset: int, path: Path) -> Non
             raise
 
 
-def replace_file(path: Path, data: bytes, *, keep_owner: bool = False) -> None:
-    """Atomically and durably give `path` the content `data`. With `keep_owner` it belongs to whom
-    it belonged, with the same mode; else to this process alone."""
+def replace_file(path: Path, data: bytes, *, like: Path | None = None) -> None:
+    """Atomically and durably give `path` the content `data`. It belongs to whom the file `like`
+    belongs, with the same mode; without one, to this process alone."""
     temporary = path.with_name(path.name + ".tmp")
     with storage_errors(temporary, "write"):
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            if keep_owner and path.exists():
-                before = path.stat()
-                os.fchown(fd, before.st_uid, before.st_gid)
-                os.fchmod(fd, stat.S_IMODE(before.st_mode))
+            if like is not None:
+                model = like.stat()
+                os.fchown(fd, model.st_uid, model.st_gid)
+                os.fchmod(fd, stat.S_IMODE(model.st_mode))
             write_all(fd, data, 0, temporary)
             os.fsync(fd)
         finally:

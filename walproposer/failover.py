@@ -30,7 +30,7 @@ from walproposer.promotion import (
 )
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.standby import StandbyServer, safekeepers_conninfo
-from walproposer.timeline_creation import FoundTimeline, check_members, find_timeline, survey
+from walproposer.timeline_creation import FoundTimeline, require_timeline, survey
 
 log = structlog.get_logger()
 
@@ -94,14 +94,9 @@ class Failover:
         """The checks. Raises Refusal when this standby is not the one to promote."""
         standby = self.server.read()  # before the log: what it has then, the log has too
         settings = read_primary_settings(self.config.primary)
-        members = survey(self.config.safekeepers)
-        check_members(members)
-        found = find_timeline(members, settings.system_id, self.config.timeline)
-        if found is None:
-            raise Refusal(
-                f"the safekeepers have no timeline of system {settings.system_id}",
-                hint="sk timeline list shows those there are.",
-            )
+        members, found = require_timeline(
+            self.config.safekeepers, settings.system_id, self.config.timeline
+        )
         _check_server(settings, found)
         holders = [m.timelines[found.timeline] for m in members if found.timeline in m.timelines]
         view = log_view(holders)

@@ -106,6 +106,30 @@ def find_timeline(
     return result
 
 
+def require_timeline(
+    addresses: Sequence[SafekeeperAddress], system_id: int | None, wanted: TimelineId | None
+) -> tuple[list[Member], FoundTimeline]:
+    """The members of a timeline that must be there, and it; `system_id` None is any system.
+
+    Raises what `check_members` and `find_timeline` do, Refusal when there is none, and what the
+    first safekeeper's connection raised when not one of them answers.
+    """
+    members = survey(addresses)
+    check_members(members)
+    found = find_timeline(members, system_id, wanted)
+    if found is not None:
+        return members, found
+    if members and all(member.error is not None for member in members):
+        error = members[0].error
+        assert error is not None
+        raise error
+    if system_id is not None:
+        text = f"the safekeepers have no timeline of system {system_id}"
+    else:
+        text = "the safekeepers have no such timeline" if wanted else "there is no timeline"
+    raise Refusal(text, hint="sk timeline list shows those there are.")
+
+
 def _found(timeline: TimelineId, status: dict[str, Any]) -> FoundTimeline:
     membership = status["membership"]
     return FoundTimeline(
