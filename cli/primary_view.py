@@ -69,7 +69,7 @@ def logs_of(discovery: Discovery) -> dict[int, list[LogView]]:
     statuses: dict[Any, list[Any]] = {}
     for report in discovery.safekeepers:
         for timeline, status in report.timelines.items():
-            if status["state"] != "creating":
+            if status["active"]:
                 statuses.setdefault((int(status["system_id"]), timeline), []).append(status)
     logs: dict[int, list[LogView]] = {}
     for (system_id, _), found in statuses.items():

@@ -64,7 +64,8 @@ class FlushTimes(Collector):
         self._sum_seconds += seconds
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
-        family = HistogramMetricFamily("sk_wal_flush_seconds", "Time of one fdatasync of WAL")
+        ((name, text),) = HISTOGRAMS.items()
+        family = HistogramMetricFamily(name, text)
         bounds = [*map(str, _FLUSH_BUCKETS), "+Inf"]
         family.add_metric(
             [], list(zip(bounds, accumulate(self._counts), strict=True)), self._sum_seconds

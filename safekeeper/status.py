@@ -59,21 +59,22 @@ def timeline_status(timeline: Timeline) -> dict[str, Any]:
 
 def is_in_danger(timeline: Timeline, slot: Slot) -> bool:
     """Its WAL is gone, or may go at any time."""
-    status = wal_status(
-        timeline.retention, log_extent(timeline), slot.restart_lsn, is_lost=slot.is_lost
-    )
-    return status in (WalStatus.UNRESERVED, WalStatus.LOST)
+    return _wal_status(timeline, slot) in (WalStatus.UNRESERVED, WalStatus.LOST)
+
+
+def _wal_status(timeline: Timeline, slot: Slot) -> WalStatus | None:
+    extent = log_extent(timeline)
+    return wal_status(timeline.retention, extent, slot.restart_lsn, is_lost=slot.is_lost)
 
 
 def slot_status(timeline: Timeline, slot: Slot) -> dict[str, Any]:
     """A row of pg_replication_slots."""
-    policy, extent = timeline.retention, log_extent(timeline)
-    status = wal_status(policy, extent, slot.restart_lsn, is_lost=slot.is_lost)
+    status = _wal_status(timeline, slot)
     return {
         "slot_name": slot.name,
         "temporary": slot.is_temporary,
         "active": slot.holder is not None,
         "restart_lsn": format_lsn(slot.restart_lsn) if slot.restart_lsn else None,
         "wal_status": status.value if status is not None else None,
-        "safe_wal_size": safe_wal_bytes(policy, extent, slot.restart_lsn),
+        "safe_wal_size": safe_wal_bytes(timeline.retention, log_extent(timeline), slot.restart_lsn),
     }
