@@ -7,7 +7,7 @@ from threading import Thread
 import click
 
 from cli.output import CommandError, ExitCode
-from cli.parameters import safekeepers_option, timeline_option, with_conninfo
+from cli.parameters import safekeepers_option, timeline_option, timeout_option, with_conninfo
 from consensus.ids import TimelineId
 from pgwal.lsn import format_lsn
 from walproposer.config import ProposerConfig
@@ -20,14 +20,7 @@ from walproposer.upstream import PrimaryAddress
 @click.command()
 @safekeepers_option
 @timeline_option
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    default=60.0,
-    show_default=True,
-    help="How long to wait for a quorum.",
-)
+@timeout_option("How long to wait for a quorum.")
 def elect(
     safekeepers: tuple[SafekeeperAddress, ...],
     safekeeper_conninfo: str,

@@ -117,6 +117,18 @@ def application_name_option(function: F) -> F:
     )(function)
 
 
+def timeout_option(text: str) -> Callable[[F], F]:
+    """--timeout, of whoever waits for a quorum."""
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        default=60.0,
+        show_default=True,
+        help=text,
+    )
+
+
 def safekeepers_option(function: F) -> F:
     """--safekeepers A,B,C, and how to connect to them."""
     conninfo = click.option(

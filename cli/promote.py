@@ -16,6 +16,7 @@ from cli.parameters import (
     safekeepers_option,
     slot_option,
     timeline_option,
+    timeout_option,
     with_conninfo,
 )
 from consensus.ids import TimelineId
@@ -53,14 +54,7 @@ from walproposer.upstream import PrimaryAddress
 @click.option(
     "--no-attach", is_flag=True, help="End when it is promoted; its commits wait for sk attach."
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    default=60.0,
-    show_default=True,
-    help="How long to wait for a quorum, and for a standby that makes no progress.",
-)
+@timeout_option("How long to wait for a quorum, and for a standby that makes no progress.")
 @proposer_http_option
 @tls_options
 def promote(
