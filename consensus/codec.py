@@ -94,10 +94,6 @@ def encode(message: ProposerMessage | SafekeeperMessage) -> bytes:
     if type(message) is AppendResponse:
         return encode_append_response(message)
     match message:
-        case Append():
-            return encode_append(message)
-        case AppendResponse():
-            return encode_append_response(message)
         case ProposerGreeting():
             server, timeline = message.server, message.timeline
             body = _GREETING.pack(

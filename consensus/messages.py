@@ -10,6 +10,7 @@ which are made and freed in a fraction of a dataclass's time. How they look on t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 from msgspec import Struct
 
@@ -94,6 +95,7 @@ class Elected:
     tli_history: TimelineHistory
 
 
+@final
 class Append(Struct, frozen=True, gc=False):
     """WAL [begin_lsn, end_lsn), or a heartbeat when empty.
 
@@ -124,6 +126,7 @@ class HotStandbyFeedback(Struct, frozen=True, gc=False):
 NO_FEEDBACK = HotStandbyFeedback()
 
 
+@final
 class AppendResponse(Struct, frozen=True, gc=False):
     """Sent after the flush that covers what it says.
 

@@ -82,23 +82,13 @@ class Acceptor:
     def step(self, event: Event) -> list[Action]:
         # The two of every commit come first, and by their type: a class pattern costs five times
         # as much.
-        if type(event) is Received and type(event.message) is Append:
-            return self._append(event.connection, event.message)
+        if type(event) is Received:
+            if type(event.message) is Append:
+                return self._append(event.connection, event.message)
+            return self._received(event.connection, event.message)
         if type(event) is BatchEnded:
             return self._batch_ended(event.connection)
         match event:
-            case Received(connection, message):
-                match message:
-                    case Append():
-                        return self._append(connection, message)
-                    case ProposerGreeting():
-                        return self._greeting(connection, message)
-                    case VoteRequest():
-                        return self._vote(connection, message)
-                    case Elected():
-                        return self._elected(connection, message)
-            case BatchEnded(connection):
-                return self._batch_ended(connection)
             case Disconnected(connection):
                 if self.streaming == connection:
                     self.streaming = None
@@ -106,6 +96,17 @@ class Acceptor:
             case FeedbackChanged(feedback):
                 self.feedback = feedback
                 return []
+
+    def _received(
+        self, connection: int, message: ProposerGreeting | VoteRequest | Elected
+    ) -> list[Action]:
+        match message:
+            case ProposerGreeting():
+                return self._greeting(connection, message)
+            case VoteRequest():
+                return self._vote(connection, message)
+            case Elected():
+                return self._elected(connection, message)
 
     # ---- messages
 

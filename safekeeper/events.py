@@ -7,6 +7,7 @@ fails; the order is the safety argument (persist before reply).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 from msgspec import Struct
 
@@ -16,6 +17,7 @@ from safekeeper.control_state import ControlState
 # ---- events
 
 
+@final
 class Received(Struct, frozen=True, gc=False):
     """A message of a proposer, on the connection with this number (never used twice)."""
 
@@ -23,6 +25,7 @@ class Received(Struct, frozen=True, gc=False):
     message: ProposerMessage
 
 
+@final
 class BatchEnded(Struct, frozen=True, gc=False):
     """All that had arrived on the connection has been stepped: time to flush and to answer."""
 
