@@ -232,17 +232,20 @@ class ReplicationServer:
             row = (next_tli(history, tli), format_lsn(start_lsn))
             self._session.send_rows(NEXT_TIMELINE, [row], "START_STREAMING", "START_REPLICATION")
             return
-        stream = self._session.start_copy_both()
-        check_not_ahead(start_lsn, lsn)
-        if start_lsn < first_lsn_of(history, tli, timeline.control.server.wal_seg_size):
-            raise sender.removed()
-        self._stream(sender, stream)
+        # Before its client hears that the stream begins: a stop that comes now waits for its end.
+        timeline.replicas.add(sender)
+        try:
+            stream = self._session.start_copy_both()
+            check_not_ahead(start_lsn, lsn)
+            if start_lsn < first_lsn_of(history, tli, timeline.control.server.wal_seg_size):
+                raise sender.removed()
+            self._stream(sender, stream)
+        finally:
+            timeline.replicas.remove(sender)
 
     def _stream(self, sender: ReplicaSender, stream: CopyStream) -> None:
-        timeline, client = sender.timeline, self._client
         log.info("replica streams", **_about(sender))
         reason = "its timeline ended"
-        timeline.replicas.add(sender)
         try:
             sender.run(stream)
             self._end_stream(sender, stream)
@@ -256,8 +259,7 @@ class ReplicationServer:
             reason = str(error)
             raise
         finally:
-            timeline.replicas.remove(sender)
-            log.info("replica left", client=client.address, reason=reason)
+            log.info("replica left", client=self._client.address, reason=reason)
 
     def _end_stream(self, sender: ReplicaSender, stream: CopyStream) -> None:
         """All was sent: of its timeline, or before the safekeeper shuts down."""

@@ -44,7 +44,7 @@ LISTEN_BACKLOG = 64
 SWITCH_INTERVAL_SECONDS = 0.0005
 # How long an orderly stop waits for replicas to get what is committed.
 REPLICAS_STOP_SECONDS = 2.0
-# How long it then waits for its clients' threads.
+# How long it then waits for the threads of all clients.
 STOP_TIMEOUT_SECONDS = 5.0
 
 
@@ -240,8 +240,9 @@ class Safekeeper:
         with self._sessions_lock:
             for session in self._sessions.values():
                 session.shutdown()
+        deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
         for thread in list(self._threads.values()):
-            thread.join(STOP_TIMEOUT_SECONDS)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _let_replicas_go(self) -> None:
         """Each gets what is committed and a clean end, unless it reads too slowly."""

@@ -13,6 +13,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 CONNECTIONS_MAX = 24  # at once
@@ -120,7 +121,7 @@ def throw(address: str, streams: Iterable[bytes], patience: float = 0.0) -> Iter
     """
     host, _, port = address.rpartition(":")
     waiting = iter(streams)
-    with selectors.DefaultSelector() as selector:
+    with selectors.DefaultSelector() as selector, hung_up_at_the_end(selector):
         exhausted = False
         while not exhausted or selector.get_map():
             while not exhausted and len(selector.get_map()) < CONNECTIONS_MAX:
@@ -135,6 +136,16 @@ def throw(address: str, streams: Iterable[bytes], patience: float = 0.0) -> Iter
                 if go_on(selector, key.data, events):
                     yield bytes(key.data.answer)
             check_time(selector, patience)
+
+
+@contextmanager
+def hung_up_at_the_end(selector: selectors.BaseSelector) -> Iterator[None]:
+    """Whoever wants no more answers leaves no connection behind."""
+    try:
+        yield
+    finally:
+        for key in selector.get_map().values():
+            key.data.sock.close()
 
 
 def connect(host: str, port: int, stream: bytes) -> Throw:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
+import signal
 import time
 from collections.abc import Callable
 from random import Random
@@ -189,6 +191,7 @@ def test_an_overwritten_contrecord_is_taken_over(cluster: QuorumCluster, ledger:
     ledger.pause()
     ledger.wait_idle(TIMEOUT)
     begin_lsn, term = cluster.postgres.flush_lsn(), term_of(cluster)
+    part_lsn = begin_lsn + 4 * MEGABYTE
     record = PendingCommit(
         cluster.postgres, "SELECT pg_logical_emit_message(true, 'long', repeat('l', 128 << 20))"
     )
@@ -196,7 +199,11 @@ def test_an_overwritten_contrecord_is_taken_over(cluster: QuorumCluster, ledger:
     def received_lsn() -> Lsn:
         return Lsn.parse(cluster.proposer.status()["received_lsn"])
 
-    wait_until(lambda: received_lsn() > begin_lsn + 4 * MEGABYTE, TIMEOUT, "a part of it")
+    wait_until(
+        lambda: cluster.postgres.flush_lsn() > part_lsn, TIMEOUT, "a part on disk", interval=0
+    )
+    os.kill(record.pid, signal.SIGSTOP)  # it must not get to the end before the crash
+    wait_until(lambda: received_lsn() > part_lsn, TIMEOUT, "a part of it to be shipped")
     cluster.postgres.crash()
     wait_until(lambda: record.has_returned, TIMEOUT, "its connection to break")
     cluster.postgres.start()
