@@ -23,9 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from consensus.errors import ConsensusError
+from objectstore.errors import ObjectStoreError
 from pg_fixtures.errors import FixtureError
 from pgwal.errors import WalError
 from safekeeper.errors import SafekeeperError
+from storage.errors import StorageError
 from walproposer.errors import Fenced, Unreachable, WalProposerError
 
 # Tables are not wrapped for a pipe: a program or `less -S` reads them.
@@ -60,7 +62,15 @@ class CommandError(click.ClickException):
 
 
 #: What the libraries raise for the world's faults; anything else is a bug and shows itself.
-LIBRARY_ERRORS = (WalProposerError, SafekeeperError, FixtureError, ConsensusError, WalError)
+LIBRARY_ERRORS = (
+    WalProposerError,
+    SafekeeperError,
+    StorageError,
+    ObjectStoreError,
+    FixtureError,
+    ConsensusError,
+    WalError,
+)
 
 
 def command_error(error: Exception) -> CommandError:

@@ -19,7 +19,7 @@ from consensus.ids import TimelineId
 from pg_fixtures.account import Account
 from pg_fixtures.binaries import PostgresBinaries, find_postgres
 from pg_fixtures.processes import run_program
-from safekeeper.durable import replace_file
+from storage.durable import replace_file
 from walproposer.errors import Refusal
 from walproposer.rewind import (
     ControlData,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from cli.parameters import (
 from cli.primary_view import ServerView, server_views
 from cli.status_tables import safekeepers_table, servers_section, timeline_section
 from cli.verdict import Verdict, judge
+from telemetry.stop_signal import StopSignal
 from walproposer.discovery import Discovery, discover
 from walproposer.safekeeper_client import SafekeeperAddress
 
@@ -81,16 +81,16 @@ def _exit_code(discovery: Discovery, judged: list[tuple[TimelineView, Verdict]])
 
 
 def _watch(addresses: tuple[SafekeeperAddress, ...], token: str, primary: tuple[str, ...]) -> None:
-    try:
-        with Live(console=console(), screen=False, auto_refresh=False) as live:
-            while True:
-                discovery = discover(addresses, token)
-                judged = [(view, judge(view)) for view in timeline_views(discovery)]
-                page = _page(discovery, judged, server_views(primary, discovery))
-                live.update(page, refresh=True)
-                time.sleep(WATCH_SECONDS)
-    except KeyboardInterrupt:
-        return  # how one ends it
+    """Until it is interrupted. By a flag: a KeyboardInterrupt that comes inside a library's
+    callback is printed and forgotten."""
+    stopping = StopSignal().install()
+    with Live(console=console(), screen=False, auto_refresh=False) as live:
+        while not stopping.is_set:
+            discovery = discover(addresses, token)
+            judged = [(view, judge(view)) for view in timeline_views(discovery)]
+            page = _page(discovery, judged, server_views(primary, discovery))
+            live.update(page, refresh=True)
+            stopping.wait(WATCH_SECONDS)
 
 
 def _page(

@@ -16,7 +16,6 @@ from cli.listening import PATH
 from cli.output import CommandError, console, plain_table, print_json
 from cli.parameters import json_option
 from pgwire.auth import make_verifier
-from safekeeper.durable import replace_file, storage_errors
 from safekeeper.roles import Role
 from safekeeper.users import (
     User,
@@ -26,6 +25,7 @@ from safekeeper.users import (
     read_user_file,
     read_users,
 )
+from storage.durable import replace_file, storage_errors
 
 SALT_BYTES = 16  # as Postgres takes them: SCRAM_DEFAULT_SALT_LEN
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
-from safekeeper import durable
 from safekeeper.control_state import ControlState, decode_control_state, encode_control_state
 from safekeeper.errors import ControlFileError
+from storage import durable
 
 CONTROL_FILE_NAME = "control"
 

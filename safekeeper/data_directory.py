@@ -19,8 +19,9 @@ import msgspec
 
 from consensus.errors import MessageError
 from consensus.ids import TimelineId, parse_id
-from safekeeper import durable
-from safekeeper.errors import DataDirError, StorageError, TimelineError
+from safekeeper.errors import DataDirError, TimelineError
+from storage import durable
+from storage.errors import StorageError
 
 FORMAT = 1
 

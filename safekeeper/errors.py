@@ -3,8 +3,9 @@
 SafekeeperError          something the user or a peer did; `sqlstate`, `hint`
 |-- ControlFileError     the control file is damaged or of another version: never reset it
 |-- DataDirError         the data directory is in use, of another id, or of another version
-|-- TimelineError        no such timeline, one that exists already, one that was deleted
-`-- StorageError         a write or a flush failed: the timeline stops and stays stopped
+`-- TimelineError        no such timeline, one that exists already, one that was deleted
+
+Beside it, StorageError of `storage`: a write or a flush failed, and the timeline stops.
 """
 
 from __future__ import annotations
@@ -38,9 +39,3 @@ class TimelineError(SafekeeperError):
     """undefined_object or duplicate_object, by `sqlstate`."""
 
     sqlstate = "42704"
-
-
-class StorageError(SafekeeperError):
-    """io_error, disk_full: after it the state of the page cache is unknown; nothing is retried."""
-
-    sqlstate = "58030"

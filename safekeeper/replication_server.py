@@ -44,6 +44,7 @@ from safekeeper.server_settings import find_setting, shown_settings
 from safekeeper.slots import Slot
 from safekeeper.timeline import Timeline
 from safekeeper.timelines import Timelines
+from storage.errors import StorageError
 
 log = structlog.get_logger()
 
@@ -255,7 +256,7 @@ class ReplicationServer:
         except ProtocolError as error:
             reason = str(error)
             self._session.send_fatal(error)
-        except SafekeeperError as error:
+        except (SafekeeperError, StorageError) as error:
             reason = str(error)
             raise
         finally:

@@ -25,7 +25,7 @@ from pgwire.errors import ConnectionRefused, WireError
 from safekeeper.access import Access
 from safekeeper.config import SafekeeperConfig
 from safekeeper.data_directory import DataDirectory
-from safekeeper.errors import SafekeeperError, StorageError
+from safekeeper.errors import SafekeeperError
 from safekeeper.metrics import FlushTimes, StateCollector
 from safekeeper.replication_server import select_timeline
 from safekeeper.server_settings import FALLBACK_VERSION, version_text
@@ -34,6 +34,7 @@ from safekeeper.status import timeline_status
 from safekeeper.timeline import Timeline, TimelineHooks, TimelineState
 from safekeeper.timelines import Timelines
 from safekeeper.wal_removal import remove_old_wal
+from storage.errors import StorageError
 from telemetry.status_server import HttpListener, Pages, StatusServer, http_listener
 
 log = structlog.get_logger()
@@ -137,7 +138,7 @@ class Safekeeper:
         """That of the primary whose WAL the client may stream: clients refuse a newer server."""
         try:
             timeline = select_timeline(self.timelines, parameters)
-        except (SafekeeperError, ConsensusError):
+        except (SafekeeperError, StorageError, ConsensusError):
             return FALLBACK_VERSION  # the command that needs a timeline tells the client
         return version_text(timeline.control.server.pg_version)
 

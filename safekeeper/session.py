@@ -28,6 +28,7 @@ from safekeeper.replica import Client
 from safekeeper.replication_server import ReplicationServer
 from safekeeper.status import timeline_status
 from safekeeper.timeline import Timeline
+from storage.errors import StorageError
 
 if TYPE_CHECKING:
     from safekeeper.service import Safekeeper
@@ -73,7 +74,7 @@ class ClientSession:
                 self._session.send_error(
                     error.sqlstate, str(error), hint=error.hint, position=error.position
                 )
-            except SafekeeperError as error:
+            except (SafekeeperError, StorageError) as error:
                 self._log_refusal(text, error.sqlstate, str(error))
                 self._session.send_error(error.sqlstate, str(error), hint=error.hint or None)
             except (ConsensusError, WalError) as error:

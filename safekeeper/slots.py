@@ -17,9 +17,9 @@ from threading import Condition
 import structlog
 
 from pgwal.lsn import format_lsn
-from safekeeper import durable
 from safekeeper.errors import SafekeeperError
 from safekeeper.slots_file import SavedSlot, decode_slots, encode_slots
+from storage import durable
 
 log = structlog.get_logger()
 

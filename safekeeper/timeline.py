@@ -25,8 +25,7 @@ from pgwal.lsn import format_lsn
 from safekeeper.acceptor import Acceptor
 from safekeeper.control_file import ControlFile
 from safekeeper.control_state import ControlState
-from safekeeper.durable import DISK_FULL
-from safekeeper.errors import SafekeeperError, StorageError, TimelineError
+from safekeeper.errors import SafekeeperError, TimelineError
 from safekeeper.events import (
     Action,
     BatchEnded,
@@ -46,6 +45,8 @@ from safekeeper.replicas import Replicas
 from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
 from safekeeper.slots import Slots
 from safekeeper.wal_store import WalStore
+from storage.durable import DISK_FULL
+from storage.errors import StorageError
 
 log = structlog.get_logger()
 
@@ -186,7 +187,7 @@ class Timeline:
         self.stopped_reason = reason
         log.error("timeline is damaged", timeline=str(self.control.timeline), reason=reason)
 
-    def _stop(self, error: SafekeeperError) -> None:
+    def _stop(self, error: SafekeeperError | StorageError) -> None:
         """From here on nothing is written, and nothing is believed that is not on disk."""
         self._acceptor = None
         self.store.abandon()
@@ -284,7 +285,7 @@ class Timeline:
                     self._execute(action, replies)
         except Refused:
             raise
-        except SafekeeperError as error:
+        except (SafekeeperError, StorageError) as error:
             self._stop(error)
             raise
         except Exception as error:

@@ -14,13 +14,14 @@ from consensus.term_history import TermHistory
 from pgwal.history import TimelineHistory
 from pgwal.segment import check_wal_seg_size
 from pgwal.versions import wal_version
-from safekeeper import durable
 from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
 from safekeeper.control_state import ControlState, encode_control_state
 from safekeeper.data_directory import DataDirectory, no_such_timeline
-from safekeeper.errors import ControlFileError, StorageError, TimelineError
+from safekeeper.errors import ControlFileError, TimelineError
 from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
 from safekeeper.timeline import Timeline, TimelineHooks
+from storage import durable
+from storage.errors import StorageError
 
 log = structlog.get_logger()
 

@@ -20,7 +20,7 @@ from pgwal.end_of_wal import EndOfWal, find_end_of_wal
 from pgwal.errors import SegmentNameError
 from pgwal.history import TimelineHistory
 from pgwal.segment import SegmentName, format_segment_name, parse_segment_name, segno_of
-from safekeeper import durable
+from storage import durable
 
 SPARE_NAME = "next-segment"
 

@@ -185,5 +185,6 @@ def test_watch_draws_until_it_is_interrupted(cluster: QuorumCluster) -> None:
         _, errors = watch.communicate(timeout=TIMEOUT)
     finally:
         watch.kill()
+        watch.communicate()
     assert errors == ""
     assert watch.returncode == 0

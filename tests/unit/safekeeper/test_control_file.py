@@ -13,10 +13,11 @@ from memory_node import new_control_state
 from timeline_on_disk import raising
 from wal_builder import START_LSN
 
-from safekeeper import durable
 from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
 from safekeeper.control_state import encode_control_state
-from safekeeper.errors import ControlFileError, StorageError
+from safekeeper.errors import ControlFileError
+from storage import durable
+from storage.errors import StorageError
 
 STATE = new_control_state(MEMBERS)
 

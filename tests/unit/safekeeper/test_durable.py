@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from timeline_on_disk import raising
 
-from safekeeper import durable
-from safekeeper.errors import StorageError
+from storage import durable
+from storage.errors import StorageError
 
 
 def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """A truncation on a real disk, interrupted after each step that reaches it.
 
 An old leader's log spans three segments; a new one cuts it far below, adopts, and streams on. The
-process dies after the k-th call into `safekeeper/durable.py`, for every k. Whatever is found then
+process dies after the k-th call into `storage/durable.py`, for every k. Whatever is found then
 must be true of itself, and doing it all again must end in the same state.
 """
 
@@ -17,8 +17,8 @@ from timeline_on_disk import Pusher, filled_timeline, load_timeline
 from wal_builder import START_LSN, WalBuilder, named_records
 
 from consensus.term_history import highest_common_point
-from safekeeper import durable
 from safekeeper.timeline import Timeline, TimelineState
+from storage import durable
 
 STEPS = (
     "sync_directory",

@@ -12,8 +12,9 @@ from acceptor_steps import A
 from timeline_on_disk import Pusher, leading_pusher, load_timeline, raising, state_of
 from wal_builder import WAL_SEG_SIZE
 
-from safekeeper.errors import StorageError, TimelineError
+from safekeeper.errors import TimelineError
 from safekeeper.timeline import TimelineState
+from storage.errors import StorageError
 
 EIO = OSError(errno.EIO, "Input/output error")
 ENOSPC = OSError(errno.ENOSPC, "No space left on device")

@@ -19,11 +19,12 @@ from consensus.ids import TimelineId
 from consensus.membership import Membership
 from pgwal.errors import WalError
 from pgwal.history import TimelineHistory
-from safekeeper import durable
 from safekeeper.data_directory import DataDirectory, folder_name
-from safekeeper.errors import DataDirError, StorageError, TimelineError
+from safekeeper.errors import DataDirError, TimelineError
 from safekeeper.timeline import TimelineState
 from safekeeper.timelines import Timelines
+from storage import durable
+from storage.errors import StorageError
 
 MEMBERS = Membership(1, (1, 2, 3))
 OTHER = TimelineId(b"other tenant".ljust(16), b"other timeline".ljust(16))

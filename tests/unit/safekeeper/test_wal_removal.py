@@ -9,11 +9,11 @@ import pytest
 from timeline_on_disk import Pusher, leading_pusher, load_timeline
 from wal_builder import START_LSN, WAL_SEG_SIZE
 
-from safekeeper import durable
-from safekeeper.errors import StorageError
 from safekeeper.retention import Horizon, RetentionPolicy
 from safekeeper.timeline import TimelineState
 from safekeeper.wal_removal import horizon_of, remove_old_wal
+from storage import durable
+from storage.errors import StorageError
 
 SEGMENTS = 8
 

@@ -11,9 +11,9 @@ from memory_node import SERVER
 from wal_builder import PAGE_SIZE, START_LSN, WAL_SEG_SIZE, WalBuilder
 
 from pgwal.history import TimelineHistory
-from safekeeper import durable
-from safekeeper.errors import StorageError
 from safekeeper.wal_store import WalStore
+from storage import durable
+from storage.errors import StorageError
 
 MIB = 1024 * 1024
 

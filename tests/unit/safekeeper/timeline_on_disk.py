@@ -15,11 +15,11 @@ from consensus.ids import NodeId
 from consensus.membership import Membership
 from consensus.messages import AppendResponse, SafekeeperMessage, VoteResponse
 from consensus.term_history import TermHistory
-from safekeeper import durable
 from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
 from safekeeper.control_state import encode_control_state
 from safekeeper.events import Received
 from safekeeper.timeline import Timeline, TimelineHooks, TimelineState
+from storage import durable
 
 HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_seconds=lambda _: None)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from safekeeper.errors import StorageError
+from storage.errors import StorageError
 
 # Written at a time when a file is filled with zeros.
 ZERO_BLOCK = bytes(1024 * 1024)
@@ -106,6 +106,20 @@ def publish_file(temporary: Path, path: Path) -> None:
     sync_directory(path.parent)
 
 
+def publish_new_file(temporary: Path, path: Path) -> bool:
+    """Give a synced file its name unless another one has it; whether none had. The temporary name
+    is gone either way."""
+    with storage_errors(path, "link to"):
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temporary)
+    sync_directory(path.parent)
+    return True
+
+
 def create_zeroed(path: Path, size_bytes: int) -> None:
     """A synced file of zeros. Written, not only allocated: a later fdatasync then has no
     metadata to write (136 against 174 us here)."""
@@ -136,8 +150,10 @@ def remove_file(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Create a folder, and make its name durable; one that exists is fine."""
+    """Create a folder and those it is in, and make their names durable; one that exists is fine."""
+    if not path.parent.is_dir():
+        make_directory(path.parent)
     with storage_errors(path, "create directory"):
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
     sync_directory(path)
     sync_directory(path.parent)

@@ -1,0 +1,258 @@
+"""The WAL and the histories of one timeline, in an object store.
+
+    timeline_start_lsn ... whole segments ... | the beginning of the next one |
+                                              ^ archived_lsn is behind this     ^ or here
+
+Laws. What is written here was committed. Nothing that is there is ever replaced by something else:
+an object that exists with other content than ours means two logs under one name, and that is said.
+Readers never guess: a segment comes verified, or an error does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import msgspec
+
+from consensus.errors import MessageError
+from consensus.ids import TimelineId, parse_id
+from consensus.messages import ServerFacts
+from objectstore.errors import ArchiveError, ObjectDamaged, ObjectNotFound
+from objectstore.keys import TIMELINE_FILE, ArchivedWal, ArchiveKeys, timeline_prefix
+from objectstore.sealed import SEAL, ZSTD_LEVEL, Seal, seal, unseal
+from objectstore.store import ObjectStore
+from pgwal.errors import WalError
+from pgwal.history import TimelineHistory, parse_history_file_name
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedTimeline:
+    """`timeline.json`: what a restore must know when no safekeeper is left."""
+
+    system_id: int
+    pg_version: int
+    wal_seg_size: int
+    tli: int
+    timeline_start_lsn: int
+
+    @property
+    def server(self) -> ServerFacts:
+        return ServerFacts(self.system_id, self.pg_version, self.wal_seg_size)
+
+
+class TimelineArchive:
+    """Thread-safe. `level` is zstd's; None stores content as it is. Every method raises
+    ObjectStoreError."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        timeline: TimelineId,
+        facts: ArchivedTimeline,
+        level: int | None = ZSTD_LEVEL,
+    ) -> None:
+        self.store = store
+        self.timeline = timeline
+        self.facts = facts
+        self.keys = ArchiveKeys(timeline, facts.wal_seg_size)
+        self._level = level
+
+    @classmethod
+    def open(cls, store: ObjectStore, timeline: TimelineId) -> TimelineArchive:
+        """One that exists. Raises ObjectNotFound, ObjectDamaged."""
+        key = timeline_prefix(timeline) + TIMELINE_FILE
+        data = unseal(store.get(key), key)
+        try:
+            facts = msgspec.convert(msgspec.json.decode(data), ArchivedTimeline)
+        except msgspec.MsgspecError as error:
+            raise ObjectDamaged(f'object "{key}" is damaged: {error}') from error
+        return cls(store, timeline, facts)
+
+    @classmethod
+    def create(
+        cls,
+        store: ObjectStore,
+        timeline: TimelineId,
+        facts: ArchivedTimeline,
+        level: int | None = ZSTD_LEVEL,
+    ) -> TimelineArchive:
+        """One that may exist. Raises ArchiveError when it is of another server."""
+        key = timeline_prefix(timeline) + TIMELINE_FILE
+        data = msgspec.json.encode(asdict(facts))
+        if not store.create(key, seal(data, None)):
+            found = cls.open(store, timeline).facts
+            if found != facts:
+                raise ArchiveError(
+                    f"archive {store.url} has timeline {timeline} of another server: "
+                    f"expected {facts}, found {found}",
+                    hint="A timeline's name is never used twice; give this cluster its own folder.",
+                )
+        return cls(store, timeline, facts, level)
+
+    # ---- writing
+
+    def put_history(self, history: TimelineHistory) -> None:
+        self._create(self.keys.history(history.tli), history.format().encode())
+
+    def put_wal(self, wal: ArchivedWal, content: bytes | memoryview) -> None:
+        """`content` is the segment from its first byte to `end_lsn`. Raises ArchiveError."""
+        assert len(content) == wal.end_lsn - wal.segno * self.facts.wal_seg_size
+        self._create(self.keys.key(wal), content)
+
+    def _create(self, key: str, content: bytes | memoryview) -> None:
+        sealed = seal(content, self._level)
+        if self.store.create(key, sealed):
+            return
+        found = Seal.decode(self.store.get_tail(key, SEAL.size), key)
+        if not found.is_same_content(Seal.decode(sealed, key)):
+            raise ArchiveError(
+                f'object "{key}" in {self.store.url} exists with other content',
+                hint="Two clusters write there, or it was damaged: sk archive verify tells.",
+            )
+
+    def drop_partials(self, tli: int, segno: int, below_lsn: int) -> None:
+        """Beginnings that a later one, or the whole, has made useless."""
+        for info in list(self.store.list(self.keys.partials(tli, segno))):
+            wal = self.keys.parse_wal(info.key)
+            if wal is not None and wal.end_lsn < below_lsn:
+                self.store.delete(info.key)
+
+    # ---- reading
+
+    def histories(self) -> list[TimelineHistory]:
+        """Of all timelines that have one, oldest first."""
+        found = []
+        for info in self.store.list(self.keys.histories):
+            try:
+                tli = parse_history_file_name(info.key.rpartition("/")[2])
+            except WalError:
+                continue  # a stranger's
+            found.append(self.history(tli))
+        return found
+
+    def history(self, tli: int) -> TimelineHistory:
+        """Raises ObjectNotFound: the first of all has none."""
+        key = self.keys.history(tli)
+        try:
+            return TimelineHistory.parse(tli, unseal(self.store.get(key), key).decode())
+        except (WalError, UnicodeDecodeError) as error:
+            raise ObjectDamaged(f'object "{key}" is damaged: {error}') from error
+
+    def newest_history(self) -> TimelineHistory:
+        """That of the newest timeline; a server's first timeline has an empty one."""
+        histories = self.histories()
+        return histories[-1] if histories else TimelineHistory(self.facts.tli, ())
+
+    def wal(self, tli: int, after_segno: int = -1) -> Iterator[ArchivedWal]:
+        """What there is of one timeline, of segments above `after_segno`, in order."""
+        after = self.keys.segment(tli, after_segno) + "~" if after_segno >= 0 else ""
+        for info in self.store.list(self.keys.wal_of(tli), after):
+            wal = self.keys.parse_wal(info.key)
+            if wal is not None:
+                yield wal
+
+    def read(self, wal: ArchivedWal) -> bytes:
+        """The segment from its first byte to `end_lsn`."""
+        key = self.keys.key(wal)
+        content = unseal(self.store.get(key), key)
+        expected = wal.end_lsn - wal.segno * self.facts.wal_seg_size
+        if len(content) != expected:
+            raise ObjectDamaged(
+                f'object "{key}" is damaged: expected {expected} bytes, found {len(content)}'
+            )
+        return content
+
+    def read_segment(self, tli: int, segno: int) -> bytes:
+        """A whole segment. Raises ObjectNotFound."""
+        return self.read(ArchivedWal(tli, segno, (segno + 1) * self.facts.wal_seg_size))
+
+    def read_beginning(self, tli: int, segno: int) -> bytes:
+        """The longest beginning of a segment. Raises ObjectNotFound."""
+        folder = self.keys.partials(tli, segno)
+        found = [self.keys.parse_wal(info.key) for info in self.store.list(folder)]
+        longest = max((wal for wal in found if wal is not None), default=None, key=_end_lsn)
+        if longest is None:
+            raise ObjectNotFound(f'object "{folder}..." does not exist in {self.store.url}')
+        return self.read(longest)
+
+    # ---- how far it goes
+
+    def archived_lsn(self, history: TimelineHistory, from_lsn: int) -> int:
+        """How far the log of `history` is archived without a gap, given that it is up to
+        `from_lsn`: the end of an object, or the timeline's start."""
+        return self.extent(history, from_lsn)[0]
+
+    def extent(self, history: TimelineHistory, from_lsn: int) -> tuple[int, list[ArchivedWal]]:
+        """The same, and the objects that hold it, each beginning where its predecessor ends or at
+        the same segment."""
+        seg_size, lsn, chain = self.facts.wal_seg_size, from_lsn, list[ArchivedWal]()
+        first = from_lsn // seg_size
+        found: dict[int, list[ArchivedWal]] = {}
+        for tli in sorted({history.tli_at(from_lsn), *self._later_tlis(history, from_lsn)}):
+            for wal in self.wal(tli, first - 1):
+                found.setdefault(wal.segno, []).append(wal)
+        for segno in range(first, max(found, default=first - 1) + 1):
+            best = max(
+                (wal for wal in found.get(segno, ()) if self._is_of(history, wal)),
+                default=None,
+                key=_end_lsn,
+            )
+            if best is None or best.end_lsn <= lsn:
+                break
+            chain.append(best)
+            lsn = best.end_lsn
+            if lsn % seg_size:
+                break
+        return lsn, chain
+
+    def _later_tlis(self, history: TimelineHistory, lsn: int) -> list[int]:
+        tlis = [*(entry.tli for entry in history.entries), history.tli]
+        starts = [0, *(int(entry.switch_lsn) for entry in history.entries)]
+        return tlis[max(0, bisect_right(starts, lsn) - 1) :]
+
+    def _is_of(self, history: TimelineHistory, wal: ArchivedWal) -> bool:
+        """Whether every byte of an object belongs to this history's log."""
+        return history.tli_at(wal.end_lsn - 1) == wal.tli
+
+
+def _end_lsn(wal: ArchivedWal) -> int:
+    return wal.end_lsn
+
+
+def find_timelines(store: ObjectStore) -> list[TimelineId]:
+    """Those that have an archive in this store. Raises ObjectStoreError."""
+    found = []
+    for tenant in store.list_folders(""):
+        for timeline in store.list_folders(f"{tenant}/"):
+            try:
+                found.append(
+                    TimelineId(parse_id(tenant, "tenant id"), parse_id(timeline, "timeline id"))
+                )
+            except MessageError:
+                continue  # a stranger's
+    return found
+
+
+def require_archive(store: ObjectStore, wanted: TimelineId | None) -> TimelineArchive:
+    """The archive of the wanted timeline, or of the only one there is.
+
+    Raises ArchiveError when there is none, or when there are several; ObjectStoreError.
+    """
+    if wanted is None:
+        found = find_timelines(store)
+        if len(found) != 1:
+            names = ", ".join(map(str, found))
+            raise ArchiveError(
+                f"archive {store.url} has {len(found)} timelines{': ' if names else ''}{names}",
+                hint="Name one with --timeline TENANT/TIMELINE." if found else "",
+            )
+        wanted = found[0]
+    try:
+        return TimelineArchive.open(store, wanted)
+    except ObjectNotFound as error:
+        raise ArchiveError(
+            f"archive {store.url} has no timeline {wanted}",
+            hint="sk archive status shows those there are.",
+        ) from error

@@ -1,0 +1,135 @@
+"""A folder as an object store. Files are the objects, folders the slashes of their keys.
+
+An object appears under its key whole and synced, its name too; `create` is link(2), which fails
+when the name exists. A temporary file that a crash left behind has a name that no key can have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+from objectstore.errors import ObjectNotFound, ObjectStoreError
+from objectstore.store import ObjectInfo
+from storage import durable
+from storage.errors import StorageError
+
+TEMPORARY = ".tmp-"
+
+
+class LocalStore:
+    """The folder is created by the first object."""
+
+    def __init__(self, root: str) -> None:
+        if not os.path.isabs(root):
+            raise ObjectStoreError(
+                f'an archive\'s folder must be an absolute path, found "{root}"',
+                hint="Say /srv/archive, file:///srv/archive or s3://bucket/prefix.",
+            )
+        self.root = Path(root)
+        self.url = str(self.root)
+        self._numbers = count(1)
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+        with _errors(key):
+            temporary = self._write(path, data)
+            durable.publish_file(temporary, path)
+
+    def create(self, key: str, data: bytes) -> bool:
+        path = self._path(key)
+        with _errors(key):
+            if path.exists():
+                return False
+            temporary = self._write(path, data)
+            return durable.publish_new_file(temporary, path)
+
+    def get(self, key: str) -> bytes:
+        with _errors(key):
+            return self._path(key).read_bytes()
+
+    def get_tail(self, key: str, length: int) -> bytes:
+        with _errors(key), self._path(key).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - length))
+            return file.read(length)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        assert not prefix or prefix.endswith("/")
+        with _errors(prefix):
+            yield from self._list(self.root / prefix, prefix, after)
+
+    def list_folders(self, prefix: str) -> Sequence[str]:
+        with _errors(prefix):
+            try:
+                entries = list(os.scandir(self.root / prefix))
+            except FileNotFoundError:
+                return []
+            return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        with _errors(key):
+            if path.exists():
+                durable.remove_file(path)
+                durable.sync_directory(path.parent)
+
+    def _path(self, key: str) -> Path:
+        assert not {"", ".", ".."} & set(key.split("/")), key
+        return self.root / key
+
+    def _write(self, path: Path, data: bytes) -> Path:
+        """A synced temporary file beside `path`."""
+        if not path.parent.is_dir():
+            durable.make_directory(path.parent)
+        temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{next(self._numbers)}")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            durable.write_all(fd, data, 0, temporary)
+            durable.sync_data(fd, temporary)
+        except StorageError:
+            durable.remove_file(temporary)
+            raise
+        finally:
+            os.close(fd)
+        return temporary
+
+    def _list(self, folder: Path, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        try:
+            # A folder sorts as its objects do: by its name and a slash.
+            entries = sorted(
+                os.scandir(folder), key=lambda e: e.name + "/" * e.is_dir(follow_symlinks=False)
+            )
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            key = prefix + entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if not after or f"{key}/" > after or after.startswith(f"{key}/"):
+                    yield from self._list(folder / entry.name, f"{key}/", after)
+            elif key > after and not entry.name.startswith(TEMPORARY):
+                try:
+                    stat = entry.stat()
+                except FileNotFoundError:
+                    continue  # deleted since
+                modified_at = datetime.fromtimestamp(stat.st_mtime, UTC)
+                yield ObjectInfo(key, stat.st_size, modified_at)
+
+
+@contextmanager
+def _errors(key: str) -> Iterator[None]:
+    """What the disk says becomes what a store says."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ObjectNotFound(f'object "{key}" does not exist') from error
+    except OSError as error:
+        raise ObjectStoreError(
+            f'could not access object "{key}": {error.strerror}', is_transient=True
+        ) from error
+    except StorageError as error:
+        raise ObjectStoreError(str(error), hint=error.hint, is_transient=True) from error

@@ -1,0 +1,121 @@
+"""S3, GCS, Azure and memory, by obstore (the Rust crate object_store).
+
+One try per call, and a short one: who calls knows what waiting costs, shows it, and tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, cast
+
+import obstore
+from obstore import exceptions
+from obstore.store import MemoryStore, from_url
+
+from objectstore.errors import ObjectNotFound, ObjectStoreError
+from objectstore.store import ObjectInfo
+
+REQUEST_TIMEOUT_SECONDS = 30
+#: Its own tries, for what breaks in the middle of a request.
+RETRY_SECONDS = 5
+HTTP_OPTION = "allow_http"
+DELETE_IS_DONE = (FileNotFoundError, exceptions.NotFoundError)
+
+
+class RemoteStore:
+    """`options` are those of the store's kind, as obstore names them: endpoint, region, ..."""
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        self.url = url
+        self._store: Any
+        try:
+            self._store = _open(url, options)
+        except (exceptions.BaseError, ValueError, TypeError) as error:
+            raise ObjectStoreError(
+                f'could not open archive "{url}": {_first_line(error)}',
+                hint="A folder, s3://, gs:// or az:// is expected; options as docs/archive.md.",
+            ) from error
+
+    def put(self, key: str, data: bytes) -> None:
+        with self._errors(key, "write"):
+            obstore.put(self._store, key, data, use_multipart=False)
+
+    def create(self, key: str, data: bytes) -> bool:
+        with self._errors(key, "write"):
+            try:
+                obstore.put(self._store, key, data, mode="create", use_multipart=False)
+            except exceptions.AlreadyExistsError:
+                return False
+        return True
+
+    def get(self, key: str) -> bytes:
+        with self._errors(key, "read"):
+            return bytes(obstore.get(self._store, key).bytes())
+
+    def get_tail(self, key: str, length: int) -> bytes:
+        with self._errors(key, "read"):
+            range_option = cast(Any, {"suffix": length})
+            return bytes(obstore.get(self._store, key, options={"range": range_option}).bytes())
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        assert not prefix or prefix.endswith("/")
+        with self._errors(prefix, "list"):
+            for chunk in obstore.list(self._store, prefix or None, offset=after or None):
+                for meta in sorted(chunk, key=lambda m: m["path"]):
+                    yield ObjectInfo(meta["path"], meta["size"], meta["last_modified"])
+
+    def list_folders(self, prefix: str) -> Sequence[str]:
+        with self._errors(prefix, "list"):
+            found = obstore.list_with_delimiter(self._store, prefix or None)["common_prefixes"]
+            return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+
+    def delete(self, key: str) -> None:
+        with self._errors(key, "delete"):
+            try:
+                obstore.delete(self._store, key)
+            except DELETE_IS_DONE:
+                return
+
+    @contextmanager
+    def _errors(self, key: str, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except DELETE_IS_DONE as error:
+            raise ObjectNotFound(f'object "{key}" does not exist in {self.url}') from error
+        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            raise ObjectStoreError(
+                f'{self.url} does not let us {doing} "{key}": {_first_line(error)}',
+                hint="Check the credentials (AWS_ACCESS_KEY_ID, ...) and what they may do.",
+                is_transient=True,  # an operator can mend it while we run
+            ) from error
+        except (exceptions.BaseError, OSError) as error:
+            raise ObjectStoreError(
+                f'could not {doing} "{key}" in {self.url}: {_first_line(error)}',
+                is_transient=True,
+            ) from error
+
+
+def _open(url: str, options: Mapping[str, str]) -> Any:
+    if url == "memory://":
+        return MemoryStore()
+    settings = dict(options)
+    client = {"timeout": f"{REQUEST_TIMEOUT_SECONDS}s"}
+    is_plain = settings.pop(HTTP_OPTION, "") == "true"
+    if is_plain or settings.get("endpoint", "").startswith("http://"):
+        client[HTTP_OPTION] = "true"
+    return from_url(
+        url,
+        config=cast(Any, settings),
+        client_options=cast(Any, client),
+        retry_config={
+            "max_retries": 2,
+            "retry_timeout": timedelta(seconds=RETRY_SECONDS),
+        },
+    )
+
+
+def _first_line(error: Exception) -> str:
+    """Without the debug text that obstore appends, which repeats the request."""
+    return str(error).partition("\n\nDebug source")[0].strip().partition("\n")[0]

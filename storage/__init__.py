@@ -1,0 +1,1 @@
+"""Bytes on a local disk, made durable. Below everything: it knows no WAL."""

@@ -1,0 +1,15 @@
+"""The error of `storage`."""
+
+from __future__ import annotations
+
+
+class StorageError(Exception):
+    """A local read, write or flush failed; `sqlstate` is io_error or disk_full.
+
+    After a failed write or flush the state of the page cache is unknown: nothing is retried.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", sqlstate: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.sqlstate = sqlstate or "58030"
