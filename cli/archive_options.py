@@ -39,8 +39,12 @@ def archive_options(*, required: bool = True) -> Callable[[F], F]:
 
 def open_archive(url: str, options: Sequence[str]) -> ObjectStore:
     """Raises ObjectStoreError, click.UsageError."""
+    return open_store(url, parse_options(options))
+
+
+def parse_options(options: Sequence[str]) -> dict[str, str]:
+    """Raises click.UsageError, without what was given: it may be a secret."""
     pairs = [option.partition("=") for option in options]
-    for name, equals, _ in pairs:
-        if not name or not equals:
-            raise click.UsageError("--archive-option needs KEY=VALUE")
-    return open_store(url, {name: value for name, _, value in pairs})
+    if not all(name and equals for name, equals, _ in pairs):
+        raise click.UsageError("--archive-option needs KEY=VALUE")
+    return {name: value for name, _, value in pairs}

@@ -7,6 +7,7 @@
     4    somebody who is needed cannot be reached
     5    fenced: another proposer took over
     130  interrupted (`sk demo`)
+    255  `sk archive fetch`: it cannot tell whether the file exists; Postgres ends its recovery
 
 Data goes to stdout. Errors go to stderr: one sentence, and a hint when there is something to do.
 """
@@ -15,13 +16,11 @@ from __future__ import annotations
 
 import sys
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
-from rich.console import Console
-from rich.table import Table
 
+from backup.errors import BackupError
 from consensus.errors import ConsensusError
 from objectstore.errors import ObjectStoreError
 from pg_fixtures.errors import FixtureError
@@ -29,6 +28,10 @@ from pgwal.errors import WalError
 from safekeeper.errors import SafekeeperError
 from storage.errors import StorageError
 from walproposer.errors import Fenced, Unreachable, WalProposerError
+
+if TYPE_CHECKING:  # they cost more than `sk archive fetch` takes
+    from rich.console import Console
+    from rich.table import Table
 
 # Tables are not wrapped for a pipe: a program or `less -S` reads them.
 PIPE_COLUMNS = 1000
@@ -45,6 +48,7 @@ class ExitCode(IntEnum):
     UNREACHABLE = 4
     FENCED = 5
     INTERRUPTED = 130
+    CANNOT_TELL = 255
 
 
 class CommandError(click.ClickException):
@@ -67,6 +71,7 @@ LIBRARY_ERRORS = (
     SafekeeperError,
     StorageError,
     ObjectStoreError,
+    BackupError,
     FixtureError,
     ConsensusError,
     WalError,
@@ -95,11 +100,15 @@ def _usual_hint(error: Exception) -> str:
 
 def print_json(value: Any) -> None:
     """Indented JSON on stdout."""
+    import msgspec
+
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def console() -> Console:
     """stdout, as wide as the terminal; colours only there."""
+    from rich.console import Console
+
     return Console(
         highlight=False,
         markup=False,
@@ -110,6 +119,8 @@ def console() -> Console:
 
 def plain_table(*columns: str) -> Table:
     """A table without lines, its cells never broken."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, no_wrap=True)

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import click
 
+from cli.archive_options import archive_options, parse_options
 from cli.listening import PATH, HostPort, port, refuse_open_ports, tls_files, tls_options
 from cli.output import CommandError
 from cli.parameters import ByteSize
 from safekeeper.access import AccessConfig
 from safekeeper.admission import DEFAULT_LIMITS, ConnectionLimits
+from safekeeper.archive_progress import PARTIAL_INTERVAL_SECONDS, ArchiveSettings
 from safekeeper.config import SafekeeperConfig
 from safekeeper.replica import WAL_SENDER_TIMEOUT_SECONDS
 from safekeeper.retention import (
+    DISK_RESERVE_BYTES,
     GIB,
     MAX_SLOT_WAL_KEEP_BYTES,
     WAL_KEEP_BYTES,
@@ -96,6 +99,37 @@ def safekeeper() -> None:
     show_default=True,
     help="Connections of one user.",
 )
+@archive_options(required=False)
+@click.option(
+    "--archive-partial-interval",
+    type=click.FloatRange(0.1),
+    default=PARTIAL_INTERVAL_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="The unfinished segment is archived so long after its newest commit.",
+)
+@click.option(
+    "--archive-compression",
+    type=click.IntRange(0, 19),
+    default=1,
+    show_default=True,
+    metavar="LEVEL",
+    help="Of zstd; 0: none.",
+)
+@click.option(
+    "--archive-backlog-max",
+    type=ByteSize(),
+    default="0",
+    show_default=True,
+    help="WAL that may wait for the archive before more is refused; 0: what the disk holds.",
+)
+@click.option(
+    "--disk-reserve",
+    type=ByteSize(),
+    default=f"{DISK_RESERVE_BYTES >> 20}MB",
+    show_default=True,
+    help="Free space below which no more WAL is taken.",
+)
 @tls_options
 def run(
     id: int,
@@ -109,6 +143,12 @@ def run(
     tls_client_ca: Path | None,
     connections_max: int,
     connections_per_user_max: int,
+    archive: str | None,
+    archive_option: tuple[str, ...],
+    archive_partial_interval: float,
+    archive_compression: int,
+    archive_backlog_max: int,
+    disk_reserve: int,
     tls_cert: Path | None,
     tls_key: Path | None,
     http_token_file: Path | None,
@@ -133,7 +173,16 @@ def run(
         http_port=http[1],
         access=AccessConfig(tls, user_file, limits),
         http_token_file=http_token_file,
-        retention=RetentionPolicy(wal_keep_size, max_slot_wal_keep_size),
+        retention=RetentionPolicy(wal_keep_size, max_slot_wal_keep_size, disk_reserve),
+        archive=None
+        if archive is None
+        else ArchiveSettings(
+            url=archive,
+            options=parse_options(archive_option),
+            level=archive_compression or None,
+            partial_interval_seconds=archive_partial_interval,
+            backlog_bytes_max=archive_backlog_max,
+        ),
         wal_sender_timeout_seconds=wal_sender_timeout,
     )
     stopping = StopSignal().install()

@@ -41,6 +41,11 @@ def timeline_section(view: TimelineView, verdict: Verdict) -> RenderableType:
         Text(str(verdict), style=_STYLES.get(verdict.condition, _UNWELL), overflow="fold"),
         *(Text(proposer_line(proposer), overflow="fold") for proposer in view.proposers),
         _members_table(view.members),
+        *(
+            Text(remark, style="bold yellow", overflow="fold")
+            for member in view.members
+            for remark in archive_remarks(member)
+        ),
         Text(""),
     )
 
@@ -64,7 +69,7 @@ def proposer_line(proposer: ProposerView) -> str:
 def _members_table(members: Sequence[MemberView]) -> Table:
     table = plain_table(
         "id", "address", "state", "proposer", "promised", "last log", "written", "flush", "commit",
-        "lag", "behind", "wal",
+        "lag", "behind", "archived", "wal", "held by",
     )  # fmt: skip
     for member in members:
         style = "" if member.state is MemberState.ACTIVE else "red"
@@ -85,8 +90,26 @@ def _member_cells(member: MemberView) -> list[str]:
         *(status.get(name, peer.get(name, _NOTHING)) for name in ("flush_lsn", "commit_lsn")),
         bytes_text(peer["lag_bytes"]) if "lag_bytes" in peer else _NOTHING,
         f"{peer['lag_seconds']:g} s" if "lag_seconds" in peer else _NOTHING,
+        (status.get("archive") or {}).get("archived_lsn", _NOTHING),
         bytes_text(status["wal_bytes"]) if status else _NOTHING,
+        status["retention"]["held_by"] if "retention" in status else _NOTHING,
     ]
+
+
+def archive_remarks(member: MemberView) -> list[str]:
+    """What an operator should know of its archiving."""
+    archive = (member.status or {}).get("archive")
+    if archive is None:
+        return []
+    name, remarks = f"safekeeper {member.safekeeper_id}", []
+    if archive["error"]:
+        remarks.append(f"{name}: archiving fails: {archive['error']}")
+    if archive["backlog_is_high"]:
+        remarks.append(
+            f"{name}: {bytes_text(archive['backlog_bytes'])} wait for the archive, of at most "
+            f"{bytes_text(archive['backlog_max_bytes'])}; then WAL is refused"
+        )
+    return remarks
 
 
 def _connection(member: MemberView) -> str:

@@ -96,21 +96,27 @@ class TimelineArchive:
     def put_history(self, history: TimelineHistory) -> None:
         self._create(self.keys.history(history.tli), history.format().encode())
 
-    def put_wal(self, wal: ArchivedWal, content: bytes | memoryview) -> None:
-        """`content` is the segment from its first byte to `end_lsn`. Raises ArchiveError."""
+    def put_wal(self, wal: ArchivedWal, content: bytes | memoryview) -> bool:
+        """`content` is the segment from its first byte to `end_lsn`; whether it was not there
+        before. Raises ArchiveError."""
         assert len(content) == wal.end_lsn - wal.segno * self.facts.wal_seg_size
-        self._create(self.keys.key(wal), content)
+        return self._create(self.keys.key(wal), content)
 
-    def _create(self, key: str, content: bytes | memoryview) -> None:
+    def _create(self, key: str, content: bytes | memoryview) -> bool:
         sealed = seal(content, self._level)
         if self.store.create(key, sealed):
-            return
-        found = Seal.decode(self.store.get_tail(key, SEAL.size), key)
+            return True
+        try:
+            found = Seal.decode(self.store.get_tail(key, SEAL.size), key)
+        except ObjectDamaged:
+            self.store.put(key, sealed)  # what was cut short can be nobody's log
+            return True
         if not found.is_same_content(Seal.decode(sealed, key)):
             raise ArchiveError(
                 f'object "{key}" in {self.store.url} exists with other content',
                 hint="Two clusters write there, or it was damaged: sk archive verify tells.",
             )
+        return False
 
     def drop_partials(self, tli: int, segno: int, below_lsn: int) -> None:
         """Beginnings that a later one, or the whole, has made useless."""

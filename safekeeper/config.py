@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from safekeeper.access import TRUST, AccessConfig
+from safekeeper.archive_progress import ArchiveSettings
 from safekeeper.replica import WAL_SENDER_TIMEOUT_SECONDS
 from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
 
@@ -23,5 +24,6 @@ class SafekeeperConfig:
     access: AccessConfig = TRUST
     http_token_file: Path | None = None
     retention: RetentionPolicy = DEFAULT_RETENTION
+    archive: ArchiveSettings | None = None
     #: How long a replica may be silent; 0: for ever.
     wal_sender_timeout_seconds: float = WAL_SENDER_TIMEOUT_SECONDS

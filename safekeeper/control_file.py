@@ -61,7 +61,12 @@ class ControlFile:
             self.state = state
 
     def persist_hints(
-        self, *, commit_lsn: int, truncate_lsn: int, local_start_lsn: int = 0
+        self,
+        *,
+        commit_lsn: int,
+        truncate_lsn: int,
+        archived_lsn: int = 0,
+        local_start_lsn: int = 0,
     ) -> None:
         """Save positions that may lag, and where the WAL here begins. Raises StorageError."""
         with self._lock:
@@ -69,6 +74,7 @@ class ControlFile:
                 self.state,
                 commit_lsn=commit_lsn,
                 truncate_lsn=truncate_lsn,
+                archived_lsn=max(archived_lsn, self.state.archived_lsn),
                 local_start_lsn=max(local_start_lsn, self.state.local_start_lsn),
             )
             if state != self.state:

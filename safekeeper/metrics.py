@@ -34,6 +34,9 @@ TIMELINE_GAUGES = {
     "sk_timeline_local_start_lsn": "Position of the oldest WAL kept, in bytes",
     "sk_timeline_replicas": "Replicas that stream now",
     "sk_timeline_slots": "Replication slots",
+    "sk_timeline_archived_lsn": "Position up to which the WAL is in the archive, in bytes",
+    "sk_timeline_archive_backlog_bytes": "Committed WAL that is not in the archive yet",
+    "sk_timeline_archive_failures": "Tries at the archive that failed since the start",
     "sk_timeline_slots_lost": "Replication slots that are lost or in danger of it",
 }
 PROCESS_GAUGES = {
@@ -110,8 +113,18 @@ class StateCollector(Collector):
 
 
 def _values(timeline: Timeline) -> dict[str, float]:
-    positions = timeline.positions
+    positions, archive = timeline.positions, timeline.archive
+    archived = (
+        {
+            "sk_timeline_archived_lsn": archive.archived_lsn,
+            "sk_timeline_archive_backlog_bytes": archive.backlog_bytes(positions.commit_lsn),
+            "sk_timeline_archive_failures": archive.failures_count,
+        }
+        if archive is not None
+        else {}
+    )
     return {
+        **archived,
         "sk_timeline_flush_lsn": positions.flush_lsn,
         "sk_timeline_commit_lsn": positions.commit_lsn,
         "sk_timeline_truncate_lsn": positions.truncate_lsn,

@@ -1,10 +1,11 @@
 """How much WAL a safekeeper keeps, and for whom. Pure.
 
-    oldest WAL ... | slots | members | wal_keep | tail | commit_lsn
+    oldest WAL ... | slots | members | archive | wal_keep | tail | commit_lsn
                    ^ the least of these horizons; WAL below its segment may go
 
 slots       restart_lsn of the slot that needs most, but no more than the limit for slots
 members     truncate_lsn: what a member that was away will ask another one for
+archive     archived_lsn: what is not in the object store yet, when there is one
 wal_keep    a configured amount, for replicas without a slot
 tail        what the next proposer compares with the primary before it leads
 
@@ -23,6 +24,8 @@ WAL_KEEP_BYTES = 1 * GIB
 # A slot that nobody uses must not fill the disk: a safekeeper without space stops acknowledging
 # commits. A standby with a slot on each of three safekeepers moves only one of them at a time.
 MAX_SLOT_WAL_KEEP_BYTES = 64 * GIB
+# No new segment is begun below this much free space: control files must always find room.
+DISK_RESERVE_BYTES = 32 << 20
 # The proposer compares the last segment if the log ends with it, else the last MiB.
 TAIL_SEGMENTS = 2
 
@@ -33,6 +36,7 @@ class RetentionPolicy:
 
     wal_keep_bytes: int = WAL_KEEP_BYTES
     max_slot_wal_keep_bytes: int = MAX_SLOT_WAL_KEEP_BYTES
+    disk_reserve_bytes: int = DISK_RESERVE_BYTES
 
 
 DEFAULT_RETENTION = RetentionPolicy()
@@ -51,12 +55,14 @@ class Horizon:
 
 @dataclass(frozen=True, slots=True)
 class LogExtent:
-    """What there is: from the oldest WAL to the end that is committed, and what members need."""
+    """What there is: from the oldest WAL to the end that is committed, what members need, and how
+    much is archived; None without an archive."""
 
     local_start_lsn: int
     commit_lsn: int
     truncate_lsn: int
     wal_seg_size: int
+    archived_lsn: int | None = None
 
 
 class WalStatus(Enum):
@@ -80,6 +86,8 @@ def wal_horizon(
         Horizon(log.truncate_lsn, "members"),
         Horizon(log.commit_lsn - TAIL_SEGMENTS * log.wal_seg_size, "tail"),
     ]
+    if log.archived_lsn is not None:
+        horizons.append(Horizon(log.archived_lsn, "archive"))
     if slot is not None:
         name, restart_lsn = slot
         horizons.append(Horizon(max(restart_lsn, slot_limit_lsn(policy, log)), f"slot {name}"))

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from importlib.metadata import version
 from itertools import count
 from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -36,6 +37,9 @@ from safekeeper.timelines import Timelines
 from safekeeper.wal_removal import remove_old_wal
 from storage.errors import StorageError
 from telemetry.status_server import HttpListener, Pages, StatusServer, http_listener
+
+if TYPE_CHECKING:
+    from safekeeper.archiving import Archiving
 
 log = structlog.get_logger()
 
@@ -81,8 +85,11 @@ class Safekeeper:
                 wants_housekeeping=self._wake_housekeeper.set,
                 flush_seconds=flush_times.observe,
             )
-            self.timelines = Timelines(self.data_directory, hooks, config.retention)
+            self.timelines = Timelines(self.data_directory, hooks, config.retention, config.archive)
             stack.callback(self.timelines.close)
+            self._archiving = self._open_archive()
+            if self._archiving is not None:
+                stack.callback(self._archiving.close)
             admission = self.access.admission
             registry.register(StateCollector(self.data_directory, self.timelines, admission))
             pages = Pages(self.status, self.health, registry)
@@ -217,16 +224,28 @@ class Safekeeper:
     # ---- housekeeping
 
     def _keep_house(self) -> None:
+        self._wake_housekeeper.set()
         while not self._stopping.is_set():
             self._wake_housekeeper.wait(HOUSEKEEPING_SECONDS)
             self._wake_housekeeper.clear()
+            if self._archiving is not None:
+                self._archiving.attend()
             free_bytes = self.data_directory.disk_space().free_bytes
             for timeline in self.timelines.all():
                 self._keep_timeline(timeline, free_bytes)
 
+    def _open_archive(self) -> Archiving | None:
+        """Raises ObjectStoreError."""
+        if self.config.archive is None:
+            return None
+        from safekeeper.archiving import Archiving  # what it needs is not for every safekeeper
+
+        return Archiving(self.config.archive, self.timelines)
+
     def _keep_timeline(self, timeline: Timeline, free_bytes: int) -> None:
         try:
             timeline.maybe_heal(free_bytes)
+            timeline.warn_of_backlog()
             timeline.keep_house()
             remove_old_wal(timeline)
         except StorageError as error:

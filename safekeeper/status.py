@@ -54,6 +54,9 @@ def timeline_status(timeline: Timeline) -> dict[str, Any]:
         "replicas": [replica.describe() for replica in timeline.replicas.all()],
         "slots": [slot_status(timeline, slot) for slot in timeline.slots.all()],
         "retention": horizon_of(timeline).describe(),
+        "archive": timeline.archive.describe(positions.commit_lsn)
+        if timeline.archive is not None
+        else None,
     }
 
 

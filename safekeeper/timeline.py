@@ -23,6 +23,7 @@ from msgspec import Struct
 from consensus.messages import HotStandbyFeedback, ProposerMessage, SafekeeperMessage
 from pgwal.lsn import format_lsn
 from safekeeper.acceptor import Acceptor
+from safekeeper.archive_progress import ArchiveProgress, ArchiveSettings
 from safekeeper.control_file import ControlFile
 from safekeeper.control_state import ControlState
 from safekeeper.errors import SafekeeperError, TimelineError
@@ -45,6 +46,7 @@ from safekeeper.replicas import Replicas
 from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
 from safekeeper.slots import Slots
 from safekeeper.wal_store import WalStore
+from storage import durable
 from storage.durable import DISK_FULL
 from storage.errors import StorageError
 
@@ -104,6 +106,7 @@ class Timeline:
         control: ControlFile,
         hooks: TimelineHooks,
         retention: RetentionPolicy = DEFAULT_RETENTION,
+        archive: ArchiveSettings | None = None,
     ) -> None:
         self.safekeeper_id = safekeeper_id
         self.directory = directory
@@ -122,6 +125,8 @@ class Timeline:
         self.last_proposer: ProposerConnection | None = None
         self._hinted_lsn = 0
         self.retention = retention
+        #: How far the archive is; None without one.
+        self.archive = ArchiveProgress(archive, control.state.local_start_lsn) if archive else None
         self.slots = Slots(directory)
         self.replicas = Replicas(self._set_feedback)
         self._load()
@@ -147,7 +152,9 @@ class Timeline:
         verified although everything up to there must be good.
         """
         control = self.control
-        self.store = WalStore(self.directory / "wal", control.server, control.tli_history)
+        self.store = WalStore(
+            self.directory / "wal", control.server, control.tli_history, self._check_room
+        )
         self._acceptor: Acceptor | None = None
         seg_size = control.server.wal_seg_size
         known_lsn = max(control.commit_lsn, control.local_start_lsn)
@@ -198,15 +205,57 @@ class Timeline:
         self._close_connections(str(error))
         self._notify()
 
+    @property
+    def is_readable(self) -> bool:
+        """What was committed can be read: it takes part, or waits for room."""
+        return self.state is TimelineState.ACTIVE or self._heals
+
     def _close_connections(self, reason: str) -> None:
         """What they had sent and nobody has read yet is never looked at."""
         for connection in self._connections.values():
             connection.close(reason)
         self._connections.clear()
 
+    def _check_room(self) -> None:
+        """Before the log grows by a segment. Raises StorageError."""
+        archive, reserve_bytes = self.archive, self.retention.disk_reserve_bytes
+        if archive is not None and archive.is_backlog_full(self.positions.commit_lsn):
+            raise StorageError(
+                f"archive backlog has reached its limit of {archive.settings.backlog_bytes_max} "
+                f"bytes: nothing above {format_lsn(archive.archived_lsn)} is archived",
+                hint=archive.error or "Is the store too slow? --archive-backlog-max is the limit.",
+                sqlstate=DISK_FULL,
+            )
+        free_bytes = durable.free_bytes(self.directory)
+        if free_bytes < reserve_bytes:
+            raise StorageError(
+                f'could not create a segment in "{self.directory}": No space left on device but '
+                f"{free_bytes} of the {reserve_bytes} bytes reserved for control files",
+                hint="Free some space; the timeline comes back by itself.",
+                sqlstate=DISK_FULL,
+            )
+
+    def warn_of_backlog(self) -> None:
+        """Once each time that the archive's backlog has become high."""
+        archive = self.archive
+        if archive is None:
+            return
+        is_high = archive.is_backlog_high(self.positions.commit_lsn)
+        if is_high and not archive.has_warned:
+            log.warning(
+                "archive backlog is high",
+                timeline=str(self.control.timeline),
+                **archive.describe(self.positions.commit_lsn),
+            )
+        archive.has_warned = is_high
+
     def maybe_heal(self, free_bytes: int) -> None:
-        """After a full disk: load again once there is room for the next segments."""
-        if not self._heals or free_bytes < 3 * self.control.server.wal_seg_size:
+        """After a full disk or archive backlog: load again once there is room for the next
+        segments."""
+        room_bytes = 3 * self.control.server.wal_seg_size + self.retention.disk_reserve_bytes
+        if not self._heals or free_bytes < room_bytes:
+            return
+        if self.archive is not None and self.archive.is_backlog_full(self.positions.commit_lsn):
             return
         with self._lock:
             self._heals = False
@@ -219,6 +268,7 @@ class Timeline:
             if not self.control.active:
                 self._control_file.persist(replace(self.control, active=True))
                 self._load()
+                self._hooks.wants_housekeeping()
 
     def close(self, reason: str) -> None:
         """An orderly end: flush, and save the hints. Raises StorageError."""
@@ -384,5 +434,7 @@ class Timeline:
         positions = self.positions
         self._hinted_lsn = positions.commit_lsn
         self._control_file.persist_hints(
-            commit_lsn=positions.commit_lsn, truncate_lsn=positions.truncate_lsn
+            commit_lsn=positions.commit_lsn,
+            truncate_lsn=positions.truncate_lsn,
+            archived_lsn=self.archive.archived_lsn if self.archive is not None else 0,
         )

@@ -14,6 +14,7 @@ from consensus.term_history import TermHistory
 from pgwal.history import TimelineHistory
 from pgwal.segment import check_wal_seg_size
 from pgwal.versions import wal_version
+from safekeeper.archive_progress import ArchiveSettings
 from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
 from safekeeper.control_state import ControlState, encode_control_state
 from safekeeper.data_directory import DataDirectory, no_such_timeline
@@ -35,10 +36,12 @@ class Timelines:
         data_directory: DataDirectory,
         hooks: TimelineHooks,
         retention: RetentionPolicy = DEFAULT_RETENTION,
+        archive: ArchiveSettings | None = None,
     ) -> None:
         self.data_directory = data_directory
         self._hooks = hooks
         self._retention = retention
+        self._archive = archive
         self.damaged: dict[str, str] = {}
         self._lock = Lock()
         self._timelines: dict[TimelineId, Timeline] = {}
@@ -53,7 +56,12 @@ class Timelines:
             self.damaged[folder.name] = f"{error}. {error.hint}"
             return None
         timeline = Timeline(
-            self.data_directory.safekeeper_id, folder, control, self._hooks, self._retention
+            self.data_directory.safekeeper_id,
+            folder,
+            control,
+            self._hooks,
+            self._retention,
+            self._archive,
         )
         self._timelines[control.state.timeline] = timeline
         return timeline

@@ -22,6 +22,7 @@ def log_extent(timeline: Timeline) -> LogExtent:
         commit_lsn=min(positions.commit_lsn, positions.flush_lsn),
         truncate_lsn=positions.truncate_lsn,
         wal_seg_size=control.server.wal_seg_size,
+        archived_lsn=timeline.archive.archived_lsn if timeline.archive is not None else None,
     )
 
 

@@ -12,6 +12,7 @@ StorageError the object is not used again.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 
@@ -28,8 +29,17 @@ SPARE_NAME = "next-segment"
 class WalStore:
     """`end_lsn` is where the next write goes. A new store must be `recover`ed before its use."""
 
-    def __init__(self, directory: Path, server: ServerFacts, history: TimelineHistory) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        server: ServerFacts,
+        history: TimelineHistory,
+        check_room: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check_room` is called before the log grows by a file, and raises StorageError when it
+        must not."""
         self.directory = directory
+        self._check_room = check_room
         self.wal_seg_size = server.wal_seg_size
         self.pg_major = server.pg_major
         self.system_id = server.system_id
@@ -181,6 +191,7 @@ class WalStore:
         self._file_end_lsn = min(lsn for lsn in ends if lsn > self.end_lsn)
 
     def _create_segment(self, path: Path, segno: int) -> None:
+        self._check_room()
         spare = self.directory / SPARE_NAME
         with self._spare_lock:
             if not spare.exists():

@@ -149,6 +149,13 @@ def remove_file(path: Path) -> None:
         os.unlink(path)
 
 
+def free_bytes(path: Path) -> int:
+    """What the disk that `path` is on has left for this process."""
+    with storage_errors(path, "stat"):
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+
 def make_directory(path: Path) -> None:
     """Create a folder and those it is in, and make their names durable; one that exists is fine."""
     if not path.parent.is_dir():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -131,8 +131,14 @@ def failover_world(
 
         def make(
             conninfo: Callable[[QuorumCluster], str] = QuorumCluster.replica_conninfo,
+            safekeeper_arguments: Sequence[str] = (),
         ) -> FailoverWorld:
-            cluster = quorum_cluster(proxied=True, wal_seg_size=SEGMENT_BYTES, settings=SETTINGS)
+            cluster = quorum_cluster(
+                proxied=True,
+                wal_seg_size=SEGMENT_BYTES,
+                settings=SETTINGS,
+                safekeeper_arguments=safekeeper_arguments,
+            )
             standby = standby_factory(cluster.postgres, "standby", conninfo(cluster))
             front = stack.enter_context(TcpProxy("127.0.0.1", cluster.postgres.port))
             return FailoverWorld(cluster, standby, front)

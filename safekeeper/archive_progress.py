@@ -1,0 +1,70 @@
+"""How far a timeline is archived, as this safekeeper knows it, and how the archiver fares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from pgwal.lsn import format_lsn
+
+PARTIAL_INTERVAL_SECONDS = 10.0
+BACKLOG_WARNING_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSettings:
+    """What the operator configures. `level` is zstd's, None: no compression. `backlog_bytes_max` 0:
+    as much as the disk holds."""
+
+    url: str
+    options: dict[str, str]
+    level: int | None = 1
+    partial_interval_seconds: float = PARTIAL_INTERVAL_SECONDS
+    backlog_bytes_max: int = 0
+
+
+class ArchiverState(Enum):
+    """What this safekeeper does about a timeline's archive."""
+
+    STARTING = "starting"  #: has not seen the archive yet
+    ARCHIVING = "archiving"  #: it is the one that uploads
+    FOLLOWING = "following"  #: another member uploads, this one watches
+    RETRYING = "retrying"  #: the store failed, the next try comes
+
+
+@dataclass(slots=True)
+class ArchiveProgress:
+    """Written by the archiver's thread alone; others read one field at a time."""
+
+    settings: ArchiveSettings
+    archived_lsn: int
+    state: ArchiverState = ArchiverState.STARTING
+    error: str = ""
+    retry_seconds: float = 0.0
+    uploaded_bytes: int = 0  # of WAL, before compression
+    failures_count: int = 0
+    has_warned: bool = False
+
+    def backlog_bytes(self, commit_lsn: int) -> int:
+        return max(0, commit_lsn - self.archived_lsn)
+
+    def is_backlog_full(self, commit_lsn: int) -> bool:
+        limit = self.settings.backlog_bytes_max
+        return bool(limit) and self.backlog_bytes(commit_lsn) >= limit
+
+    def is_backlog_high(self, commit_lsn: int) -> bool:
+        """So much that somebody should look before WAL is refused."""
+        limit = self.settings.backlog_bytes_max
+        return bool(limit) and self.backlog_bytes(commit_lsn) >= BACKLOG_WARNING_SHARE * limit
+
+    def describe(self, commit_lsn: int) -> dict[str, Any]:
+        return {
+            "archived_lsn": format_lsn(self.archived_lsn),
+            "backlog_bytes": self.backlog_bytes(commit_lsn),
+            "backlog_max_bytes": self.settings.backlog_bytes_max or None,
+            "backlog_is_high": self.is_backlog_high(commit_lsn),
+            "state": self.state.value,
+            "error": self.error or None,
+            "retry_seconds": self.retry_seconds if self.error else None,
+        }

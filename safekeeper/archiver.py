@@ -1,0 +1,241 @@
+"""The archiver of one timeline: committed WAL, from this safekeeper's disk to the object store.
+
+Whole segments go as soon as they are committed; the beginning of the last one follows its newest
+commit within the configured interval, and goes away when the whole is there. A history goes before
+the first WAL of its timeline.
+
+Laws. Only what is committed here is uploaded. `archived_lsn` is what was seen in the store, or
+written to it by us: never an assumption. A store that fails is tried again with growing pauses, for
+ever; nothing else of the safekeeper waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import structlog
+
+from objectstore.archive import ArchivedTimeline, TimelineArchive
+from objectstore.errors import ObjectStoreError
+from objectstore.keys import ArchivedWal
+from objectstore.store import ObjectStore
+from pgwal.history import TimelineHistory, TimelineSwitch
+from pgwal.lsn import format_lsn
+from safekeeper.archive_progress import ArchiveProgress, ArchiverState
+from safekeeper.archive_turn import ArchiveTurn, rank_of
+from safekeeper.replica import committed_tli
+from safekeeper.timeline import Timeline
+from storage.errors import StorageError
+
+log = structlog.get_logger()
+
+POLL_SECONDS = 0.5
+COMMITS_REMEMBERED = 1000
+RETRY_SECONDS_MAX = 10.0
+#: Segments on their way at once: a remote store answers each after a while.
+UPLOADS_MAX = 4
+#: Of the interval, when the beginning of a segment is uploaded: the rest is for the upload.
+PARTIAL_SHARE = 0.6
+
+
+class Archiver:
+    """`run` in a thread of its own, until `stopping`."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        store: ObjectStore,
+        progress: ArchiveProgress,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._timeline = timeline
+        self._store = store
+        self._progress = progress
+        self._clock = clock
+        control = timeline.control
+        members = control.membership.all_members
+        rank = rank_of(timeline.safekeeper_id, members, control.timeline)
+        self._turn = ArchiveTurn(rank, len(members))
+        self._archive: TimelineArchive | None = None
+        self._histories: set[int] = set()  # tlis whose history is there
+        self._partial_segnos: set[int] = set()  # which may have beginnings there
+        #: When commits were seen that are not archived yet: (time, commit_lsn), oldest first.
+        self._commits: deque[tuple[float, int]] = deque(maxlen=COMMITS_REMEMBERED)
+
+    def run(self, stopping: Event) -> None:
+        retry_seconds = 0.0
+        with ThreadPoolExecutor(UPLOADS_MAX, "upload") as pool:
+            while not stopping.wait(retry_seconds or POLL_SECONDS):
+                if not self._timeline.is_readable:
+                    continue
+                try:
+                    self.step(pool)
+                except (ObjectStoreError, StorageError) as error:
+                    retry_seconds = min(RETRY_SECONDS_MAX, max(1.0, 2 * retry_seconds))
+                    self._failed(error, retry_seconds)
+                else:
+                    retry_seconds = 0.0
+                    self._succeeded()
+
+    def _failed(self, error: Exception, retry_seconds: float) -> None:
+        progress = self._progress
+        if str(error) != progress.error:
+            log.warning(
+                "archiving failed",
+                timeline=str(self._timeline.control.timeline),
+                archived_lsn=format_lsn(progress.archived_lsn),
+                reason=str(error),
+            )
+        progress.state = ArchiverState.RETRYING
+        progress.error, progress.retry_seconds = str(error), retry_seconds
+        progress.failures_count += 1
+
+    def _succeeded(self) -> None:
+        progress = self._progress
+        if progress.error:
+            log.info("archiving goes on", timeline=str(self._timeline.control.timeline))
+            progress.error = ""
+        progress.state = ArchiverState.ARCHIVING if self._turn.is_ours else ArchiverState.FOLLOWING
+
+    # ---- one look at what there is to do
+
+    def step(self, pool: ThreadPoolExecutor) -> None:
+        """Upload what is due, if it is for us to do. Raises ObjectStoreError, StorageError."""
+        archive = self._archive or self._open()
+        positions, history = self._timeline.positions, self._timeline.control.tli_history
+        commit_lsn = min(positions.commit_lsn, positions.flush_lsn)
+        due = self._due(history, commit_lsn)
+        if self._turn.must_look(self._clock(), is_due=bool(due)):
+            self._look(archive, history)
+            due = self._due(history, commit_lsn)
+        if due and self._turn.is_ours:
+            self._put_histories(archive, history, commit_lsn)
+            self._upload(archive, pool, due)
+
+    def _open(self) -> TimelineArchive:
+        """The first time: what of our WAL is in the store."""
+        control = self._timeline.control
+        facts = ArchivedTimeline(
+            system_id=control.server.system_id,
+            pg_version=control.server.pg_version,
+            wal_seg_size=control.server.wal_seg_size,
+            tli=control.tli_history.tli_at(control.timeline_start_lsn),
+            timeline_start_lsn=control.timeline_start_lsn,
+        )
+        level = self._progress.settings.level
+        archive = TimelineArchive.create(self._store, control.timeline, facts, level)
+        archived_lsn = archive.archived_lsn(control.tli_history, control.local_start_lsn)
+        log.info(
+            "archive opened",
+            timeline=str(control.timeline),
+            archive=self._store.url,
+            archived_lsn=format_lsn(archived_lsn),
+            rank=self._turn.rank,
+        )
+        if archived_lsn < control.archived_lsn:
+            log.error(
+                "archive has lost WAL, or is another one",
+                timeline=str(control.timeline),
+                archived_lsn=format_lsn(archived_lsn),
+                seen_before=format_lsn(control.archived_lsn),
+            )
+        self._advance(archived_lsn)
+        self._partial_segnos.add(archived_lsn // archive.facts.wal_seg_size)
+        self._archive = archive
+        return archive
+
+    def _due(self, history: TimelineHistory, commit_lsn: int) -> list[ArchivedWal]:
+        """What should be in the store by now and is not, as far as we know; in order."""
+        archived_lsn, now = self._progress.archived_lsn, self._clock()
+        while self._commits and self._commits[0][1] <= archived_lsn:
+            self._commits.popleft()
+        if commit_lsn <= archived_lsn:
+            return []
+        if not self._commits or self._commits[-1][1] < commit_lsn:
+            self._commits.append((now, commit_lsn))
+        seg_size = self._timeline.control.server.wal_seg_size
+        due = []
+        for segno in range(archived_lsn // seg_size, commit_lsn // seg_size):
+            end_lsn = (segno + 1) * seg_size
+            due.append(ArchivedWal(history.tli_at(end_lsn - 1), segno, end_lsn))
+            if len(due) == UPLOADS_MAX:
+                return due
+        interval_seconds = self._progress.settings.partial_interval_seconds * PARTIAL_SHARE
+        if commit_lsn % seg_size and now - self._commits[0][0] >= interval_seconds:
+            tli = history.tli_at(commit_lsn - 1)
+            due.append(ArchivedWal(tli, commit_lsn // seg_size, commit_lsn))
+        return due
+
+    def _look(self, archive: TimelineArchive, history: TimelineHistory) -> None:
+        before_lsn = self._progress.archived_lsn
+        seg_size = archive.facts.wal_seg_size
+        found_lsn = archive.archived_lsn(history, before_lsn - before_lsn % seg_size)
+        self._advance(max(before_lsn, found_lsn))
+        self._turn.looked(self._clock(), has_progressed=found_lsn > before_lsn)
+        if self._turn.is_ours:
+            self._partial_segnos.add(before_lsn // seg_size)
+            log.info(
+                "archiving taken over",
+                timeline=str(self._timeline.control.timeline),
+                archived_lsn=format_lsn(before_lsn),
+            )
+
+    # ---- uploads
+
+    def _put_histories(
+        self, archive: TimelineArchive, history: TimelineHistory, commit_lsn: int
+    ) -> None:
+        """Of the timelines something is committed on: a newer one may still be replaced."""
+        newest = committed_tli(history, commit_lsn)
+        entries: tuple[TimelineSwitch, ...] = ()
+        for tli in [*(entry.tli for entry in history.entries), history.tli]:
+            if entries and tli <= newest and tli not in self._histories:
+                archive.put_history(TimelineHistory(tli, entries))
+                self._histories.add(tli)
+            entries = history.entries[: len(entries) + 1]
+
+    def _upload(
+        self, archive: TimelineArchive, pool: ThreadPoolExecutor, due: list[ArchivedWal]
+    ) -> None:
+        """All at once; those before the first that fails count."""
+        uploads = [pool.submit(self._put, archive, wal) for wal in due]
+        try:
+            for wal, upload in zip(due, uploads, strict=True):
+                is_new = upload.result()
+                self._advance(wal.end_lsn)
+                if not is_new:
+                    self._turn.met_another(self._clock())
+                self._drop_partials(archive, wal)
+        finally:
+            for upload in uploads:
+                upload.cancel()
+
+    def _put(self, archive: TimelineArchive, wal: ArchivedWal) -> bool:
+        begin_lsn = wal.segno * archive.facts.wal_seg_size
+        content = self._timeline.store.read(begin_lsn, wal.end_lsn - begin_lsn)
+        if len(content) < wal.end_lsn - begin_lsn:
+            raise StorageError(
+                f"WAL from {format_lsn(begin_lsn)} to {format_lsn(wal.end_lsn)} is not on disk"
+            )
+        is_new = archive.put_wal(wal, content)
+        self._progress.uploaded_bytes += len(content)
+        return is_new
+
+    def _drop_partials(self, archive: TimelineArchive, wal: ArchivedWal) -> None:
+        """The beginnings that `wal` contains, under whatever timeline they were written."""
+        if wal.segno in self._partial_segnos:
+            history = self._timeline.control.tli_history
+            begin_lsn = wal.segno * archive.facts.wal_seg_size
+            for tli in {history.tli_at(begin_lsn), *(e.tli for e in history.entries), wal.tli}:
+                archive.drop_partials(tli, wal.segno, wal.end_lsn)
+        if wal.end_lsn % archive.facts.wal_seg_size:
+            self._partial_segnos.add(wal.segno)
+        else:
+            self._partial_segnos.discard(wal.segno)
+
+    def _advance(self, archived_lsn: int) -> None:
+        self._progress.archived_lsn = archived_lsn
