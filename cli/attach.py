@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from telemetry.status_server import (
 )
 from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
+from walproposer.lease import LEASE_SECONDS
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.service import WalProposer
 from walproposer.slot_guard import slot_dropped_on_failure
@@ -56,6 +57,19 @@ proposer_http_option = click.option(
     is_flag=True,
     help="Set synchronous_standby_names by ALTER SYSTEM once streaming.",
 )
+@click.option(
+    "--lock",
+    metavar="URL",
+    help="Attach only while holding this lock: etcd://HOST:PORT/NAME, s3://..., /folder.",
+)
+@click.option(
+    "--lock-ttl",
+    type=click.FloatRange(1.0),
+    default=LEASE_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="A lock that was not renewed for so long is free.",
+)
 @proposer_http_option
 @tls_options
 def attach(
@@ -66,6 +80,8 @@ def attach(
     slot: str,
     application_name: str,
     configure: bool,
+    lock: str | None,
+    lock_ttl: float,
     http: tuple[str, int],
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -81,9 +97,13 @@ def attach(
         safekeepers=with_conninfo(safekeepers, safekeeper_conninfo),
         timeline=timeline,
         configure=configure,
+        lock=None if lock == "none" else lock,
+        lock_seconds=lock_ttl,
     )
     listener = proposer_listener(http, tls_files(tls_cert, tls_key), http_token_file, insecure)
     with proposer_with_page(config, listener, StopSignal().install()) as proposer:
+        if not proposer.wait_for_lock():
+            return
         with slot_dropped_on_failure(config.primary):
             found = proposer.prepare()
         click.echo(f"timeline {found.timeline}")
@@ -102,7 +122,8 @@ def proposer_with_page(
     try:
         with StatusServer(listener, proposer.pages()) as server:
             proposer.config = replace(config, http=_page_address(listener, server.port))
-            yield proposer
+            with closing(proposer):
+                yield proposer
     except ListenError as error:
         raise CommandError(str(error), "Choose another --http.") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consensus.ids import TimelineId
+from walproposer.lease import LEASE_SECONDS
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.upstream import PrimaryAddress
 
@@ -22,3 +23,6 @@ class ProposerConfig:
     timeline: TimelineId | None = None
     configure: bool = False
     http: str = ""
+    #: Where the lock is that keeps others away while attached; None: there is none.
+    lock: str | None = None
+    lock_seconds: float = LEASE_SECONDS

@@ -7,7 +7,8 @@ would stall every commit. So names are resolved here first, where other threads 
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -16,12 +17,16 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
-from walproposer.errors import Unreachable, WalProposerError
+from walproposer.errors import Refusal, Unreachable, WalProposerError
 
 CONNECT_TIMEOUT_SECONDS = 5
+PORT_MAX = 65535
 
 # An unanswered byte is given up after this, so that a vanished host is noticed while streaming.
 TCP_USER_TIMEOUT_MS = 15_000
+
+#: The class of a server that shuts down, has crashed or is starting (57P01 to 57P03).
+OPERATOR_INTERVENTION = "57P"
 
 
 def open_connection(conninfo: str, what: str, **overrides: Any) -> psycopg.Connection:
@@ -51,10 +56,38 @@ def _resolved(settings: Mapping[str, Any]) -> dict[str, str]:
     return {"hostaddr": str(found[0][4][0])}
 
 
+def port_number(text: str) -> int | None:
+    """The TCP port; None for what is none. Digits are counted first: int() refuses thousands."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(PORT_MAX))
+    return int(text) if is_number and int(text) <= PORT_MAX else None
+
+
 def first_line(error: Exception) -> str:
     """What libpq says, without its advice ("Is the server running on that host ...?")."""
     lines = str(error).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__
+
+
+@contextmanager
+def refusing(doing: str) -> Iterator[None]:
+    """What a server says in the block becomes Unreachable or Refusal; one of ours passes."""
+    try:
+        yield
+    except psycopg.Error as error:
+        message = error.diag.message_primary or first_line(error)
+        hint = error.diag.message_hint or ""
+        raise _judged(f"{doing}: {message}", error.sqlstate or "", hint) from error
+    except WalProposerError as error:
+        if type(error) is not WalProposerError:
+            raise
+        raise _judged(f"{doing}: {error}", error.sqlstate, error.hint) from error
+
+
+def _judged(message: str, sqlstate: str, hint: str) -> WalProposerError:
+    """A server that stopped or crashed just now will be back; what it refuses, it refuses."""
+    is_gone = not sqlstate or sqlstate.startswith(OPERATOR_INTERVENTION)
+    kind = Unreachable if is_gone else Refusal
+    return kind(message, hint=hint, sqlstate=sqlstate)
 
 
 def command_result(pgconn: pq.abc.PGconn, command: str) -> pq.abc.PGresult:

@@ -16,8 +16,8 @@ from typing import Any
 import psycopg
 
 from pgwal.lsn import Lsn
-from walproposer.connection import command_result, open_connection
-from walproposer.errors import Refusal, WalProposerError
+from walproposer.connection import command_result, open_connection, refusing
+from walproposer.errors import WalProposerError
 from walproposer.upstream import PrimaryAddress
 
 SETTINGS = (
@@ -121,11 +121,11 @@ class PrimarySettings:
 def read_primary_settings(address: PrimaryAddress) -> PrimarySettings:
     """Raises WalProposerError."""
     # Without our usual options, which would hide the server's own synchronous_commit.
-    with closing(address.connect(options="")) as connection:
-        try:
-            return _read(connection, address)
-        except psycopg.Error as error:
-            raise Refusal(f"could not inspect the primary: {error}") from error
+    with (
+        closing(address.connect(options="")) as connection,
+        refusing("could not inspect the primary"),
+    ):
+        return _read(connection, address)
 
 
 def _read(connection: psycopg.Connection, address: PrimaryAddress) -> PrimarySettings:

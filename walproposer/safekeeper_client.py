@@ -16,7 +16,7 @@ import psycopg
 from consensus.ids import TimelineId
 from pgwire.commands import format_option_command
 from pgwire.startup import format_options
-from walproposer.connection import command_result, open_connection, rows_of
+from walproposer.connection import command_result, open_connection, port_number, rows_of
 from walproposer.errors import Unreachable, WalProposerError
 
 DEFAULT_PORT = 5454
@@ -37,11 +37,12 @@ class SafekeeperAddress:
         if not host:
             host, port = port, ""
         host = host.removeprefix("[").removesuffix("]")
-        if not host or (port and not port.isdecimal()) or int(port or DEFAULT_PORT) > 65535:
+        number = port_number(port) if port else DEFAULT_PORT
+        if not host or number is None:
             raise WalProposerError(
                 f'invalid safekeeper address "{text}"', hint="Expected host:port."
             )
-        return cls(host, int(port or DEFAULT_PORT), conninfo)
+        return cls(host, number, conninfo)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -8,7 +8,9 @@ promised more than its predecessor; a new process (an operator's decision) takes
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 import sys
 from typing import Any
 
@@ -27,6 +29,7 @@ from walproposer.election import behind_problem, fork_problem
 from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
 from walproposer.events import Outcome, Primary, Stop
 from walproposer.incarnation import Incarnation
+from walproposer.lease import Lease, open_lock
 from walproposer.metrics import ProposerCollector
 from walproposer.proposer import Candidacy
 from walproposer.status import incarnation_status
@@ -43,6 +46,7 @@ from walproposer.upstream import Upstream
 
 log = structlog.get_logger()
 
+WAITING_FOR_LOCK = "waiting_for_lock"
 PRIMARY_RETRY_SECONDS = 0.5
 RESTART_SECONDS = 0.5
 # A thread that wakes up with WAL in hand waits at most this long for one that computes.
@@ -63,6 +67,7 @@ class WalProposer:
         self._found: FoundTimeline | None = None
         self._waiting_for = "starting"
         self._primary_error = ""
+        self._lease: Lease | None = None
 
     def _stop_incarnation(self) -> None:
         if self._incarnation is not None:
@@ -76,10 +81,11 @@ class WalProposer:
     def status(self) -> dict[str, Any]:
         """The JSON of /status."""
         if self._incarnation is not None:
-            return incarnation_status(self._incarnation)
+            return {**incarnation_status(self._incarnation), "lock": self._lock_status()}
         return {
             "state": self._waiting_for,
             **_timeline_status(self._found),
+            "lock": self._lock_status(),
             "primary": {
                 "dsn": str(self.config.primary),
                 "connected": False,
@@ -92,12 +98,43 @@ class WalProposer:
     def health(self) -> str:
         incarnation = self._incarnation
         if incarnation is None:
-            return self._waiting_for
+            # Who waits for the lock is as it should be: a supervisor must not restart it.
+            return "" if self._waiting_for == WAITING_FOR_LOCK else self._waiting_for
         if not incarnation.is_leading:
             return "no term won yet"
         return "" if incarnation.quorum_watch.ok else "the quorum is lost, commits wait"
 
+    def _lock_status(self) -> dict[str, Any] | None:
+        lease = self._lease
+        if lease is None:
+            return None
+        return {
+            "url": lease.lock.url,
+            "held": lease.is_held,
+            "holder": lease.lock.holder or None,
+            "error": lease.error or None,
+        }
+
     # ---- run
+
+    def wait_for_lock(self) -> bool:
+        """Until the configured lock is ours; at once without one. False when stopped meanwhile.
+
+        Raises Refusal.
+        """
+        if self.config.lock is None:
+            return True
+        if self._lease is None:
+            holder = self.config.http or f"{socket.gethostname()}:{os.getpid()}"
+            lock = open_lock(self.config.lock, self.config.lock_seconds)
+            self._lease = Lease(lock, holder, self.config.lock_seconds, self._stop_incarnation)
+        self._waiting_for = WAITING_FOR_LOCK
+        return self._lease.is_held or self._lease.wait(self._stopping)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._lease is not None:
+            self._lease.close()
 
     def prepare(self) -> FoundTimeline:
         """Everything that can be wrong is found out before anything is changed.
@@ -128,6 +165,10 @@ class WalProposer:
             configure_when_streaming(self.config.primary, self._stopping)
         predecessor: NodeId | None = None
         while not self._stopping.is_set:
+            if self._lease is not None and not self._lease.is_held:
+                predecessor = None  # who gets the lock takes the term over, as a new process does
+                if not self.wait_for_lock():
+                    return
             upstream = self._wait_for_primary()
             if upstream is None:
                 return
@@ -167,7 +208,9 @@ class WalProposer:
         if stop is None:
             return
         if stop.outcome is Outcome.FENCED:
-            raise Fenced(stop.message, hint=stop.hint)
+            if self._lease is None:
+                raise Fenced(stop.message, hint=stop.hint)
+            self._lease.close()  # the other one should have it, and we wait for our turn
         if stop.outcome is Outcome.REFUSED:
             raise Refusal(stop.message, hint=stop.hint)
         log.warning("new incarnation", reason=stop.message)

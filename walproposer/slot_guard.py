@@ -13,7 +13,8 @@ from contextlib import closing, contextmanager
 import psycopg
 import structlog
 
-from walproposer.errors import Refusal, WalProposerError
+from walproposer.connection import first_line, refusing
+from walproposer.errors import WalProposerError
 from walproposer.upstream import PrimaryAddress
 
 log = structlog.get_logger()
@@ -31,11 +32,8 @@ def slot_dropped_on_failure(address: PrimaryAddress) -> Iterator[None]:
 
     Raises WalProposerError when the primary cannot be asked, before the block.
     """
-    with closing(address.connect()) as connection:
-        try:
-            row = connection.execute(_SLOT_EXISTS, (address.slot,)).fetchone()
-        except psycopg.Error as error:
-            raise Refusal(f"could not inspect the primary: {_first_line(error)}") from error
+    with closing(address.connect()) as connection, refusing("could not inspect the primary"):
+        row = connection.execute(_SLOT_EXISTS, (address.slot,)).fetchone()
         existed = row is not None and row[0]
     try:
         yield
@@ -53,9 +51,5 @@ def _drop(address: PrimaryAddress) -> None:
         log.warning(
             "a replication slot may be left on the primary",
             slot=address.slot,
-            reason=_first_line(error),
+            reason=first_line(error),
         )
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "no reason given")

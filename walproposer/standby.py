@@ -21,8 +21,7 @@ from consensus.ids import TimelineId
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from pgwire.startup import format_options
-from walproposer.connection import identify_system, open_connection
-from walproposer.errors import Refusal, WalProposerError
+from walproposer.connection import identify_system, open_connection, port_number, refusing
 from walproposer.preflight import standby_names
 from walproposer.promotion import Standby
 from walproposer.safekeeper_client import SafekeeperAddress
@@ -73,7 +72,7 @@ class StandbyServer:
             replication="true",
             application_name="sk",
         )
-        with closing(connection), _refusing("could not identify the standby"):
+        with closing(connection), refusing("could not identify the standby"):
             _, history, flush_lsn = identify_system(connection.pgconn)
         return history, flush_lsn
 
@@ -126,20 +125,8 @@ class StandbyServer:
 
     @contextmanager
     def _session(self, doing: str) -> Iterator[psycopg.Connection[Any]]:
-        with closing(self.address.connect()) as connection, _refusing(doing):
+        with closing(self.address.connect()) as connection, refusing(doing):
             yield connection
-
-
-@contextmanager
-def _refusing(doing: str) -> Iterator[None]:
-    try:
-        yield
-    except psycopg.Error as error:
-        text = " ".join((error.diag.message_primary or str(error)).split())
-        hint = error.diag.message_hint or ""
-        raise Refusal(f"{doing}: {text}", hint=hint, sqlstate=error.sqlstate or "") from error
-    except WalProposerError as error:
-        raise Refusal(f"{doing}: {error}", hint=error.hint, sqlstate=error.sqlstate) from error
 
 
 def _lsn(text: str | None) -> int:
@@ -151,18 +138,17 @@ def sources_of(conninfo: str) -> tuple[str, ...]:
     understood, or names none."""
     try:
         parts = conninfo_to_dict(conninfo)
-    except psycopg.Error:
+    except (psycopg.Error, UnicodeError):
         return ()
     hosts = str(parts.get("host") or parts.get("hostaddr") or "").split(",")
-    ports = str(parts.get("port") or "5432").split(",")
+    ports = [port_number(port or "5432") for port in str(parts.get("port") or "").split(",")]
     if len(ports) == 1:
         ports *= len(hosts)
     if not hosts[0] or len(ports) != len(hosts):
         return ()
-    return tuple(
-        str(SafekeeperAddress(host, int(port or 5432)))
-        for host, port in zip(hosts, ports, strict=True)
-    )
+    pairs = zip(hosts, ports, strict=True)
+    known = tuple(str(SafekeeperAddress(host, port)) for host, port in pairs if port is not None)
+    return known if len(known) == len(hosts) else ()
 
 
 def safekeepers_conninfo(

@@ -21,6 +21,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
 from telemetry.loopback import is_loopback
+from walproposer.connection import port_number
 from walproposer.errors import Unreachable
 
 TIMEOUT_SECONDS = 3.0
@@ -44,10 +45,11 @@ class PageAddress:
         """What a service says of its page. Raises Unreachable for what is no address."""
         encrypted = True if text.startswith(_HTTPS) else None
         host, _, port = text.removeprefix(_HTTPS).removeprefix("http://").rpartition(":")
-        if not port.isdecimal():
+        number = port_number(port)
+        if number is None:
             raise Unreachable(f'it names no status page, but "{text}"')
         host = host.removeprefix("[").removesuffix("]")
-        return cls(reached_host if host in WILDCARD_HOSTS else host, int(port), encrypted)
+        return cls(reached_host if host in WILDCARD_HOSTS else host, number, encrypted)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

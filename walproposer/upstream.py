@@ -8,11 +8,12 @@ Source: Postgres `replication/walsender.c`, the protocol's "Streaming Replicatio
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 import psycopg
+import structlog
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -24,21 +25,21 @@ from pgwire.commands import StartReplication, format_start_replication
 from pgwire.replication import Keepalive, StandbyStatus, postgres_time_us
 from walproposer.connection import (
     command_result,
-    first_line,
     identify_system,
     open_connection,
+    refusing,
 )
 from walproposer.copy_connection import CopyConnection
-from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
+from walproposer.errors import PrimaryLost, Refusal, Unreachable
 from walproposer.events import Primary
+
+log = structlog.get_logger()
 
 SUPPORTED_MAJORS = range(13, 19)
 
 OBJECT_IN_USE = "55006"
-#: The class of a server that shuts down, has crashed or is starting (57P01 to 57P03).
-OPERATOR_INTERVENTION = "57P"
-# A fenced predecessor lets go of the slot within moments; a frozen one holds it until the primary
-# gives it up (wal_sender_timeout), and then another incarnation tries again.
+# A fenced predecessor lets go of the slot within moments; the connection of a frozen one is ended.
+PREDECESSOR_SECONDS = 2
 SLOT_WAIT_SECONDS = 15
 SLOT_RETRY_SECONDS = 0.1
 
@@ -91,17 +92,26 @@ def read_slot(connection: psycopg.Connection, slot: str) -> SlotState | None:
     return SlotState(int(Lsn.parse(restart_lsn)) if restart_lsn else 0, pid, holder)
 
 
+def end_predecessor(address: PrimaryAddress) -> None:
+    """Close the connection of a proposer that has the slot and does not let go of it: it hangs, or
+    its machine is gone. Our term was won, so it could confirm nothing any more; another program's
+    connection is left alone. Raises WalProposerError."""
+    with closing(address.connect()) as connection, refusing("could not free the replication slot"):
+        state = read_slot(connection, address.slot)
+        if state is not None and state.holder_pid and state.holder == address.application_name:
+            log.warning("ending a predecessor that hangs", slot=address.slot, pid=state.holder_pid)
+            connection.execute("SELECT pg_terminate_backend(%s)", (state.holder_pid,))
+
+
 def ensure_slot(connection: psycopg.Connection, address: PrimaryAddress) -> SlotState:
     """Our slot, created with its WAL reserved when it is not there. Raises WalProposerError."""
-    try:
+    with refusing("could not create the replication slot"):
         state = read_slot(connection, address.slot)
         if state is None:
             connection.execute(
                 "SELECT pg_create_physical_replication_slot(%s, true)", (address.slot,)
             )
             state = read_slot(connection, address.slot)
-    except psycopg.Error as error:
-        raise _failure("could not create the replication slot", error) from error
     if state is None:
         raise Unreachable(f'replication slot "{address.slot}" vanished')
     if state.holder_pid is not None and state.holder not in (address.application_name, ""):
@@ -146,12 +156,9 @@ class Upstream:
 
     def __init__(self, address: PrimaryAddress) -> None:
         self.address = address
-        with closing(address.connect()) as questions:
-            try:
-                self.server = read_server_facts(questions)
-                slot = ensure_slot(questions, address)
-            except psycopg.Error as error:
-                raise _failure("could not inspect the primary", error) from error
+        with closing(address.connect()) as questions, refusing("could not inspect the primary"):
+            self.server = read_server_facts(questions)
+            slot = ensure_slot(questions, address)
         self._slot_lsn = slot.restart_lsn
         self._connection = open_connection(
             address.dsn,
@@ -169,7 +176,7 @@ class Upstream:
         self._connection.close()
 
     def _identify(self) -> Primary:
-        with _refusing("could not identify the primary"):
+        with refusing("could not identify the primary"):
             system_id, history, flush_lsn = identify_system(self._connection.pgconn)
         if system_id != self.server.system_id:
             raise Refusal(f"the DSN leads to two systems: {self.server.system_id} and {system_id}")
@@ -192,17 +199,22 @@ class Upstream:
         command = format_start_replication(
             StartReplication(Lsn(begin_lsn), slot=self.address.slot, timeline=tli)
         )
-        deadline = time.monotonic() + SLOT_WAIT_SECONDS
+        begun = time.monotonic()
+        has_ended_holder = False
         while True:
             try:
-                with _refusing("the primary did not stream"):
+                with refusing("the primary did not stream"):
                     result = command_result(self._connection.pgconn, command)
                 break
             except Refusal as error:
                 if error.sqlstate != OBJECT_IN_USE:
                     raise
-                if time.monotonic() > deadline:
+                waited_seconds = time.monotonic() - begun
+                if waited_seconds > SLOT_WAIT_SECONDS:
                     raise Unreachable(str(error), hint=error.hint) from error
+                if waited_seconds > PREDECESSOR_SECONDS and not has_ended_holder:
+                    has_ended_holder = True
+                    end_predecessor(self.address)
                 time.sleep(SLOT_RETRY_SECONDS)  # nothing announces a slot's release
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise Unreachable("the primary did not start to stream")
@@ -258,26 +270,3 @@ class Upstream:
             feedback.catalog_xmin_epoch,
         )
         self.copy.send(message.encode())
-
-
-@contextmanager
-def _refusing(doing: str) -> Iterator[None]:
-    """Raises Unreachable, Refusal."""
-    try:
-        yield
-    except psycopg.Error as error:
-        raise _failure(doing, error) from error
-    except WalProposerError as error:
-        raise _refused_or_gone(doing, str(error), error.sqlstate, error.hint) from error
-
-
-def _failure(doing: str, error: psycopg.Error) -> WalProposerError:
-    message = error.diag.message_primary or first_line(error)
-    return _refused_or_gone(doing, message, error.sqlstate or "", error.diag.message_hint or "")
-
-
-def _refused_or_gone(doing: str, message: str, sqlstate: str, hint: str) -> WalProposerError:
-    """A primary that stopped or crashed just now will be back; what it refuses, it refuses."""
-    is_gone = not sqlstate or sqlstate.startswith(OPERATOR_INTERVENTION)
-    kind = Unreachable if is_gone else Refusal
-    return kind(f"{doing}: {message}", hint=hint, sqlstate=sqlstate)

@@ -1,0 +1,147 @@
+"""Two proposers with a lock: one attaches, the other waits, and takes over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from reckoning import assert_nothing_lost
+from sk_command import assert_refused, sk
+
+from cli.output import ExitCode
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.errors import Unavailable
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.ports import free_port
+from pg_fixtures.processes import ServiceProcess
+from pg_fixtures.waiting import wait_until
+from walproposer.etcd_lock import EtcdLock
+from walproposer.lease import Lease
+
+TIMEOUT = 60.0
+LOCK_SECONDS = 3
+MB = 1 << 20
+
+
+class Etcd(ServiceProcess):
+    """The real one, alone, on loopback."""
+
+    def __init__(self, folder: Path) -> None:
+        program = shutil.which("etcd")
+        if program is None:
+            raise Unavailable("etcd is not installed", hint="apt-get install etcd-server")
+        client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+        self.url = client.replace("http", "etcd") + "/locks/main"
+        super().__init__(
+            [
+                program,
+                *("--data-dir", folder / "etcd"),
+                *("--listen-client-urls", client, "--advertise-client-urls", client),
+                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+                *("--initial-cluster", f"default={peer}"),
+            ],
+            log_path=folder / "etcd.log",
+        )
+
+    def __enter__(self) -> Etcd:
+        self.start()
+        lock = EtcdLock(self.url, LOCK_SECONDS)
+        probe = Lease(lock, "probe", LOCK_SECONDS, lambda: None)
+        wait_until(lambda: probe._try(lambda: lock.acquire("probe")), TIMEOUT, "etcd to answer")
+        lock.release()
+        return self
+
+
+@pytest.fixture(params=["etcd", "folder"])
+def lock_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "folder":
+        yield str(tmp_path / "lock")
+        return
+    try:
+        etcd = Etcd(tmp_path)
+    except Unavailable as error:
+        if os.environ.get("SK_REQUIRE_ALL") == "1":
+            raise
+        pytest.skip(str(error))
+    with etcd:
+        yield etcd.url
+
+
+def test_a_standby_proposer_takes_over(
+    quorum_cluster: Callable[..., QuorumCluster],
+    ledger_of: Callable[[QuorumCluster], Ledger],
+    lock_url: str,
+) -> None:
+    lock = [f"--lock={lock_url}", f"--lock-ttl={LOCK_SECONDS}"]
+    cluster = quorum_cluster(wal_seg_size=MB, proposer_arguments=lock)
+    ledger = ledger_of(cluster)
+    first = cluster.proposer
+    with cluster.new_proposer(configure=True) as second:
+        second.wait_state("waiting_for_lock", TIMEOUT)
+        status = second.status()["lock"]
+        assert (status["held"], status["url"]) == (False, lock_url)
+        wait_until(
+            lambda: second.status()["lock"]["holder"] == first.http_address,
+            TIMEOUT,
+            "the holder to be known",
+        )
+        first.kill()
+        second.wait_streaming(TIMEOUT)
+        ledger.resume()
+        ledger.wait_for_progress(20, TIMEOUT)
+
+        first.start()  # waits now
+        first.wait_state("waiting_for_lock", TIMEOUT)
+        ledger.wait_for_progress(20, TIMEOUT)
+        assert second.status()["lock"]["held"]
+
+        second.pause()  # for longer than its lease: fenced by its successor, it waits again
+        first.wait_streaming(TIMEOUT)
+        second.resume()
+        second.wait_state("waiting_for_lock", TIMEOUT)
+        ledger.resume()
+        ledger.wait_for_progress(20, TIMEOUT)
+
+        assert first.terminate() == 0  # gives it back: no lease has to run out
+        second.wait_streaming(TIMEOUT)
+        cluster.proposer = second
+        ledger.resume()
+        assert_nothing_lost(cluster, ledger)
+        for proposer in (first, second):
+            assert "Traceback" not in proposer.log_text()
+
+
+def test_a_lost_lock_service_stops_the_proposer_and_loses_nothing(
+    quorum_cluster: Callable[..., QuorumCluster],
+    ledger_of: Callable[[QuorumCluster], Ledger],
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "lock"
+    cluster = quorum_cluster(
+        wal_seg_size=MB, proposer_arguments=[f"--lock={folder}", f"--lock-ttl={LOCK_SECONDS}"]
+    )
+    ledger = ledger_of(cluster)
+    aside = folder.with_name("aside")
+    folder.rename(aside)
+    folder.write_text("in the way")
+    cluster.proposer.wait_state("waiting_for_lock", TIMEOUT)
+    wait_until(
+        lambda: cluster.proposer.status()["lock"]["error"], TIMEOUT, "the reason to be known"
+    )
+    folder.unlink()
+    aside.rename(folder)
+    cluster.proposer.wait_streaming(TIMEOUT)
+    assert_nothing_lost(cluster, ledger)
+    assert "lock lost" in cluster.proposer.log_text()
+    assert "Traceback" not in cluster.proposer.log_text()
+
+
+@pytest.mark.parametrize("url", ["etcd://user:secret@host/name", "relative/folder", "ftp://x/y"])
+def test_a_lock_that_makes_no_sense_is_refused(url: str) -> None:
+    attach = ("attach", "--primary", "host=/nowhere", "--safekeepers", "127.0.0.1:1")
+    result = sk(*attach, "--lock", url)
+    assert_refused(result, ExitCode.FAILED, "lock", "etcd://host:port/name")
+    assert "secret" not in result.stderr

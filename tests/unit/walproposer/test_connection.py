@@ -1,0 +1,73 @@
+"""A server that goes away while it is asked will be back; what it refuses, it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import psycopg
+import pytest
+
+from walproposer.connection import refusing
+from walproposer.errors import Refusal, Unreachable, WalProposerError
+from walproposer.primary_settings import read_primary_settings
+from walproposer.slot_guard import slot_dropped_on_failure
+from walproposer.standby import StandbyServer
+from walproposer.upstream import PrimaryAddress, Upstream
+
+
+@pytest.mark.parametrize(
+    ("error", "judged"),
+    [
+        (psycopg.errors.AdminShutdown("terminating connection"), Unreachable),
+        (psycopg.errors.CannotConnectNow("the database system is starting up"), Unreachable),
+        (psycopg.OperationalError("server closed the connection unexpectedly"), Unreachable),
+        (psycopg.errors.InsufficientPrivilege("permission denied"), Refusal),
+        (WalProposerError("shutting down", sqlstate="57P01"), Unreachable),
+        (WalProposerError("no such slot", sqlstate="42704"), Refusal),
+    ],
+)
+def test_what_a_server_says_is_judged_by_its_code(
+    error: Exception, judged: type[Exception]
+) -> None:
+    with pytest.raises(judged, match=r"^could not look: ") as caught, refusing("could not look"):
+        raise error
+    assert type(caught.value) is judged
+
+
+@pytest.mark.parametrize("error", [Refusal("it is logical"), Unreachable("it vanished")])
+def test_what_is_judged_already_passes(error: WalProposerError) -> None:
+    with pytest.raises(WalProposerError) as caught, refusing("could not look"):
+        raise error
+    assert caught.value is error
+
+
+class LeavingServer:
+    """Lets its client in, and shuts down before the first answer."""
+
+    pgconn = SimpleNamespace()
+
+    def execute(self, *_: object) -> None:
+        raise psycopg.errors.AdminShutdown("terminating connection due to administrator command")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _slot_guard(address: PrimaryAddress) -> None:
+    with slot_dropped_on_failure(address):
+        pytest.fail("the block was entered")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [read_primary_settings, Upstream, _slot_guard, lambda address: StandbyServer(address).read()],
+    ids=["settings", "upstream", "slot guard", "standby"],
+)
+def test_whoever_asks_a_primary_that_shuts_down_may_ask_again(
+    ask: Callable[[PrimaryAddress], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor starts a proposer again that could reach nobody, not one that was refused."""
+    monkeypatch.setattr(PrimaryAddress, "connect", lambda *_, **__: LeavingServer())
+    with pytest.raises(Unreachable, match="terminating connection"):
+        ask(PrimaryAddress("host=pg"))

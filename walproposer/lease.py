@@ -1,0 +1,146 @@
+"""The lease that keeps two proposers from fighting for one primary.
+
+    waiting -- acquired --> held -- renewed every third of its time --> held
+                              '---- not renewed in time, or taken -----> lost: the proposer stops
+
+It saves availability, never safety: who may acknowledge is decided by the term vote alone, and a
+lease that two hold, or nobody can have, loses nothing. Law: a holder counts its time from before
+the request that renewed it, by a monotonic clock; nobody compares clocks with anybody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Event, Thread
+from typing import Protocol
+
+import structlog
+
+from objectstore.errors import ObjectStoreError
+from telemetry.stop_signal import StopSignal
+from walproposer.errors import Refusal, WalProposerError
+
+log = structlog.get_logger()
+
+LEASE_SECONDS = 10.0
+RENEWALS_PER_LEASE = 3
+POLL_SECONDS = 1.0
+
+
+class Lock(Protocol):
+    """A service that gives a lease to one at a time. Every method raises WalProposerError or
+    ObjectStoreError when it does not answer."""
+
+    #: How messages name it; without secrets.
+    url: str
+    #: Who was seen to hold it; "" when nobody.
+    holder: str
+
+    def acquire(self, holder: str) -> bool:
+        """Whether it is ours now. Called again and again by who waits."""
+
+    def renew(self) -> bool:
+        """Whether it is still ours."""
+
+    def release(self) -> None:
+        """It is for others now."""
+
+
+class Lease:
+    """One proposer's hold on a lock. `on_lost` is called by the renewing thread."""
+
+    def __init__(
+        self,
+        lock: Lock,
+        holder: str,
+        lease_seconds: float,
+        on_lost: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.lock = lock
+        self.is_held = False
+        self.error = ""
+        self._holder = holder
+        self._lease_seconds = lease_seconds
+        self._on_lost = on_lost
+        self._clock = clock
+        self._ending = Event()
+        self._thread: Thread | None = None
+
+    def wait(self, stopping: StopSignal) -> bool:
+        """Until it is held; False when stopped before."""
+        self.close()
+        log.info("waiting for the lock", lock=self.lock.url)
+        while not stopping.is_set:
+            asked_at = self._clock()
+            if self._try(lambda: self.lock.acquire(self._holder)):
+                self.is_held = True
+                log.info("lock acquired", lock=self.lock.url)
+                self._ending = Event()
+                self._thread = Thread(
+                    target=self._keep, args=(asked_at, self._ending), name="lease", daemon=True
+                )
+                self._thread.start()
+                return True
+            stopping.wait(POLL_SECONDS)
+        return False
+
+    def close(self) -> None:
+        """Give it back, if it is held."""
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join(self._lease_seconds)
+            self._thread = None
+        if self.is_held:
+            self.is_held = False
+            self._try(self._release)
+
+    def _release(self) -> bool:
+        self.lock.release()
+        return True
+
+    def _keep(self, held_since: float, ending: Event) -> None:
+        interval_seconds = self._lease_seconds / RENEWALS_PER_LEASE
+        while not ending.wait(interval_seconds):
+            asked_at = self._clock()
+            if self._try(self.lock.renew):
+                held_since = asked_at
+                continue
+            is_taken = not self.error
+            # What is left must be enough to stop in.
+            if is_taken or self._clock() - held_since >= self._lease_seconds - interval_seconds:
+                self.is_held = False
+                reason = "another one has it" if is_taken else self.error
+                log.warning("lock lost", lock=self.lock.url, reason=reason)
+                self._on_lost()
+                return
+
+    def _try(self, ask: Callable[[], bool]) -> bool:
+        try:
+            is_ours = ask()
+        except (WalProposerError, ObjectStoreError) as error:
+            if str(error) != self.error:
+                log.warning("lock service failed", lock=self.lock.url, reason=str(error))
+            self.error = str(error)
+            return False
+        self.error = ""
+        return is_ours
+
+
+def open_lock(url: str, lease_seconds: float) -> Lock:
+    """`etcd://host:port/name`, or a folder of an object store. Raises Refusal."""
+    if url.startswith(("etcd://", "etcds://")):
+        from walproposer.etcd_lock import EtcdLock
+
+        return EtcdLock(url, lease_seconds)
+    from objectstore.store import open_store
+    from walproposer.object_lock import ObjectLock
+
+    try:
+        return ObjectLock(open_store(url), lease_seconds)
+    except ObjectStoreError as error:
+        raise Refusal(
+            f"could not use lock {url}: {error}",
+            hint="Say etcd://host:port/name, s3://bucket/folder or /folder.",
+        ) from error
