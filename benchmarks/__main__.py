@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from benchmarks import bulk, commit, failover, restart, serve
+from benchmarks import archive, bulk, commit, failover, restart, serve
 from benchmarks.machine import describe_machine, format_load
 from benchmarks.primary import Primary
 from benchmarks.rounds import Verdict
@@ -28,6 +28,7 @@ SECONDS = 10
 BULK_MEGABYTES = 2048
 RESTART_MEGABYTES = 1024
 SERVE_MEGABYTES = 512
+ARCHIVE_MEGABYTES = 1024
 
 S = TypeVar("S")
 
@@ -101,12 +102,22 @@ def run_failover(options: Options) -> Report:
     return Report(failover.table(samples), failover.verdicts(samples), samples)
 
 
+def run_archive(options: Options) -> Report:
+    with Primary(options.binaries, options.directory) as primary:
+        megabytes = options.megabytes or ARCHIVE_MEGABYTES
+        samples = _told(
+            archive.measure(primary, options.directory, options.rounds, options.seconds, megabytes)
+        )
+    return Report(archive.table(samples), archive.verdicts(samples), samples)
+
+
 BENCHMARKS = {
     "commit": run_commit,
     "bulk": run_bulk,
     "restart": run_restart,
     "serve": run_serve,
     "failover": run_failover,
+    "archive": run_archive,
 }
 
 
@@ -132,7 +143,7 @@ BENCHMARKS = {
     "--megabytes",
     type=click.IntRange(1),
     help=f"WAL to write.  [default: bulk {BULK_MEGABYTES}, restart {RESTART_MEGABYTES}, "
-    f"serve {SERVE_MEGABYTES}]",
+    f"serve {SERVE_MEGABYTES}, archive {ARCHIVE_MEGABYTES}]",
 )
 @click.option(
     "--against",

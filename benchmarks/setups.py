@@ -105,15 +105,24 @@ class SafekeeperQuorum(Setup):
 
     standby_names = "walproposer"
 
-    def __init__(self, name: str, checkout: Path | None = None) -> None:
+    def __init__(
+        self, name: str, checkout: Path | None = None, arguments: Sequence[str] = ()
+    ) -> None:
+        """`arguments` are added to those of the safekeepers."""
         super().__init__(name)
         self.env = checkout_env(checkout)
+        self._arguments = arguments
         self.safekeepers: list[SafekeeperProcess] = []
         self.proposer: ProposerProcess | None = None
 
     def start(self, primary: Primary, directory: Path) -> None:
         self.safekeepers = [
-            SafekeeperProcess(number, directory / f"safekeeper-{number}", env=self.env)
+            SafekeeperProcess(
+                number,
+                directory / f"safekeeper-{number}",
+                arguments=self._arguments,
+                env=self.env,
+            )
             for number in range(1, COPIES + 1)
         ]
         self.proposer = ProposerProcess(

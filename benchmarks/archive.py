@@ -1,0 +1,124 @@
+"""`archive`: what archiving costs the commits, and whether it keeps up with the WAL.
+
+The same quorum with and without a local archive: small commits in both, and then WAL as fast as the
+primary writes it, until the last byte of it is in the archive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import bulk_load, pgbench
+from benchmarks.primary import Primary
+from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios
+from benchmarks.setups import SafekeeperQuorum, attached
+from pg_fixtures.data_directory import WAL_SEG_SIZE
+from pg_fixtures.waiting import wait_until
+from pgwal.lsn import Lsn
+
+CLIENTS = 8
+ARCHIVED, PLAIN, CONTROL = "archived", "not archived", "not archived, again"
+COLUMNS = ("setup", "TPS", "TPS / not archived", "p99 ms", "load MB/s", "archived MB/s")
+TPS_RATIO_MIN = 0.9
+ARCHIVED_MB_MIN = 100
+ARCHIVE_TIMEOUT = 600.0
+ARCHIVE_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSample:
+    """`archived_mb_per_s` is from the first byte of the load to its last one in the archive."""
+
+    setup: str
+    round: int
+    tps: float
+    p99_ms: float
+    load_mb_per_s: float
+    archived_mb_per_s: float
+
+
+def measure(
+    primary: Primary, directory: Path, rounds: int, seconds: int, megabytes: int
+) -> Iterator[ArchiveSample]:
+    """Samples as they are taken."""
+    copies = directory / "copies"
+    archived = SafekeeperQuorum(ARCHIVED, arguments=[f"--archive={copies / 'archive'}"])
+    pgbench.initialize(primary.postgres, scale=20)
+    bulk_load.create_tables(primary)
+    pgbench.run(primary.postgres, CLIENTS, seconds)
+    setups = [archived, SafekeeperQuorum(PLAIN), SafekeeperQuorum(CONTROL)]
+    for number, setup in interleaved(setups, rounds):
+        bulk_load.forget(primary)
+        with attached(primary, setup, copies):
+            yield _sample(primary, setup, number, seconds, megabytes)
+
+
+def _sample(
+    primary: Primary, setup: SafekeeperQuorum, number: int, seconds: int, megabytes: int
+) -> ArchiveSample:
+    pgbench.run(primary.postgres, CLIENTS, 1)
+    result = pgbench.run(primary.postgres, CLIENTS, seconds)
+    begun = time.perf_counter()
+    load = bulk_load.load(primary, megabytes)
+    archived_mb_per_s = 0.0
+    if setup.name == ARCHIVED:
+        wait_until(
+            lambda: _archived_lsn(setup) >= load.end_lsn - load.end_lsn % WAL_SEG_SIZE,
+            ARCHIVE_TIMEOUT,
+            "all whole segments to be archived",
+            interval=ARCHIVE_POLL_SECONDS,
+        )
+        archived_mb_per_s = load.wal_bytes / (1 << 20) / (time.perf_counter() - begun)
+    return ArchiveSample(
+        setup=setup.name,
+        round=number,
+        tps=result.tps,
+        p99_ms=result.p99_ms,
+        load_mb_per_s=load.megabytes_per_second,
+        archived_mb_per_s=archived_mb_per_s,
+    )
+
+
+def _archived_lsn(setup: SafekeeperQuorum) -> int:
+    """As the one that archives says."""
+    timelines = [safekeeper.timeline() for safekeeper in setup.safekeepers]
+    return max(Lsn.parse(t["archive"]["archived_lsn"]) for t in timelines if t is not None)
+
+
+def table(samples: Sequence[ArchiveSample]) -> list[list[str]]:
+    """Medians, and the spread of the ratios to the setup without an archive of the same round."""
+    rows = [list(COLUMNS)]
+    for setup in dict.fromkeys(s.setup for s in samples):
+        own = [s for s in samples if s.setup == setup]
+        tps, p99, load, archived = (
+            Spread.of([getattr(s, name) for s in own]).median
+            for name in ("tps", "p99_ms", "load_mb_per_s", "archived_mb_per_s")
+        )
+        ratio = _ratio(samples, setup).format(2)
+        rows.append(
+            [setup, f"{tps:.0f}", ratio, f"{p99:.2f}", f"{load:.0f}",
+             f"{archived:.0f}" if archived else "-"]
+        )  # fmt: skip
+    return rows
+
+
+def verdicts(samples: Sequence[ArchiveSample]) -> list[Verdict]:
+    """What it costs, and whether it keeps up."""
+    rates = Spread.of([s.archived_mb_per_s for s in samples if s.setup == ARCHIVED])
+    control = _ratio(samples, CONTROL)
+    return [
+        Verdict(
+            f"TPS >= {TPS_RATIO_MIN} x without an archive at {CLIENTS} clients",
+            _ratio(samples, ARCHIVED), TPS_RATIO_MIN, True, control,
+        ),
+        Verdict(f"archives >= {ARCHIVED_MB_MIN} MB/s", rates, ARCHIVED_MB_MIN, True, None),
+    ]  # fmt: skip
+
+
+def _ratio(samples: Sequence[ArchiveSample], setup: str) -> Spread:
+    by_round = {s.round: s.tps for s in samples if s.setup == PLAIN}
+    own = [s for s in samples if s.setup == setup]
+    return paired_ratios([s.tps for s in own], [by_round[s.round] for s in own])

@@ -1,0 +1,210 @@
+"""An archiver and its store: what is uploaded when, and that nothing is believed of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from timeline_on_disk import leading_pusher
+from wal_builder import START_LSN, WAL_SEG_SIZE
+
+from objectstore.archive import TimelineArchive
+from objectstore.errors import ArchiveError, ObjectNotFound, ObjectStoreError
+from objectstore.keys import ArchivedWal
+from objectstore.local import LocalStore
+from objectstore.sealed import seal
+from safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
+from safekeeper.archiver import Archiver
+from safekeeper.retention import RetentionPolicy
+from safekeeper.wal_removal import horizon_of
+
+INTERVAL_SECONDS = 10.0
+
+
+class BrokenStore(LocalStore):
+    """Writes fail while `is_broken`: before they do anything, or after all is done."""
+
+    is_broken = False
+    after_all = False
+
+    def create(self, key: str, data: bytes) -> bool:
+        if self.is_broken and not self.after_all:
+            raise ObjectStoreError(f'could not write "{key}": broken', is_transient=True)
+        created = super().create(key, data)
+        if self.is_broken:
+            raise ObjectStoreError(f'could not write "{key}": no answer', is_transient=True)
+        return created
+
+
+class World:
+    """The first in line of its timeline, with its log, a store and a clock."""
+
+    def __init__(self, folder: Path, pool: ThreadPoolExecutor) -> None:
+        self.pusher = leading_pusher(folder / "timeline")
+        self.timeline = self.pusher.timeline
+        self.store = BrokenStore(str(folder / "archive"))
+        settings = ArchiveSettings(self.store.url, {}, partial_interval_seconds=INTERVAL_SECONDS)
+        self.progress = ArchiveProgress(settings, START_LSN)
+        self.timeline.archive = self.progress
+        self.seconds = 0.0
+        self._pool = pool
+        self.archiver = self.new_archiver()
+
+    def new_archiver(self) -> Archiver:
+        archiver = Archiver(self.timeline, self.store, self.progress, lambda: self.seconds)
+        archiver._turn.is_ours = True
+        return archiver
+
+    def commit(self, segments: float) -> int:
+        """So much more; returns where it ends."""
+        end_lsn = self.pusher.log.lsn + int(segments * WAL_SEG_SIZE)
+        while self.pusher.log.lsn < end_lsn:
+            self.pusher.log.append("R", 30_000)
+        self.pusher.push()
+        self.pusher.push(commit_lsn=self.pusher.log.lsn, truncate_lsn=self.pusher.log.lsn)
+        return self.pusher.log.lsn
+
+    def step(self) -> None:
+        self.archiver.step(self._pool)
+
+    def archive(self) -> TimelineArchive:
+        return TimelineArchive.open(self.store, self.timeline.control.timeline)
+
+    def reached_lsn(self) -> int:
+        """What a reader of the store finds."""
+        return self.archive().archived_lsn(self.timeline.control.tli_history, START_LSN)
+
+    def objects(self) -> list[str]:
+        archive = self.archive()
+        return [
+            info.key.removeprefix(archive.keys.wal) for info in self.store.list(archive.keys.wal)
+        ]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with ThreadPoolExecutor(4) as pool:
+        yield World(tmp_path, pool)
+
+
+def test_whole_segments_go_at_once_and_the_rest_after_a_while(world: World) -> None:
+    end_lsn = world.commit(3.5)
+    world.step()
+    assert world.progress.archived_lsn == world.reached_lsn() == end_lsn - end_lsn % WAL_SEG_SIZE
+    world.seconds += INTERVAL_SECONDS
+    world.step()
+    assert world.progress.archived_lsn == world.reached_lsn() == end_lsn
+    assert [".partial/" in key for key in world.objects()] == [False, False, False, True]
+
+
+def test_a_beginning_goes_when_more_of_it_is_there(world: World) -> None:
+    for _ in range(3):
+        end_lsn = world.commit(0.3)
+        world.step()
+        world.seconds += INTERVAL_SECONDS
+        world.step()
+        assert world.reached_lsn() == end_lsn
+        assert len(world.objects()) == 1
+    world.commit(0.5)
+    world.step()
+    world.seconds += INTERVAL_SECONDS
+    world.step()
+    assert [".partial/" in key for key in world.objects()] == [False, True]
+
+
+def test_nothing_new_costs_no_request(world: World) -> None:
+    world.commit(1.5)
+    world.step()
+    world.seconds += INTERVAL_SECONDS
+    world.step()
+    world.store.is_broken = True
+    world.store.list = None  # type: ignore[method-assign,assignment]
+    world.seconds += 100 * INTERVAL_SECONDS
+    world.step()
+
+
+def test_only_what_is_committed_is_uploaded(world: World) -> None:
+    end_lsn = world.commit(1.2)
+    world.pusher.log.append("R", 2 * WAL_SEG_SIZE)
+    world.pusher.push()
+    assert world.timeline.positions.flush_lsn > end_lsn + WAL_SEG_SIZE
+    world.seconds += INTERVAL_SECONDS
+    for _ in range(3):
+        world.step()
+        world.seconds += INTERVAL_SECONDS
+    assert world.reached_lsn() == end_lsn
+
+
+@pytest.mark.parametrize("after_all", [False, True])
+def test_a_store_that_fails_is_not_believed(world: World, after_all: bool) -> None:
+    world.commit(0.5)
+    world.step()
+    before_lsn = world.progress.archived_lsn
+    world.store.is_broken, world.store.after_all = True, after_all
+    end_lsn = world.commit(5)
+    with pytest.raises(ObjectStoreError, match="could not write"):
+        world.step()
+    assert world.progress.archived_lsn == before_lsn
+    world.timeline.retention = RetentionPolicy(0, 0)
+    assert horizon_of(world.timeline).holder == "archive"
+    assert horizon_of(world.timeline).lsn <= before_lsn
+
+    world.store.is_broken = False
+    for _ in range(3):
+        world.seconds += INTERVAL_SECONDS
+        world.step()
+    assert world.progress.archived_lsn == world.reached_lsn() == end_lsn
+
+
+def test_another_log_under_the_same_name_is_never_replaced(world: World) -> None:
+    world.commit(0.5)
+    world.step()
+    archive = world.archive()
+    segno = START_LSN // WAL_SEG_SIZE
+    wal = ArchivedWal(1, segno, (segno + 1) * WAL_SEG_SIZE)
+    archive.put_wal(wal, b"x" * WAL_SEG_SIZE)
+    world.commit(2)
+    with pytest.raises(ArchiveError, match="exists with other content"):
+        world.step()
+    assert world.progress.archived_lsn <= START_LSN
+    assert archive.read(wal) == b"x" * WAL_SEG_SIZE
+
+
+def test_an_upload_that_was_cut_short_is_done_again(world: World) -> None:
+    world.commit(0.5)
+    world.step()
+    archive = world.archive()
+    segno = START_LSN // WAL_SEG_SIZE
+    world.store.put(archive.keys.segment(1, segno), seal(b"x" * WAL_SEG_SIZE)[:-20])
+    end_lsn = world.commit(1)
+    world.step()
+    assert world.progress.archived_lsn == end_lsn - end_lsn % WAL_SEG_SIZE
+    assert archive.read_segment(1, segno) == world.timeline.store.read(START_LSN, WAL_SEG_SIZE)
+
+
+def test_a_new_archiver_learns_from_the_store_alone(world: World) -> None:
+    end_lsn = world.commit(3.5)
+    world.seconds += INTERVAL_SECONDS
+    world.step()
+    world.seconds += INTERVAL_SECONDS
+    world.step()
+    world.progress.archived_lsn = START_LSN
+    world.archiver = world.new_archiver()
+    world.step()
+    assert world.progress.archived_lsn == end_lsn
+    assert world.progress.state is ArchiverState.STARTING  # which `run` says, not a step
+
+
+def test_what_is_gone_from_the_store_is_uploaded_again(world: World) -> None:
+    end_lsn = world.commit(3)
+    world.step()
+    archive = world.archive()
+    world.store.delete(archive.keys.segment(1, START_LSN // WAL_SEG_SIZE + 1))
+    world.archiver = world.new_archiver()
+    world.step()
+    world.step()
+    assert world.reached_lsn() == end_lsn - end_lsn % WAL_SEG_SIZE
+    with pytest.raises(ObjectNotFound):
+        archive.history(2)
