@@ -7,6 +7,7 @@ from threading import Event, Thread
 from consensus.ids import TimelineId
 from objectstore.store import ObjectStore, open_store
 from safekeeper.archive_progress import ArchiveSettings
+from safekeeper.archived_wal import ArchivedWalReader
 from safekeeper.archiver import Archiver
 from safekeeper.timeline import Timeline
 from safekeeper.timelines import Timelines
@@ -38,6 +39,7 @@ class Archiving:
 
     def _start(self, timeline: Timeline) -> tuple[Event, Thread]:
         assert timeline.archive is not None
+        timeline.read_archived = ArchivedWalReader(timeline, self._store).read
         stopping = Event()
         archiver = Archiver(timeline, self._store, timeline.archive)
         thread = Thread(target=archiver.run, args=(stopping,), name="archiver", daemon=True)

@@ -1,11 +1,12 @@
 """How much WAL a safekeeper keeps, and for whom. Pure.
 
-    oldest WAL ... | slots | members | archive | wal_keep | tail | commit_lsn
+    oldest WAL ... | slots | members or archive | wal_keep | tail | commit_lsn
                    ^ the least of these horizons; WAL below its segment may go
 
 slots       restart_lsn of the slot that needs most, but no more than the limit for slots
 members     truncate_lsn: what a member that was away will ask another one for
-archive     archived_lsn: what is not in the object store yet, when there is one
+archive     archived_lsn: what is not in the object store yet; when there is one, a member that was
+            away gets from there what has left the disks
 wal_keep    a configured amount, for replicas without a slot
 tail        what the next proposer compares with the primary before it leads
 
@@ -83,11 +84,12 @@ def wal_horizon(
         return Horizon(log.local_start_lsn, "slots that cannot be read")
     horizons = [
         Horizon(log.commit_lsn - policy.wal_keep_bytes, "wal_keep"),
-        Horizon(log.truncate_lsn, "members"),
         Horizon(log.commit_lsn - TAIL_SEGMENTS * log.wal_seg_size, "tail"),
     ]
     if log.archived_lsn is not None:
         horizons.append(Horizon(log.archived_lsn, "archive"))
+    else:
+        horizons.append(Horizon(log.truncate_lsn, "members"))
     if slot is not None:
         name, restart_lsn = slot
         horizons.append(Horizon(max(restart_lsn, slot_limit_lsn(policy, log)), f"slot {name}"))

@@ -125,7 +125,8 @@ class DonorSender(WalSender):
 
     def check_start(self) -> None:
         """Before the stream begins. Raises SafekeeperError."""
-        self.check_not_removed()
+        if self.timeline.read_archived is None:
+            self.check_not_removed()
         check_not_ahead(self.sent_lsn, self.limit_lsn())
 
     def limit_lsn(self) -> int:
@@ -136,6 +137,15 @@ class DonorSender(WalSender):
                 f"log is read for {self._node_id}, but {promised} was promised", sqlstate="55000"
             )
         return self.timeline.positions.flush_lsn
+
+    def _read(self, length: int) -> bytes:
+        """What has left the disk comes from the archive, when there is one."""
+        read_archived = self.timeline.read_archived
+        if read_archived is None or self.sent_lsn >= self.timeline.control.local_start_lsn:
+            return super()._read(length)
+        wal = read_archived(self.sent_lsn, length)
+        self.limit_lsn()
+        return wal
 
     def take_answers(self, stream: CopyStream) -> None:
         """Read, so that a closed connection is noticed; they say nothing."""

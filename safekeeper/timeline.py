@@ -127,6 +127,8 @@ class Timeline:
         self.retention = retention
         #: How far the archive is; None without one.
         self.archive = ArchiveProgress(archive, control.state.local_start_lsn) if archive else None
+        #: Reads WAL that has left the disk, from (lsn, length); None without an archive.
+        self.read_archived: Callable[[int, int], bytes] | None = None
         self.slots = Slots(directory)
         self.replicas = Replicas(self._set_feedback)
         self._load()

@@ -23,7 +23,7 @@ from pgwal.segment import format_segment_name
 
 TIMEOUT = 60.0
 MB = 1 << 20
-PARTIAL_INTERVAL_SECONDS = 2.0
+PARTIAL_INTERVAL_SECONDS = 4.0
 TAKEOVER_SECONDS_MAX = 10.0
 FILL = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', {} << 20))"
 
@@ -64,7 +64,7 @@ class ArchivedCluster:
         """The one that uploads."""
 
         def find() -> SafekeeperProcess | None:
-            found = [s for s in self.cluster.safekeepers if archive_of(s)["state"] == "archiving"]
+            found = [s for s in self.cluster.safekeepers if is_archiving(s)]
             return found[0] if len(found) == 1 else None
 
         return wait_until(find, TIMEOUT, "exactly one to archive")
@@ -79,6 +79,10 @@ def timeline_of(safekeeper: SafekeeperProcess) -> dict[str, Any]:
 def archive_of(safekeeper: SafekeeperProcess) -> dict[str, Any]:
     status: dict[str, Any] = timeline_of(safekeeper)["archive"]
     return status
+
+
+def is_archiving(safekeeper: SafekeeperProcess) -> bool:
+    return archive_of(safekeeper)["state"] == "archiving"
 
 
 @pytest.fixture
@@ -145,9 +149,13 @@ def test_another_one_takes_over(archived: Callable[..., ArchivedCluster]) -> Non
     assert seconds < TAKEOVER_SECONDS_MAX
     archiver.start()
     archiver.wait_ready()
-    primary.execute(FILL.format(2))
+
+    def is_alone_again() -> bool:
+        primary.execute(FILL.format(2))  # the other one steps back when it meets it at work
+        return [s for s in world.cluster.safekeepers if is_archiving(s)] == [archiver]
+
+    wait_until(is_alone_again, TIMEOUT, "the first in line to archive alone", interval=0.5)
     world.wait_archived(primary.flush_lsn())
-    assert world.archiver() is archiver
     for safekeeper in world.cluster.safekeepers:
         assert "Traceback" not in safekeeper.log_text()
 
@@ -183,6 +191,40 @@ def test_the_archive_follows_a_failover(
         assert archive.read(of_switch) == segment.read_bytes()
         leftovers = [wal for wal in archive.wal(1) if wal.segno >= of_switch.segno]
         assert leftovers == []
+
+
+def test_a_member_that_was_away_gets_from_the_archive_what_the_others_have_removed(
+    archived: Callable[..., ArchivedCluster], ledger_of: Callable[[QuorumCluster], Ledger]
+) -> None:
+    world = archived("--wal-keep-size=1MB")
+    cluster, primary = world.cluster, world.cluster.postgres
+    ledger = ledger_of(cluster)
+    first, second, third = cluster.safekeepers
+    third.kill()
+    away_lsn = Lsn.parse(timeline_of(first)["commit_lsn"])
+    primary.execute(FILL.format(12))
+    for safekeeper in (first, second):
+        wait_until(
+            lambda keeper=safekeeper: (
+                Lsn.parse(timeline_of(keeper)["local_start_lsn"]) > away_lsn + 4 * MB
+            ),
+            TIMEOUT,
+            "WAL that the third one lacks to go",
+        )
+    third.start()
+    third.wait_ready()
+    ledger.pause()
+    ledger.wait_idle(TIMEOUT)
+    assert ledger.verify().ok
+    end_lsn = primary.flush_lsn()
+    cluster.wait_flushed(end_lsn, TIMEOUT)
+    world.wait_archived(end_lsn)
+    archive = world.archive()
+    for path in sorted(third.data_dir.glob("timelines/*/wal/0*"))[:-2]:
+        segno = int(path.name[16:], 16)
+        assert path.read_bytes() == archive.read_segment(1, segno)
+    third.restart()  # decodes its log
+    wait_until(lambda: timeline_of(third)["state"] == "active", TIMEOUT, "its log to be good")
 
 
 def test_a_store_that_is_down_costs_no_commit(archived: Callable[..., ArchivedCluster]) -> None:
