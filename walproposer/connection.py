@@ -35,6 +35,7 @@ def open_connection(conninfo: str, what: str, **overrides: Any) -> psycopg.Conne
     settings: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "tcp_user_timeout": TCP_USER_TIMEOUT_MS,
+        "client_encoding": "UTF8",  # of a SQL_ASCII database psycopg would return bytes
         **conninfo_to_dict(conninfo),
         **overrides,
     }

@@ -241,13 +241,16 @@ def _wal_sender_timeout(primary: PrimarySettings, _: PrimaryAddress) -> Iterator
 # ---- whether commits will be safe
 
 
+_COUNTED_NAMES = re.compile(r"(?:(?:ANY|FIRST)\s+)?[0-9]+\s*\((.*)\)", re.IGNORECASE | re.DOTALL)
+
+
 def standby_names(value: str) -> list[str]:
     """The names in synchronous_standby_names, of `a, b`, `2 (a, b)`, `ANY 1 (a, b)`, `FIRST ...`.
 
     Source: Postgres `replication/syncrep_gram.y`.
     """
-    names = re.sub(r"^\s*(?:ANY|FIRST)?\s*\d+\s*\((.*)\)\s*$", r"\1", value, flags=re.I | re.S)
-    found = re.findall(r'"((?:[^"]|"")*)"|([^\s,"]+)', names)
+    counted = _COUNTED_NAMES.fullmatch(value.strip())
+    found = re.findall(r'"((?:[^"]|"")*)"|([^\s,"]+)', counted[1] if counted else value)
     return [quoted.replace('""', '"') or plain for quoted, plain in found]
 
 

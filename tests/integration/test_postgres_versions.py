@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from reckoning import assert_nothing_lost
+from sk_command import sk
 
 from pg_fixtures.binaries import PostgresBinaries, all_postgres
 from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.data_directory import DataDirectory
 from pg_fixtures.ledger import Ledger
 
 TIMEOUT = 60.0
@@ -41,3 +44,22 @@ def test_commits_reach_a_quorum(
         assert_nothing_lost(cluster, ledger)
     for service in (*cluster.safekeepers, cluster.proposer):
         assert "Traceback" not in service.log_text()
+
+
+def test_a_database_without_an_encoding(pg_binaries: PostgresBinaries, tmp_path: Path) -> None:
+    """What initdb makes in the C locale, unless told otherwise: drivers get bytes from it."""
+    template = DataDirectory(tmp_path / "template", pg_binaries)
+    template.initdb("--encoding=SQL_ASCII", wal_seg_size=SEGMENTS_MB[0] << 20)
+    with QuorumCluster(
+        tmp_path / "cluster",
+        binaries=pg_binaries,
+        wal_seg_size=SEGMENTS_MB[0] << 20,
+        template=template.path,
+    ) as cluster:
+        cluster.postgres.execute("CREATE TABLE t (a int)")
+        checked = sk("check", "--primary", cluster.postgres.dsn())
+        assert "Traceback" not in checked.stderr
+        assert "b'" not in checked.stdout
+        cluster.proposer.restart()
+        cluster.proposer.wait_streaming(TIMEOUT)
+        cluster.postgres.execute("INSERT INTO t VALUES (1)")

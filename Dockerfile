@@ -1,0 +1,61 @@
+# The `sk` command as an image: safekeepers, proposers and the tools. See docs/containers.md.
+#
+#   BASE_IMAGE   an image of Python 3.11 or newer on Debian, or Debian 12 or newer itself
+#   PIP_OPTIONS  what pip needs here: an --index-url; or "--no-index --find-links /wheels", with
+#                what it would have downloaded in a folder wheels/ beside this file
+#   VERSION      what the label says
+ARG BASE_IMAGE=python:3.12-slim-bookworm
+
+FROM ${BASE_IMAGE} AS base
+RUN command -v python3 || { \
+        apt-get update \
+        && apt-get install -y --no-install-recommends python3 \
+        && rm -rf /var/lib/apt/lists/* /var/cache/apt; \
+    }
+
+FROM base AS build
+RUN python3 -c 'import ensurepip' || { \
+        apt-get update \
+        && apt-get install -y --no-install-recommends python3-venv; \
+    }
+ARG PIP_OPTIONS=""
+# The dependencies first: they change seldom, and are most of the work
+COPY pyproject.toml wheels* /wheels/
+RUN python3 -m venv /opt/sk \
+    && python3 -c 'import tomllib; print(*tomllib.load(open(0, "rb"))["project"]["dependencies"], sep="\n")' \
+        </wheels/pyproject.toml >/wheels/requirements.txt \
+    && /opt/sk/bin/pip install --no-cache-dir ${PIP_OPTIONS} -r /wheels/requirements.txt
+COPY . /src
+# pip itself stays behind: nobody needs it any more
+RUN /opt/sk/bin/pip install --no-cache-dir --no-deps ${PIP_OPTIONS} /src \
+    && /opt/sk/bin/pip uninstall --yes setuptools pip
+
+FROM base
+RUN groupadd --gid 10001 sk \
+    && useradd --uid 10001 --gid sk --no-create-home --home-dir /var/lib/sk sk \
+    && install -d -o sk -g sk -m 0700 /var/lib/sk
+COPY --from=build /opt/sk /opt/sk
+COPY container/healthz.py /opt/sk/healthz.py
+
+# A port on a container's loopback is of no use to anybody. Protection is still asked for: without
+# TLS and users a safekeeper refuses to start, unless --insecure is said.
+ENV PATH=/opt/sk/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    SK_SAFEKEEPER_RUN_DATA_DIR=/var/lib/sk \
+    SK_SAFEKEEPER_RUN_LISTEN=0.0.0.0:5454 \
+    SK_SAFEKEEPER_RUN_HTTP=0.0.0.0:7676 \
+    SK_ATTACH_HTTP=0.0.0.0:7677 \
+    SK_PROMOTE_HTTP=0.0.0.0:7677
+# By number, so that an orchestrator can see that it is not root
+USER 10001:10001
+# Never the container's own file system: the WAL must outlive the container
+VOLUME /var/lib/sk
+EXPOSE 5454 7676 7677
+HEALTHCHECK --interval=5s --timeout=5s --start-period=30s --retries=3 \
+    CMD ["python3", "-I", "/opt/sk/healthz.py"]
+ENTRYPOINT ["sk"]
+CMD ["--help"]
+ARG VERSION=unreleased
+LABEL org.opencontainers.image.title="quorum-wal" \
+      org.opencontainers.image.description="Quorum-durable WAL for an unmodified Postgres" \
+      org.opencontainers.image.version="${VERSION}"

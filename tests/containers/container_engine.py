@@ -1,0 +1,133 @@
+"""The container engine that the tests use: one that runs already, or one of their own.
+
+One that answers at DOCKER_HOST, or else at the default socket, is used as it is. Otherwise root
+starts one, with everything below a folder of its own, and takes it down with all that it made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import docker
+from docker.errors import APIError, DockerException
+from firewall import FirewallBefore
+from testcontainers.core.labels import LABEL_SESSION_ID, SESSION_ID
+
+from pg_fixtures.errors import Unavailable
+from pg_fixtures.processes import ServiceProcess, run_program
+from pg_fixtures.waiting import wait_until
+
+HOST_VARIABLE = "DOCKER_HOST"
+UNIX = "unix://"
+DEFAULT_HOST = f"{UNIX}/var/run/docker.sock"
+PROGRAMS = ("dockerd", "containerd", "runc", "iptables")
+HINT = "start an engine or name one in DOCKER_HOST; or as root: apt install docker.io iptables"
+
+START_TIMEOUT = 30.0  # seconds
+STOP_TIMEOUT = 60.0
+
+# On what testcontainers does not label itself.
+LABELS = {LABEL_SESSION_ID: SESSION_ID}
+
+
+def answering_host() -> str | None:
+    """The address of an engine that runs already. Raises Unavailable if the one named does not."""
+    named = os.environ.get(HOST_VARIABLE)
+    host = named or DEFAULT_HOST
+    if answers(host):
+        return host
+    if named:
+        raise Unavailable(f"no container engine answers at {named}", hint=HINT)
+    return None
+
+
+def answers(host: str) -> bool:
+    if host.startswith(UNIX):
+        with socket.socket(socket.AF_UNIX) as probe:  # the library leaves a failed one open
+            if probe.connect_ex(host.removeprefix(UNIX)) != 0:
+                return False
+    try:
+        client = docker.DockerClient(base_url=host, timeout=5)
+    except DockerException:
+        return False
+    client.close()
+    return True
+
+
+@contextmanager
+def own_engine(root: Path) -> Iterator[str]:
+    """Run an engine below `root`; yield its address. Raises Unavailable, FixtureError."""
+    if os.geteuid() != 0:
+        raise Unavailable("no container engine answers, and only root can start one", hint=HINT)
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    missing = [program for program in PROGRAMS if shutil.which(program, path=path) is None]
+    if missing:
+        raise Unavailable(f"no container engine answers, and there is no {missing[0]}", hint=HINT)
+    host = f"{UNIX}{root}/docker.sock"
+    before = FirewallBefore()
+    engine = ServiceProcess(
+        [
+            *("dockerd", "--host", host),
+            *("--data-root", root / "data"),
+            *("--exec-root", root / "exec"),
+            *("--pidfile", root / "dockerd.pid"),
+            "--bridge=none",  # every test has a network of its own
+            "--shutdown-timeout=5",
+            "--log-level=warn",
+        ],
+        name="dockerd",
+        log_path=root / "dockerd.log",
+        env={"PATH": path},
+        death_signal=signal.SIGTERM,  # so that its containers end with it
+    )
+    engine.start()
+    try:
+        engine.wait_until(lambda: answers(host), START_TIMEOUT, "it to answer")
+        yield host
+    finally:
+        try:
+            engine.terminate(STOP_TIMEOUT)
+        finally:
+            engine.kill()
+            unmount_below(root)
+            before.restore()
+
+
+def unmount_below(root: Path) -> None:
+    """An engine leaves the mount of a network namespace, by which its folder cannot be removed."""
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for mount in reversed(mounts):
+        if Path(mount).is_relative_to(root):
+            run_program(["umount", "--lazy", mount])
+
+
+def remove_leftovers(client: docker.DockerClient, *, of_all_sessions: bool) -> None:
+    """Remove the containers, networks and volumes of this session, or of all that ever were.
+
+    Images stay, for the next.
+    """
+    label = LABEL_SESSION_ID if of_all_sessions else f"{LABEL_SESSION_ID}={SESSION_ID}"
+    mine = {"label": label}
+    for container in client.containers.list(all=True, filters=mine):
+        container.remove(force=True, v=True)
+    for network in client.networks.list(filters=mine):
+        network.remove()
+    for volume in client.volumes.list(filters=mine):
+        # A removed container's hold on its volume may end a moment later.
+        wait_until(lambda volume=volume: removed(volume), STOP_TIMEOUT, f"{volume.name} to be free")
+
+
+def removed(volume: docker.models.volumes.Volume) -> bool:
+    try:
+        volume.remove()
+    except APIError as error:
+        if error.status_code != 409:
+            raise
+        return False
+    return True

@@ -1,0 +1,15 @@
+# Make the data folder at the first start, then become the server.
+set -euo pipefail
+
+if [ ! -s "$PGDATA/PG_VERSION" ]; then
+    # shellcheck disable=SC2086  # several arguments
+    initdb --username="${POSTGRES_USER:=postgres}" --pwfile=<(echo "$POSTGRES_PASSWORD") \
+        --auth-local=trust --auth-host=scram-sha-256 --no-sync ${POSTGRES_INITDB_ARGS:-}
+    echo "listen_addresses = '*'" >>"$PGDATA/postgresql.conf"
+    echo "host all all all scram-sha-256" >>"$PGDATA/pg_hba.conf"
+    for script in /docker-entrypoint-initdb.d/*.sh; do
+        # shellcheck source=/dev/null
+        [ ! -e "$script" ] || . "$script"
+    done
+fi
+exec "$@"

@@ -1,0 +1,97 @@
+"""Containers that are paused, killed and cut off, one after the other and two at a time."""
+
+from __future__ import annotations
+
+import pytest
+from container_cluster import ContainerCluster
+from container_service import ServiceContainer
+from pending_commit import PendingCommit
+from reckoning import TIMEOUT, assert_nothing_lost
+
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.waiting import wait_until
+
+FAULTS = {
+    "paused": (ServiceContainer.pause, ServiceContainer.resume),
+    "killed": (ServiceContainer.kill, ServiceContainer.start),
+    "cut-off": (ServiceContainer.disconnect, ServiceContainer.connect),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("index", range(3))
+def test_one_safekeeper_is_missed_by_nobody_and_catches_up(
+    cluster: ContainerCluster, ledger: Ledger, fault: str, index: int
+) -> None:
+    strike, undo = FAULTS[fault]
+    safekeeper = cluster.safekeepers[index]
+    term = cluster.proposer.status()["node_id"]["term"]
+    strike(safekeeper)
+    ledger.wait_for_progress(50, TIMEOUT)
+    undo(safekeeper)
+    assert_nothing_lost(cluster, ledger)
+    assert ledger.errors == 0
+    assert cluster.proposer.status()["node_id"]["term"] == term
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_two_safekeepers_hold_commits_until_one_is_back(
+    cluster: ContainerCluster, ledger: Ledger, fault: str
+) -> None:
+    strike, undo = FAULTS[fault]
+    first, second, _ = cluster.safekeepers
+    strike(first)
+    strike(second)
+    commit = PendingCommit(cluster.postgres)
+    commit.wait_blocked(TIMEOUT)
+    assert commit.is_blocked
+    undo(second)
+    commit.wait_returned(TIMEOUT)
+    ledger.wait_for_progress(50, TIMEOUT)
+    undo(first)
+    assert_nothing_lost(cluster, ledger)
+
+
+def test_a_short_cut_breaks_no_connection(cluster: ContainerCluster, ledger: Ledger) -> None:
+    """Its packets vanish and are sent again; nobody was told that the other side is gone."""
+    log_before = cluster.proposer.log_text()
+    for safekeeper in cluster.safekeepers:
+        safekeeper.disconnect()
+        ledger.wait_for_progress(10, TIMEOUT)
+        safekeeper.connect()
+        cluster.wait_flushed(cluster.postgres.flush_lsn(), TIMEOUT, [safekeeper])
+    assert_nothing_lost(cluster, ledger)
+    assert cluster.proposer.log_text() == log_before
+
+
+def test_a_killed_proposer_is_started_again(cluster: ContainerCluster, ledger: Ledger) -> None:
+    term = cluster.proposer.status()["node_id"]["term"]
+    cluster.proposer.kill()
+    commit = PendingCommit(cluster.postgres)
+    commit.wait_blocked(TIMEOUT)
+    cluster.proposer.start()
+    commit.wait_returned(TIMEOUT)
+    assert cluster.proposer.status()["node_id"]["term"] > term
+    assert_nothing_lost(cluster, ledger)
+
+
+def test_everything_killed_at_once_is_started_again(
+    cluster: ContainerCluster, ledger: Ledger
+) -> None:
+    cluster.kill_all()
+    cluster.start()
+    assert_nothing_lost(cluster, ledger)
+
+
+def test_the_health_check_follows_the_quorum(cluster: ContainerCluster) -> None:
+    first, second, third = cluster.safekeepers
+    assert cluster.proposer.check_health() == (0, "ok")
+    assert third.check_health() == (0, "ok")
+    first.kill()
+    second.kill()
+    wait_until(
+        lambda: cluster.proposer.check_health() == (1, "the quorum is lost, commits wait"),
+        TIMEOUT,
+        "the health check to fail",
+    )
+    assert third.check_health() == (0, "ok")
