@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -q
+MINUTES ?= 10
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: demo test mutants check bench clean
+.PHONY: demo test mutants fuzz soak check bench clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -20,6 +21,12 @@ test: check  ## every ring of tests
 
 mutants: $(VENV)/installed  ## planted bugs: the simulator must catch every one
 	$(BIN)/python -m tests.simulation --mutants
+
+fuzz: $(VENV)/installed  ## every parser of outside bytes, for MINUTES
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+soak: $(VENV)/installed  ## a real cluster under random faults and failovers, for MINUTES
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 check: $(VENV)/installed  ## style, types, import rules, sizes
 	$(BIN)/ruff format --check --quiet .

@@ -11,7 +11,6 @@ A key that is no option of its command is an error that names it: a typo must no
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,11 @@ def load_config(
 
 def read_config(path: Path, command: click.Command, context: click.Context) -> dict[str, Any]:
     """The file as click's default_map. Raises click.UsageError."""
+    import tomllib  # most commands are called without a file
+
     try:
         table = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # a number too long, tables too deep
         reason = error.strerror if isinstance(error, OSError) else error
         raise click.UsageError(f'could not read config file "{path}": {reason}') from error
     try:
@@ -91,4 +92,7 @@ def _option_value(value: Any, option: click.Option, name: str) -> Any:
         return ",".join(value)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _Misplaced(f'"{name}" must be a string or a number')
-    return str(value)
+    try:
+        return str(value)
+    except ValueError as error:  # a hexadecimal one may have any length
+        raise _Misplaced(f'"{name}" is too long a number') from error

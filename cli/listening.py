@@ -16,6 +16,7 @@ import click
 from cli.output import CommandError, ExitCode
 from pgwire.tls import TlsFiles
 from telemetry.loopback import is_loopback
+from walproposer.connection import port_number
 
 PATH = click.Path(path_type=Path)
 
@@ -31,9 +32,10 @@ class HostPort(click.ParamType[tuple[str, int]]):
         if isinstance(value, tuple):
             return value
         host, _, port = str(value).rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
+        number = port_number(port)
+        if not host or number is None:
             self.fail(f'"{value}" is not HOST:PORT', param, ctx)
-        return host.removeprefix("[").removesuffix("]"), int(port)
+        return host.removeprefix("[").removesuffix("]"), number
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,14 @@ command is called, so that a safekeeper does not carry what `sk demo` needs.
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cli.config_file import load_config
+from cli.lazy_group import LazyGroup, configure_command_logs
 from cli.output import LIBRARY_ERRORS, command_error
-from telemetry.logs import LogFormat, configure_logs
 
 #: name: the module and the command in it, in the order of the help.
 COMMANDS = {
@@ -29,23 +28,18 @@ COMMANDS = {
     "elect": "cli.elect:elect",
     "promote": "cli.promote:promote",
     "rejoin": "cli.rejoin:rejoin",
+    "archive": "cli.archive:archive",
+    "backup": "cli.backup:backup",
+    "restore": "cli.restore:restore",
     "dev": "cli.dev:dev",
     "demo": "cli.demo:demo",
 }
 
 
-class SkGroup(click.Group):
-    """Imports the commands when they are needed, and ends them with one sentence on an error."""
+class SkGroup(LazyGroup):
+    """Ends the commands with one sentence on an error."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
-        command: click.Command = getattr(import_module(module), name)
-        return command
+    modules = COMMANDS
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -66,8 +60,8 @@ class SkGroup(click.Group):
 )
 @click.option(
     "--log-format",
-    type=click.Choice([f.value for f in LogFormat]),
-    default=LogFormat.TEXT.value,
+    type=click.Choice(["text", "json"]),
+    default="text",
     show_default=True,
     help="Logs on stderr, for people or for machines.",
 )
@@ -78,9 +72,11 @@ class SkGroup(click.Group):
     show_default=True,
     help="The least important events to log.",
 )
-def cli(log_format: str, log_level: str) -> None:
+@click.pass_context
+def cli(context: click.Context, log_format: str, log_level: str) -> None:
     """Quorum-durable WAL for an unmodified Postgres."""
-    configure_logs(LogFormat(log_format), log_level)
+    if context.invoked_subcommand != "archive":  # it does so itself, when it has something to log
+        configure_command_logs(context)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from cli.output import CommandError
 from consensus.errors import MessageError
-from consensus.ids import TimelineId, parse_id
+from consensus.ids import TimelineId
 from telemetry.http_token import read_http_token
 from walproposer.errors import WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
@@ -33,7 +33,7 @@ class Dsn(click.ParamType[str]):
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
         try:
             conninfo_to_dict(str(value))
-        except psycopg.Error:
+        except (psycopg.Error, UnicodeError):  # a part of a URI need not be text
             self.fail(
                 'not a libpq connection string; expected "host=... dbname=..." with values that '
                 "contain spaces in single quotes, or postgresql://user@host:port/dbname",
@@ -68,10 +68,8 @@ class TimelineName(click.ParamType[TimelineId]):
     def convert(self, value: Any, param: Any, ctx: Any) -> TimelineId:
         if isinstance(value, TimelineId):
             return value
-        tenant, slash, timeline = value.rpartition("/")
         try:
-            tenant_id = parse_id(tenant, "tenant id") if slash else bytes(16)
-            return TimelineId(tenant_id, parse_id(timeline, "timeline id"))
+            return TimelineId.parse(value)
         except MessageError as error:
             self.fail(str(error), param, ctx)
 
@@ -131,6 +129,17 @@ def timeout_option(text: str) -> Callable[[F], F]:
 
 def safekeepers_option(function: F) -> F:
     """--safekeepers A,B,C, and how to connect to them."""
+    return _safekeepers_option(function, "The members' addresses: HOST:PORT,HOST:PORT,...", True)
+
+
+def live_safekeepers_option(function: F) -> F:
+    """The same, where they may all be gone; () then."""
+    text = "Those that live, of the members, for what is not archived: HOST:PORT,HOST:PORT,..."
+    return _safekeepers_option(function, text, False)
+
+
+def _safekeepers_option(function: F, text: str, required: bool) -> F:
+    extra: dict[str, Any] = {} if required else {"default": ()}
     conninfo = click.option(
         "--safekeeper-conninfo",
         type=Dsn(),
@@ -140,8 +149,9 @@ def safekeepers_option(function: F) -> F:
     safekeepers = click.option(
         "--safekeepers",
         type=Safekeepers(),
-        required=True,
-        help="The members' addresses: HOST:PORT,HOST:PORT,...",
+        required=required,
+        **extra,
+        help=text,
     )
     return safekeepers(conninfo(function))
 

@@ -51,6 +51,13 @@ class TimelineId:
     def __str__(self) -> str:
         return f"{self.tenant_id.hex()}/{self.timeline_id.hex()}"
 
+    @classmethod
+    def parse(cls, text: str) -> TimelineId:
+        """`TENANT/TIMELINE`; a lone TIMELINE is of the tenant of zeros. Raises MessageError."""
+        tenant, slash, timeline = text.rpartition("/")
+        tenant_id = parse_id(tenant, "tenant id") if slash else bytes(ID_BYTES)
+        return cls(tenant_id, parse_id(timeline, "timeline id"))
+
 
 def parse_id(text: str, what: str) -> bytes:
     """16 bytes from 32 hex digits; dashes as in a UUID are allowed. Raises MessageError."""

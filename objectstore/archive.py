@@ -175,13 +175,18 @@ class TimelineArchive:
         return self.read(ArchivedWal(tli, segno, (segno + 1) * self.facts.wal_seg_size))
 
     def read_beginning(self, tli: int, segno: int) -> bytes:
-        """The longest beginning of a segment. Raises ObjectNotFound."""
+        """The longest beginning of a segment. Raises ObjectNotFound: there is none, or the whole
+        has come in its place."""
         folder = self.keys.partials(tli, segno)
-        found = [self.keys.parse_wal(info.key) for info in self.store.list(folder)]
-        longest = max((wal for wal in found if wal is not None), default=None, key=_end_lsn)
-        if longest is None:
-            raise ObjectNotFound(f'object "{folder}..." does not exist in {self.store.url}')
-        return self.read(longest)
+        while True:
+            found = [self.keys.parse_wal(info.key) for info in self.store.list(folder)]
+            longest = max((wal for wal in found if wal is not None), default=None, key=_end_lsn)
+            if longest is None:
+                raise ObjectNotFound(f'object "{folder}..." does not exist in {self.store.url}')
+            try:
+                return self.read(longest)
+            except ObjectNotFound:
+                continue  # a longer one has come in its place
 
     # ---- how far it goes
 

@@ -7,6 +7,7 @@ when the name exists. A temporary file that a crash left behind has a name that 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -32,6 +33,8 @@ class LocalStore:
             )
         self.root = Path(root)
         self.url = str(self.root)
+        #: Not the process id: those of containers that share a folder are all the same.
+        self._token = secrets.token_hex(8)
         self._numbers = count(1)
 
     def put(self, key: str, data: bytes) -> None:
@@ -67,9 +70,10 @@ class LocalStore:
         with _errors(prefix):
             try:
                 entries = list(os.scandir(self.root / prefix))
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return []
-            return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+            names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+            return [name for name in names if any(self.list(f"{prefix}{name}/"))]
 
     def delete(self, key: str) -> None:
         path = self._path(key)
@@ -77,6 +81,8 @@ class LocalStore:
             if path.exists():
                 durable.remove_file(path)
                 durable.sync_directory(path.parent)
+            if path.parent != self.root and durable.remove_empty_directory(path.parent):
+                durable.sync_directory(path.parent.parent)
 
     def _path(self, key: str) -> Path:
         assert not {"", ".", ".."} & set(key.split("/")), key
@@ -84,10 +90,8 @@ class LocalStore:
 
     def _write(self, path: Path, data: bytes) -> Path:
         """A synced temporary file beside `path`."""
-        if not path.parent.is_dir():
-            durable.make_directory(path.parent)
-        temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{next(self._numbers)}")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        temporary = path.with_name(f"{TEMPORARY}{self._token}-{next(self._numbers)}")
+        fd = _open_new(temporary)
         try:
             durable.write_all(fd, data, 0, temporary)
             durable.sync_data(fd, temporary)
@@ -104,7 +108,7 @@ class LocalStore:
             entries = sorted(
                 os.scandir(folder), key=lambda e: e.name + "/" * e.is_dir(follow_symlinks=False)
             )
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         for entry in entries:
             key = prefix + entry.name
@@ -118,6 +122,18 @@ class LocalStore:
                     continue  # deleted since
                 modified_at = datetime.fromtimestamp(stat.st_mtime, UTC)
                 yield ObjectInfo(key, stat.st_size, modified_at)
+
+
+def _open_new(path: Path) -> int:
+    """In its folder, which is made; and made again if the deletion of its last object, at the same
+    time, has removed it."""
+    while True:
+        if not path.parent.is_dir():
+            durable.make_directory(path.parent)
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileNotFoundError:
+            continue
 
 
 @contextmanager

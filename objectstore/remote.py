@@ -21,7 +21,11 @@ REQUEST_TIMEOUT_SECONDS = 30
 #: Its own tries, for what breaks in the middle of a request.
 RETRY_SECONDS = 5
 HTTP_OPTION = "allow_http"
-DELETE_IS_DONE = (FileNotFoundError, exceptions.NotFoundError)
+NOT_FOUND = (FileNotFoundError, exceptions.NotFoundError)
+#: In what S3, GCS and Azure say when it is not the object that is missing.
+BUCKET_IS_MISSING = ("NoSuchBucket", "ContainerNotFound", "specified bucket does not exist")
+NOT_ALLOWED = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+NOT_ALLOWED_STATUS = ("status code: 401", "status code: 403")
 
 
 class RemoteStore:
@@ -57,7 +61,13 @@ class RemoteStore:
     def get_tail(self, key: str, length: int) -> bytes:
         with self._errors(key, "read"):
             range_option = cast(Any, {"suffix": length})
-            return bytes(obstore.get(self._store, key, options={"range": range_option}).bytes())
+            try:
+                found = obstore.get(self._store, key, options={"range": range_option})
+            except exceptions.BaseError:
+                if obstore.head(self._store, key)["size"] == 0:
+                    return b""  # of nothing there is no range (416)
+                raise
+            return bytes(found.bytes())
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         assert not prefix or prefix.endswith("/")
@@ -75,22 +85,30 @@ class RemoteStore:
         with self._errors(key, "delete"):
             try:
                 obstore.delete(self._store, key)
-            except DELETE_IS_DONE:
-                return
+            except NOT_FOUND as error:
+                if _says(error, BUCKET_IS_MISSING):
+                    raise
 
     @contextmanager
     def _errors(self, key: str, doing: str) -> Iterator[None]:
         try:
             yield
-        except DELETE_IS_DONE as error:
-            raise ObjectNotFound(f'object "{key}" does not exist in {self.url}') from error
-        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise ObjectStoreError(
-                f'{self.url} does not let us {doing} "{key}": {_first_line(error)}',
-                hint="Check the credentials (AWS_ACCESS_KEY_ID, ...) and what they may do.",
-                is_transient=True,  # an operator can mend it while we run
-            ) from error
         except (exceptions.BaseError, OSError) as error:
+            # All of them may pass: an operator can mend what he got wrong while we run.
+            if _says(error, BUCKET_IS_MISSING):
+                raise ObjectStoreError(
+                    f"{self.url} does not exist",
+                    hint="Create the bucket, or correct the URL.",
+                    is_transient=True,
+                ) from error
+            if isinstance(error, NOT_FOUND):
+                raise ObjectNotFound(f'object "{key}" does not exist in {self.url}') from error
+            if isinstance(error, NOT_ALLOWED) or _says(error, NOT_ALLOWED_STATUS):
+                raise ObjectStoreError(
+                    f'{self.url} does not let us {doing} "{key}": {_first_line(error)}',
+                    hint="Check the credentials (AWS_ACCESS_KEY_ID, ...) and what they may do.",
+                    is_transient=True,
+                ) from error
             raise ObjectStoreError(
                 f'could not {doing} "{key}" in {self.url}: {_first_line(error)}',
                 is_transient=True,
@@ -114,6 +132,11 @@ def _open(url: str, options: Mapping[str, str]) -> Any:
             "retry_timeout": timedelta(seconds=RETRY_SECONDS),
         },
     )
+
+
+def _says(error: Exception, words: Sequence[str]) -> bool:
+    text = str(error)
+    return any(word in text for word in words)
 
 
 def _first_line(error: Exception) -> str:

@@ -30,6 +30,7 @@ VERSION = 1
 #: More than any object holds; a seal that says more lies, whatever its checksum says.
 CONTENT_BYTES_MAX = 1 << 30
 ZSTD_LEVEL = 1
+CHUNK_BYTES = 256 << 10
 
 
 class Codec(IntEnum):
@@ -109,10 +110,16 @@ def unseal(data: bytes | memoryview, key: str) -> bytes:
 
 
 def _decompress(packed: memoryview, length: int, key: str) -> bytes:
-    """At most `length` bytes, whatever the frame says of itself."""
+    """At most `length` bytes and one more, whatever the frame says of itself; and whatever the seal
+    says, no memory but for bytes that are there."""
+    chunks: list[bytes] = []
+    missing = length + 1
     try:
         with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
-            return reader.read(length + 1) if length else reader.read(1)
+            while missing and (chunk := reader.read(min(missing, CHUNK_BYTES))):
+                chunks.append(chunk)
+                missing -= len(chunk)
+        return b"".join(chunks)
     except zstandard.ZstdError as error:
         raise _damaged(key, f"zstd: {error}") from error
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from objectstore.errors import ObjectStoreError
 
@@ -72,7 +72,7 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
 
         if options:
             raise ObjectStoreError(f"a folder has no options, found {', '.join(sorted(options))}")
-        return LocalStore(parts.path if parts.scheme else url)
+        return LocalStore(unquote(parts.path) if parts.scheme else url)
     from objectstore.remote import RemoteStore  # it costs 20 ms that a local archive need not pay
 
     return RemoteStore(url, options or {})

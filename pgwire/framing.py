@@ -139,14 +139,20 @@ class FrameBuffer:
         return None if payload is None else (kind, payload)
 
     def take_copy_data(self, bytes_max: int) -> list[memoryview]:
-        """The payloads of all complete CopyData frames at the front; stops at any other frame."""
+        """The payloads of all complete CopyData frames at the front; stops at any other frame.
+
+        An impossible one raises only when it is the first, so that the good ones before it are
+        handed out however the bytes were cut.
+        """
         memory, at, end = self._memory, self._begin, self._end
-        payloads = []
+        payloads: list[memoryview] = []
         while end - at >= 5:
             kind, length = _HEADER.unpack_from(memory, at)
             if kind != COPY_DATA:
                 break
             if not 4 <= length <= 4 + bytes_max:
+                if payloads:
+                    break
                 raise _invalid_length(kind, length, bytes_max)
             next_at = at + 1 + length
             if next_at > end:

@@ -149,6 +149,20 @@ def remove_file(path: Path) -> None:
         os.unlink(path)
 
 
+def remove_empty_directory(path: Path) -> bool:
+    """Remove a folder unless something is in it, or it is gone; the caller syncs its parent."""
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        with storage_errors(path, "remove directory"):
+            raise
+    return True
+
+
 def free_bytes(path: Path) -> int:
     """What the disk that `path` is on has left for this process."""
     with storage_errors(path, "stat"):

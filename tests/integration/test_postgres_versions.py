@@ -60,6 +60,7 @@ def test_a_database_without_an_encoding(pg_binaries: PostgresBinaries, tmp_path:
         checked = sk("check", "--primary", cluster.postgres.dsn())
         assert "Traceback" not in checked.stderr
         assert "b'" not in checked.stdout
-        cluster.proposer.restart()
+        cluster.proposer.kill()
+        cluster.proposer.start()
         cluster.proposer.wait_streaming(TIMEOUT)
         cluster.postgres.execute("INSERT INTO t VALUES (1)")

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from failover_world import TIMEOUT, FailoverWorld, Loss
+from failover_world import SEG_SIZE, TIMEOUT, FailoverWorld, Loss
 from pending_commit import PendingCommit
 from sk_command import assert_refused, sk
 from stock_clients import table_checksums
 
+from consensus.tli_history import last_switch_lsn
 from pg_fixtures.account import server_account
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.processes import run_program
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.standby import wait_replayed
+from pg_fixtures.waiting import wait_until
+from pgwal.history import TimelineHistory
+from pgwal.segment import format_segment_name
 
 ROUNDS = 2
 
@@ -79,6 +83,39 @@ def test_there_and_back_again(failover_world: Callable[..., FailoverWorld]) -> N
                 standby.crash()
                 promotion.kill()
             primary, standby = standby, primary
+
+
+def test_a_lost_tail_is_not_replayed_when_the_new_primary_has_recycled_its_segment(
+    failover_world: Callable[..., FailoverWorld],
+) -> None:
+    """pg_rewind leaves the old server's WAL in place, tail and all; nothing of the new timeline
+    lies over it when the new primary has no such segment any more."""
+    world = failover_world()
+    old, new = world.cluster.postgres, world.standby
+    lose_with_a_tail(world)
+    with world.promotion() as promotion:
+        promotion.wait_streaming(TIMEOUT)
+        wait_until(lambda: has_recycled(new, fork_segment(new)), TIMEOUT, "the segment to go")
+        done = sk(*rejoin_arguments(world, old, new))
+        assert done.returncode == 0, done.stderr
+        assert sk(*rejoin_arguments(world, old, new)).returncode == 0
+        old.start()
+        wait_replayed(old, new.flush_lsn(), TIMEOUT)
+        assert old.execute("SELECT to_regclass('never_acknowledged')") == [(None,)]
+        assert table_checksums(new) == table_checksums(old)
+
+
+def fork_segment(promoted: Postgres) -> str:
+    """The log and segment digits of the segment in which its timeline begins."""
+    history = TimelineHistory.parse(2, (promoted.pg_wal / "00000002.history").read_text())
+    return format_segment_name(2, last_switch_lsn(history) // SEG_SIZE, SEG_SIZE)[8:]
+
+
+def has_recycled(postgres: Postgres, segment: str) -> bool:
+    """After another segment and a checkpoint."""
+    postgres.execute("SELECT pg_logical_emit_message(false, 'next', 'segment'), pg_switch_wal()")
+    postgres.execute("CHECKPOINT")
+    return not any(path.name[8:] == segment for path in postgres.pg_wal.iterdir())
 
 
 def test_what_pg_rewind_cannot_do_is_said(
