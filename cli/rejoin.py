@@ -16,15 +16,18 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from cli.output import CommandError
 from cli.parameters import Dsn, safekeepers_option, slot_option, timeline_option, with_conninfo
 from consensus.ids import TimelineId
+from consensus.messages import ServerFacts
 from pg_fixtures.account import Account
 from pg_fixtures.binaries import PostgresBinaries, find_postgres
 from pg_fixtures.processes import run_program
-from storage.durable import replace_file
+from pgwal.history import TimelineHistory
+from storage import durable
 from walproposer.errors import Refusal
 from walproposer.rewind import (
     ControlData,
     base_backup_hint,
     failure_reason,
+    lost_tails,
     rewind_problem,
     standby_settings,
 )
@@ -82,28 +85,29 @@ def rejoin(
     why a new base backup is needed. Run it as the owner of the data directory.
     """
     address = PrimaryAddress(new_primary)
-    system_id, tli = _ask_new_primary(address)
+    server, history = _ask_new_primary(address)
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
-    _, found = require_timeline(addresses, system_id, timeline)
+    _, found = require_timeline(addresses, server.system_id, timeline)
     settings = safekeeper_conninfo if replica_conninfo is None else replica_conninfo
     conninfo = safekeepers_conninfo(addresses, found.timeline, settings)
     target = Target.at(old_primary)
     way_out = base_backup_hint(str(old_primary), conninfo)
     control = target.control_data()
-    problem = rewind_problem(control, system_id, way_out)
+    problem = rewind_problem(control, server.system_id, way_out)
     if problem is not None:
         raise Refusal(problem.text, hint=problem.hint)
-    if (old_primary / SIGNAL_FILE).exists() and control.recovery_tli == tli:
+    if (old_primary / SIGNAL_FILE).exists() and control.recovery_tli == history.tli:
         click.echo("it is a standby of this timeline already")
     else:
         target.rewind(new_primary, config_file, way_out)
+    target.cut_lost_tails(history, server.wal_seg_size)
     target.become_standby(conninfo, slot)
     click.echo(f"{old_primary} is a standby that follows {', '.join(map(str, addresses))}")
     click.echo("start it; its configuration is now that of the new primary", err=True)
 
 
-def _ask_new_primary(address: PrimaryAddress) -> tuple[int, int]:
-    """System id and timeline. Its checkpoint is what pg_rewind before 16 knows its timeline by."""
+def _ask_new_primary(address: PrimaryAddress) -> tuple[ServerFacts, TimelineHistory]:
+    """What it is, and its timeline's history; pg_rewind before 16 knows that by a checkpoint."""
     with closing(address.connect()) as connection:
         server = read_server_facts(connection)
         try:
@@ -111,7 +115,7 @@ def _ask_new_primary(address: PrimaryAddress) -> tuple[int, int]:
         except psycopg.Error as error:
             raise Refusal(f"the new primary refused a checkpoint: {error}") from error
     history, _ = StandbyServer(address).read_history()
-    return server.system_id, history.tli
+    return server, history
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +178,24 @@ class Target:
         required = "no rewind required" not in output
         click.echo("pg_rewind has undone what it wrote alone" if required else "nothing to undo")
 
+    def cut_lost_tails(self, history: TimelineHistory, wal_seg_size: int) -> None:
+        """Recovery must not find in pg_wal what the others do not have: it would replay it."""
+        folder = self.path / "pg_wal"
+        for name, kept_bytes in lost_tails(os.listdir(folder), history, wal_seg_size).items():
+            if not kept_bytes:
+                durable.remove_file(folder / name)
+                continue
+            with open(folder / name, "r+b") as segment:
+                durable.zero_range(segment.fileno(), kept_bytes, wal_seg_size, folder / name)
+            durable.sync_file(folder / name)
+        durable.sync_directory(folder)
+
     def become_standby(self, conninfo: str, slot: str) -> None:
         """Its old slot goes too: on a standby nobody would ever move it on."""
         auto_conf = self.path / AUTO_CONF
         text = auto_conf.read_text() if auto_conf.exists() else ""
         for name, content in ((AUTO_CONF, standby_settings(text, conninfo)), (SIGNAL_FILE, "")):
-            replace_file(self.path / name, content.encode(), like=self.path / VERSION_FILE)
+            durable.replace_file(self.path / name, content.encode(), like=self.path / VERSION_FILE)
         shutil.rmtree(self.path / "pg_replslot" / slot, ignore_errors=True)
 
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import base64
 import http.client
-import json
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
+
+import msgspec
 
 from walproposer.errors import Refusal, Unreachable
 
 REQUEST_TIMEOUT_SECONDS = 3.0
 ANSWER_BYTES_MAX = 1 << 20
 DEFAULT_NAME = "sk"
+
+T = TypeVar("T")
 
 
 class EtcdLock:
@@ -35,48 +38,40 @@ class EtcdLock:
         self.holder = ""
         scheme = "https" if parts.scheme == "etcds" else "http"
         self._base = f"{scheme}://{parts.netloc}"
-        self._key = _text(parts.path.strip("/") or DEFAULT_NAME)
+        self._key = _base64(parts.path.strip("/") or DEFAULT_NAME)
         self._lease_seconds = lease_seconds
         self._lease_id = ""
 
     def acquire(self, holder: str) -> bool:
         if not self._lease_id:
-            granted = self._ask("lease/grant", {"TTL": str(max(1, round(self._lease_seconds)))})
-            self._lease_id = str(granted["ID"])
+            seconds = str(max(1, round(self._lease_seconds)))
+            self._lease_id = self._ask("lease/grant", {"TTL": seconds}, _Granted).ID
         elif not self._keep_alive():
             self._lease_id = ""
             return False
+        is_free = {
+            "target": "CREATE",
+            "key": self._key,
+            "result": "EQUAL",
+            "create_revision": "0",
+        }
+        take = {"key": self._key, "value": _base64(holder), "lease": self._lease_id}
         answer = self._ask(
             "kv/txn",
             {
-                "compare": [
-                    {
-                        "target": "CREATE",
-                        "key": self._key,
-                        "result": "EQUAL",
-                        "create_revision": "0",
-                    }
-                ],
-                "success": [
-                    {
-                        "request_put": {
-                            "key": self._key,
-                            "value": _text(holder),
-                            "lease": self._lease_id,
-                        }
-                    }
-                ],
+                "compare": [is_free],
+                "success": [{"request_put": take}],
                 "failure": [{"request_range": {"key": self._key}}],
             },
+            _Transaction,
         )
-        if answer.get("succeeded"):
+        if answer.succeeded:
             self.holder = holder
             return True
-        (found,) = answer["responses"]
-        for pair in found["response_range"].get("kvs", ()):
-            self.holder = base64.b64decode(pair["value"]).decode(errors="replace")
+        for pair in (pair for r in answer.responses for pair in r.response_range.kvs):
+            self.holder = pair.value.decode(errors="replace")
             # The answer to our own request may have been lost.
-            return str(pair.get("lease", "")) == self._lease_id
+            return pair.lease == self._lease_id
         return False
 
     def renew(self) -> bool:
@@ -84,33 +79,69 @@ class EtcdLock:
 
     def release(self) -> None:
         lease_id, self._lease_id, self.holder = self._lease_id, "", ""
-        self._ask("lease/revoke", {"ID": lease_id})
+        self._ask("lease/revoke", {"ID": lease_id}, _Anything)
 
     def _keep_alive(self) -> bool:
         """False when etcd has forgotten the lease."""
-        answer = self._ask("lease/keepalive", {"ID": self._lease_id})
-        return int(answer.get("result", {}).get("TTL", 0)) > 0
+        return self._ask("lease/keepalive", {"ID": self._lease_id}, _KeptAlive).result.TTL > 0
 
-    def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, path: str, body: dict[str, Any], answer_type: type[T]) -> T:
         request = urllib.request.Request(
             f"{self._base}/v3/{path}",
-            json.dumps(body).encode(),
+            msgspec.json.encode(body),
             {"Content-Type": "application/json"},
         )
         try:
             with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_SECONDS) as answer:
-                found = json.loads(answer.read(ANSWER_BYTES_MAX))
+                data = answer.read(ANSWER_BYTES_MAX)
+            return msgspec.json.decode(data, type=answer_type, strict=False)
         except urllib.error.HTTPError as error:
             with error:
                 text = error.read(ANSWER_BYTES_MAX).decode(errors="replace").strip()
             raise Unreachable(f"etcd at {self._base} refused: {text}") from error
+        except msgspec.MsgspecError as error:
+            raise Unreachable(f"{self._base} does not answer as etcd does: {error}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise Unreachable(f"etcd at {self._base} does not answer: {reason}") from error
-        if not isinstance(found, dict):
-            raise Unreachable(f"etcd at {self._base} answered something else than an object")
-        return found
 
 
-def _text(text: str) -> str:
+def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
+
+
+# ---- answers; a field that is not there is false, zero or empty
+
+
+class _Anything(msgspec.Struct):
+    """Nothing of it is needed."""
+
+
+class _Granted(msgspec.Struct):
+    ID: str
+
+
+class _Lifetime(msgspec.Struct):
+    TTL: int = 0
+
+
+class _KeptAlive(msgspec.Struct):
+    result: _Lifetime
+
+
+class _Pair(msgspec.Struct):
+    value: bytes = b""
+    lease: str = ""
+
+
+class _Range(msgspec.Struct):
+    kvs: list[_Pair] = []
+
+
+class _Response(msgspec.Struct):
+    response_range: _Range = msgspec.field(default_factory=_Range)
+
+
+class _Transaction(msgspec.Struct):
+    succeeded: bool = False
+    responses: list[_Response] = []

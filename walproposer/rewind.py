@@ -8,8 +8,12 @@ wal_log_hints. Sources: Postgres `pg_rewind.c`, `pg_controldata.c`, `guc-file.l`
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pgwal.errors import SegmentNameError
+from pgwal.history import TimelineHistory
+from pgwal.segment import parse_segment_name, segment_start_lsn
 from walproposer.promotion import Problem
 
 
@@ -54,6 +58,29 @@ def rewind_problem(control: ControlData, system_id: int, base_backup: str) -> Pr
             base_backup,
         )
     return None
+
+
+def lost_tails(names: Iterable[str], history: TimelineHistory, wal_seg_size: int) -> dict[str, int]:
+    """Segments with WAL that is not of this history, and how many of their bytes are.
+
+    pg_rewind leaves those that it has read where they are, and where the new timeline's segment is
+    not beside them any more, recovery reads them to their end: it looks at the segment in which a
+    timeline begins, not at the position where one was left. Source: `xlogrecovery.c`,
+    XLogFileReadAnyTLI.
+    """
+    tails = {}
+    for name in names:
+        try:
+            segment = parse_segment_name(name, wal_seg_size)
+        except SegmentNameError:
+            continue  # a history, a folder
+        if segment.tli == history.tli or segment.partial:
+            continue
+        left_lsn = {entry.tli: entry.switch_lsn for entry in history.entries}.get(segment.tli, 0)
+        kept_bytes = max(0, left_lsn - segment_start_lsn(segment.segno, wal_seg_size))
+        if kept_bytes < wal_seg_size:
+            tails[name] = kept_bytes
+    return tails
 
 
 def base_backup_hint(data_dir: str, conninfo: str) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from pgwal.history import TimelineHistory
+from pgwal.segment import format_segment_name
 from walproposer.rewind import (
     ControlData,
     base_backup_hint,
     failure_reason,
+    lost_tails,
     rewind_problem,
     standby_settings,
 )
@@ -63,3 +66,23 @@ def test_the_reason_of_a_failure_is_one_line() -> None:
     assert failure_reason(output) == "error: could not open file"
     assert failure_reason("nothing known\n") == "nothing known"
     assert failure_reason("") == "it gave no reason"
+
+
+def test_what_a_lost_server_wrote_after_the_fork_is_its_tail() -> None:
+    mib = 1 << 20
+    history = TimelineHistory.parse(3, f"1\t0/{3 * mib:X}\tx\n2\t0/{9 * mib + 0x918:X}\tx\n")
+    names = [
+        *(format_segment_name(1, segno, mib) for segno in (2, 3)),
+        *(format_segment_name(2, segno, mib) for segno in (8, 9, 10)),
+        *(format_segment_name(3, segno, mib) for segno in (9, 10)),
+        format_segment_name(4, 9, mib),
+        format_segment_name(2, 9, mib, partial=True),
+        "00000003.history",
+        "archive_status",
+    ]
+    assert lost_tails(names, history, mib) == {
+        format_segment_name(1, 3, mib): 0,
+        format_segment_name(2, 9, mib): 0x918,
+        format_segment_name(2, 10, mib): 0,
+        format_segment_name(4, 9, mib): 0,
+    }

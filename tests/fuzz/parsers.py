@@ -1,0 +1,257 @@
+"""The table: every parser of bytes and texts from outside, and all that it may raise.
+
+`covers` names the functions that a row stands for; `tests/unit/test_fuzz.py` fails when a public
+parse or decode function is in no row. Parsers that are fed piece by piece: `streams.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+import click
+from crc32c import crc32c
+
+from cli import config_file, listening, parameters
+from cli.main import cli
+from consensus.codec import decode_proposer_message, decode_safekeeper_message
+from consensus.errors import MessageError
+from consensus.ids import NodeId, TimelineId, parse_id
+from objectstore import sealed
+from objectstore.errors import ObjectDamaged
+from objectstore.keys import ArchiveKeys
+from pgwal.block_ref import decode_body
+from pgwal.errors import LsnSyntaxError, SegmentNameError, TimelineHistoryError, WalFormatError
+from pgwal.history import TimelineHistory, parse_history_file_name
+from pgwal.lsn import Lsn
+from pgwal.page import parse_page_header
+from pgwal.record import Record
+from pgwal.segment import parse_segment_name
+from pgwire import startup
+from pgwire.auth import ScramClient, ScramServer, ScramVerifier
+from pgwire.commands import parse_command
+from pgwire.errors import CommandSyntaxError, ConnectionRefused, ProtocolError
+from pgwire.replication import parse_server_message, parse_standby_message
+from safekeeper import users
+from safekeeper.control_state import decode_control_state
+from safekeeper.data_directory import parse_folder_name
+from safekeeper.errors import ControlFileError, SafekeeperError
+from safekeeper.slots_file import decode_slots
+from telemetry.http_token import read_http_token
+from walproposer import log_view
+from walproposer.errors import Unreachable, WalProposerError
+from walproposer.preflight import standby_names
+from walproposer.rewind import ControlData, standby_settings
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.standby import sources_of
+from walproposer.status_page import PageAddress
+
+from . import seeds
+from .bounds import bounded
+from .mutation import mutate, mutate_text
+
+Exceptions = tuple[type[Exception], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """One row. Exactly one of `seeds` and `texts`; `reseal` makes a checksum right again."""
+
+    name: str
+    read: Callable[[Any], object]
+    declared: Exceptions
+    seeds: tuple[bytes, ...] = ()
+    texts: tuple[str, ...] = ()
+    covers: tuple[str, ...] = ()
+    reseal: Callable[[bytes], bytes] = bytes
+
+    def case(self, random: Random) -> bytes:
+        """As the corpus keeps it: a text is UTF-8, with surrogates as they are."""
+        if self.texts:
+            return mutate_text(random, self.texts).encode("utf-8", "surrogatepass")
+        case = mutate(random, self.seeds)
+        return self.reseal(case) if random.random() < 0.7 else case
+
+    def valid(self) -> list[bytes]:
+        return [*self.seeds, *(text.encode("utf-8", "surrogatepass") for text in self.texts)]
+
+    def try_case(self, case: bytes) -> bool:
+        """Whether it was accepted. Raises Excess, and what is not declared."""
+        given = case.decode("utf-8", "surrogatepass") if self.texts else case
+        try:
+            bounded(lambda: self.read(given), len(given))
+        except self.declared:
+            return False
+        return True
+
+
+def _crc_big_endian(data: bytes) -> bytes:
+    return data[:-4] + crc32c(data[:-4]).to_bytes(4, "big")
+
+
+def _reseal_object(data: bytes) -> bytes:
+    """The seal's own checksum; what it says of the content may still be a lie."""
+    head = data[-sealed.SEAL.size : -4]
+    return data[:-4] + crc32c(head).to_bytes(4, "little")
+
+
+def file_of(content: bytes | str) -> Any:
+    """In place of its path."""
+    return _File(content)
+
+
+class _File:
+    def __init__(self, content: bytes | str) -> None:
+        encode = "utf-8", "surrogatepass"  # a surrogate is not UTF-8: what reads it will say so
+        self._content = content if isinstance(content, bytes) else content.encode(*encode)
+
+    def read_text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return self._content.decode(encoding, errors)
+
+
+def _record(body: bytes) -> Record:
+    data = bytes(24) + body
+    return Record(Lsn(40), Lsn(40 + len(data)), len(data), Lsn(0), 7, 10, 0, data)
+
+
+def _scram_server_final(case: bytes) -> None:
+    server = ScramServer("u", seeds.VERIFIER, "server-nonce")
+    server.first(seeds.CLIENT_FIRST)
+    server.final(case)
+
+
+def _scram_client_respond(case: bytes) -> None:
+    ScramClient("pencil", "client-nonce").respond(case)
+
+
+def _scram_client_verify(case: bytes) -> None:
+    client = ScramClient("pencil", "client-nonce")
+    client.respond(seeds.SERVER_FIRST)
+    client.verify(case)
+
+
+_CONTEXT = click.Context(cli)
+# Loaded here, and not within the bounds of the first case that names one.
+_COMMANDS = [cli.get_command(_CONTEXT, name) for name in cli.list_commands(_CONTEXT)]
+
+
+def _config(case: str) -> None:
+    config_file.read_config(file_of(case), cli, _CONTEXT)
+
+
+def _convert(kind: click.ParamType[Any]) -> Callable[[str], object]:
+    return lambda text: kind.convert(text, None, None)
+
+
+def _messages() -> list[Parser]:
+    return [
+        Parser(
+            f"pgwire.messages.{type(message).__name__}",
+            type(message).decode,
+            (ProtocolError,),
+            seeds=(message.payload(),),
+            covers=("pgwire.messages.*",),
+        )
+        for message in seeds.MESSAGES
+    ]
+
+
+_KEYS = ArchiveKeys(seeds.TIMELINE, 1 << 20)
+_SEGMENT = "000000010000000A000000FE"
+_LSNS = ("16/B374D848", "0/0", "FFFFFFFF/FFFFFFFF")
+_ID = "00112233445566778899aabbccddeeff"
+_ADDRESSES = ("a:5454", "[::1]:5454", "::1", "https://0.0.0.0:7676")
+_CONNINFO = ("host=a,b port=1,2 user=x", "postgresql://u:p@[::1]:7/db", "hostaddr=10.0.0.1 port=7")
+_SCRAM_ERRORS = (ProtocolError, ConnectionRefused)
+
+PARSERS: list[Parser] = [
+    Parser("consensus.codec.decode_proposer_message", decode_proposer_message, (MessageError,),
+           seeds=seeds.FROM_PROPOSER),
+    Parser("consensus.codec.decode_safekeeper_message", decode_safekeeper_message, (MessageError,),
+           seeds=seeds.FROM_SAFEKEEPER),
+    Parser("consensus.ids.NodeId.parse", NodeId.parse, (MessageError,),
+           texts=(f"5/{_ID}", f"18446744073709551615/{_ID}")),
+    Parser("consensus.ids.TimelineId.parse", TimelineId.parse, (MessageError,),
+           texts=(f"{_ID}/{_ID}", _ID)),
+    Parser("consensus.ids.parse_id", lambda text: parse_id(text, "id"), (MessageError,),
+           texts=(_ID, "00112233-4455-6677-8899-aabbccddeeff")),
+    Parser("safekeeper.control_state.decode_control_state",
+           lambda case: decode_control_state(case, "control"), (ControlFileError,),
+           seeds=seeds.CONTROL_FILES, reseal=_crc_big_endian),
+    Parser("safekeeper.slots_file.decode_slots", lambda case: decode_slots(case, "slots"),
+           (SafekeeperError,), seeds=seeds.SLOTS_FILES, reseal=_crc_big_endian),
+    Parser("safekeeper.users.parse_users", users.parse_users, (users.UserFileError,),
+           texts=seeds.USER_FILES, covers=("safekeeper.users.*",)),
+    Parser("safekeeper.users.read_users", lambda case: users.read_users(file_of(case)),
+           (users.UserFileError,), texts=seeds.USER_FILES),
+    Parser("safekeeper.data_directory.parse_folder_name", parse_folder_name, (),
+           texts=(f"{_ID}.{_ID}",)),
+    Parser("telemetry.http_token.read_http_token", lambda case: read_http_token(file_of(case)),
+           (ValueError,), seeds=seeds.TOKENS),
+    Parser("objectstore.sealed.unseal", lambda case: sealed.unseal(case, "key"), (ObjectDamaged,),
+           seeds=seeds.OBJECTS, reseal=_reseal_object, covers=("objectstore.sealed.Seal.decode",)),
+    Parser("objectstore.keys.ArchiveKeys.parse_wal", _KEYS.parse_wal, (),
+           texts=(_KEYS.segment(1, 7), f"{_KEYS.partials(1, 7)}0000000000712340")),
+    Parser("pgwire.startup.decode_startup_packet", startup.decode_startup_packet,
+           (ProtocolError, ConnectionRefused), seeds=seeds.STARTUP_PACKETS),
+    Parser("pgwire.startup.decode_encryption_answer",
+           lambda case: [startup.decode_encryption_answer(byte) for byte in case],
+           (ProtocolError,), seeds=(b"S", b"N")),
+    Parser("pgwire.startup.parse_options", startup.parse_options, (ConnectionRefused,),
+           texts=seeds.OPTIONS),
+    Parser("pgwire.replication.parse_server_message", parse_server_message, (ProtocolError,),
+           seeds=seeds.FROM_WAL_SENDER),
+    Parser("pgwire.replication.parse_standby_message", parse_standby_message, (ProtocolError,),
+           seeds=seeds.FROM_STANDBY),
+    Parser("pgwire.commands.parse_command", parse_command, (CommandSyntaxError,),
+           texts=seeds.COMMANDS),
+    Parser("pgwire.auth.ScramVerifier.parse", ScramVerifier.parse, (ValueError,),
+           texts=(str(seeds.VERIFIER),)),
+    Parser("pgwire.auth.ScramServer.first",
+           lambda case: ScramServer("u", seeds.VERIFIER, "nonce").first(case),
+           _SCRAM_ERRORS, seeds=(seeds.CLIENT_FIRST,)),
+    Parser("pgwire.auth.ScramServer.final", _scram_server_final, _SCRAM_ERRORS,
+           seeds=(seeds.CLIENT_FINAL,)),
+    Parser("pgwire.auth.ScramClient.respond", _scram_client_respond, _SCRAM_ERRORS,
+           seeds=(seeds.SERVER_FIRST,)),
+    Parser("pgwire.auth.ScramClient.verify", _scram_client_verify, _SCRAM_ERRORS,
+           seeds=(seeds.SERVER_FINAL,)),
+    Parser("pgwal.lsn.Lsn.parse", Lsn.parse, (LsnSyntaxError,), texts=_LSNS),
+    Parser("pgwal.segment.parse_segment_name", partial(parse_segment_name, wal_seg_size=1 << 24),
+           (SegmentNameError,), texts=(_SEGMENT, f"{_SEGMENT}.partial")),
+    Parser("pgwal.history.TimelineHistory.parse", partial(TimelineHistory.parse, 3),
+           (TimelineHistoryError,), texts=(seeds.TLI_TEXT, "", f"# comment\n{seeds.TLI_TEXT}")),
+    Parser("pgwal.history.parse_history_file_name", parse_history_file_name,
+           (TimelineHistoryError,), texts=("00000002.history",)),
+    Parser("pgwal.page.parse_page_header", parse_page_header, (),
+           seeds=(b"\x13\xd1\x02\x00" + bytes(36),)),
+    Parser("pgwal.block_ref.decode_body", lambda case: decode_body(_record(case), 16),
+           (WalFormatError,), seeds=seeds.RECORD_BODIES),
+    Parser("walproposer.log_view.parse", log_view.parse, (LsnSyntaxError,), texts=_LSNS),
+    Parser("walproposer.safekeeper_client.SafekeeperAddress.parse", SafekeeperAddress.parse,
+           (WalProposerError,), texts=_ADDRESSES),
+    Parser("walproposer.status_page.PageAddress.parse",
+           lambda text: PageAddress.parse(text, "reached"), (Unreachable,), texts=_ADDRESSES),
+    Parser("walproposer.rewind.ControlData.parse", ControlData.parse, (ValueError,),
+           texts=seeds.CONTROL_DATA),
+    Parser("walproposer.rewind.standby_settings", lambda text: standby_settings(text, "host=a"), (),
+           texts=("primary_conninfo = 'host=a'\nport = 1\n",)),
+    Parser("walproposer.standby.sources_of", sources_of, (), texts=_CONNINFO),
+    Parser("walproposer.preflight.standby_names", standby_names, (),
+           texts=("walproposer", 'ANY 2 (a, "b ""c", *)', "FIRST 1 (a)", "")),
+    Parser("cli.config_file.read_config", _config, (click.UsageError,),
+           texts=seeds.CONFIG_FILES),
+    Parser("cli.parameters.ByteSize", _convert(parameters.ByteSize()), (click.UsageError,),
+           texts=("512MB", "1 GB", "0")),
+    Parser("cli.parameters.TimelineName", _convert(parameters.TimelineName()), (click.UsageError,),
+           texts=(_ID, f"{_ID}/{_ID}")),
+    Parser("cli.parameters.Safekeepers", _convert(parameters.Safekeepers()), (click.UsageError,),
+           texts=("a:1,b:2,[::1]:3",)),
+    Parser("cli.parameters.Dsn", _convert(parameters.Dsn()), (click.UsageError,), texts=_CONNINFO),
+    Parser("cli.listening.HostPort", _convert(listening.HostPort()), (click.UsageError,),
+           texts=_ADDRESSES),
+    *_messages(),
+]  # fmt: skip

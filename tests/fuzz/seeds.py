@@ -1,0 +1,171 @@
+"""Valid encodings of everything: what the accidents happen to."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+from consensus.codec import encode
+from consensus.ids import NodeId, TimelineId
+from consensus.membership import Membership
+from consensus.messages import (
+    Append,
+    AppendResponse,
+    Elected,
+    HotStandbyFeedback,
+    ProposerGreeting,
+    SafekeeperGreeting,
+    ServerFacts,
+    VoteRequest,
+    VoteResponse,
+)
+from consensus.term_history import TermHistory
+from objectstore.sealed import seal
+from pgwal.history import TimelineHistory
+from pgwire import messages, replication, startup
+from pgwire.auth import ScramClient, ScramServer, make_verifier
+from pgwire.messages import Column, Message
+from safekeeper.control_state import ControlState, encode_control_state
+from safekeeper.slots_file import SavedSlot, encode_slots
+
+A, B = NodeId(1, b"A" * 16), NodeId(3, b"B" * 16)
+TIMELINE = TimelineId(bytes(16), bytes(range(16)))
+SERVER = ServerFacts(7_123_456_789, 150018, 1 << 20)
+MEMBERSHIP = Membership(1, (1, 2, 3))
+JOINT = Membership(2, (1, 2, 3), (2, 3, 4))
+HISTORY = TermHistory.initial(0x100000).extended(A, 0x100080).extended(B, 0x2000000)
+TLI_TEXT = "1\t0/3000110\tno recovery target specified\n\n2\t0/50001A8\tbefore 2026-11-21\n"
+TLI_HISTORY = TimelineHistory.parse(3, TLI_TEXT)
+
+# ---- consensus
+
+FROM_PROPOSER = (
+    encode(ProposerGreeting(1, TIMELINE, SERVER, b"A" * 16, JOINT)),
+    encode(VoteRequest(1, A)),
+    encode(Elected(1, B, 0x2000000, 0x100000, HISTORY, TLI_HISTORY)),
+    encode(Append(1, A, 0x2000000, 0x2000010, 0x2000010, 0x100080, 0x100000, b"sixteen bytes...")),
+    encode(Append(1, A, 0x2000000, 0x2000000, 0x2000000, 0, 0, b"")),
+)
+FROM_SAFEKEEPER = (
+    encode(SafekeeperGreeting(2, A, MEMBERSHIP)),
+    encode(VoteResponse(1, True, B, 0x2000000, 9, 8, 0x100000, HISTORY, TLI_HISTORY)),
+    encode(AppendResponse(1, B, 5, 6, 4, 3, HotStandbyFeedback(1, 2, 3, 4, 5))),
+)
+
+# ---- files
+
+_STATE = ControlState(
+    TIMELINE, SERVER, True, MEMBERSHIP, B, HISTORY, TLI_HISTORY, 0x100000, 0x100000, 9, 8
+)
+CONTROL_FILES = tuple(
+    map(encode_control_state, (_STATE, replace(_STATE, membership=JOINT, active=False)))
+)
+SLOTS_FILES = (
+    encode_slots([]),
+    encode_slots([SavedSlot("standby_1", 0x2000000, False), SavedSlot("a" * 63, 0, True)]),
+)
+OBJECTS = (seal(b"content " * 100), seal(b"content", None), seal(b""), seal(bytes(100_000)))
+VERIFIER = make_verifier("pencil", b"0123456789abcdef", 2)
+USER_FILES = (
+    f"# who\n\nprimary1:proposer:{VERIFIER}\nops:monitor,replica:{VERIFIER}\n",
+    f"\u00e9t\u00e9:admin:{VERIFIER}",
+)
+TOKENS = (b"abcdefghijklmnop0123456789\n", b"dG9rZW4tLl9+Ky8tLl9+Ky8=")
+CONFIG_FILES = (
+    'log-level = "debug"\n[safekeeper.run]\nid = 1\ndata-dir = "/d"\nuser_file = "/a"\n'
+    '[attach]\nsafekeepers = ["a:1", "b:2"]\nconfigure = true\n[elect]\ntimeout = 2.5\n',
+    "[safekeeper]\nrun = {id = 0x1f}\n[timeline.list]\njson = true\n",
+)
+CONTROL_DATA = (
+    "Database system identifier:           7123456789012345678\nwal_log_hints setting: on\n"
+    "Data page checksum version:           0\nMin recovery ending loc's timeline:   0\n",
+)
+
+# ---- the wire
+
+_SCRAM_CLIENT = ScramClient("pencil", "client-nonce")
+_SCRAM_SERVER = ScramServer("u", VERIFIER, "server-nonce")
+CLIENT_FIRST = _SCRAM_CLIENT.first()
+SERVER_FIRST = _SCRAM_SERVER.first(CLIENT_FIRST)
+CLIENT_FINAL = _SCRAM_CLIENT.respond(SERVER_FIRST)
+SERVER_FINAL = _SCRAM_SERVER.final(CLIENT_FINAL)
+
+STARTUP = startup.StartupMessage(
+    {"user": "u", "replication": "true", "options": r"-c a=b\ c --d=e"}, 2, {"_pq_.x": "y"}
+)
+STARTUP_PACKETS = tuple(
+    packet.encode()[4:]
+    for packet in (
+        STARTUP,
+        startup.SSLRequest(),
+        startup.GSSENCRequest(),
+        startup.CancelRequest(7, b"key!"),
+    )
+)
+OPTIONS = (r"-c a=b\ c --d=e", "-ctenant_id=00 -c timeline-id=11", "--x=1")
+MESSAGES: tuple[Message, ...] = (
+    messages.NegotiateProtocolVersion(2, ("_pq_.x", "_pq_.y")),
+    messages.AuthenticationOk(),
+    messages.AuthenticationSasl(("SCRAM-SHA-256", "SCRAM-SHA-256-PLUS")),
+    messages.AuthenticationSaslContinue(SERVER_FIRST),
+    messages.AuthenticationSaslFinal(SERVER_FINAL),
+    messages.SaslInitialResponse("SCRAM-SHA-256", CLIENT_FIRST),
+    messages.SaslResponse(CLIENT_FINAL),
+    messages.ParameterStatus("server_version", "15.18"),
+    messages.BackendKeyData(7, b"1234"),
+    messages.ReadyForQuery("T"),
+    messages.Query("IDENTIFY_SYSTEM"),
+    messages.Terminate(),
+    messages.RowDescription((Column("systemid"), Column("timeline", messages.INT4_OID))),
+    messages.DataRow((b"7", None, b"")),
+    messages.CommandComplete("SELECT"),
+    messages.EmptyQueryResponse(),
+    messages.ErrorResponse("FATAL", "57P01", "m", "d", "h", 12),
+    messages.NoticeResponse("WARNING", "01000", "m"),
+    messages.CopyBothResponse(),
+    messages.CopyData(b"payload"),
+    messages.CopyDone(),
+    messages.CopyFail("why"),
+)
+FROM_WAL_SENDER = (
+    replication.XLogData(1, 2, 3, b"wal").encode(),
+    replication.Keepalive(1, 2, True).encode(),
+)
+FROM_STANDBY = (
+    replication.StandbyStatus(1, 2, 3, 4, True).encode(),
+    replication.HotStandbyFeedback(1, 2, 3, 4, 5).encode(),
+)
+COMMANDS = (
+    "IDENTIFY_SYSTEM;",
+    'SHOW "Data Dir".x',
+    "TIMELINE_HISTORY 4294967295",
+    'START_REPLICATION SLOT "a""b" PHYSICAL 16/B374D848 TIMELINE 3 (node_id \'5/00\', x 7)',
+    "START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1', publication_names 'it''s')",
+    "CREATE_REPLICATION_SLOT s TEMPORARY PHYSICAL RESERVE_WAL",
+    "CREATE_REPLICATION_SLOT s LOGICAL pgoutput (SNAPSHOT 'nothing', TWO_PHASE)",
+    "DROP_REPLICATION_SLOT s WAIT",
+    "READ_REPLICATION_SLOT s",
+    "ALTER_REPLICATION_SLOT s (FAILOVER true)",
+    "BASE_BACKUP (LABEL 'x', PROGRESS, CHECKPOINT 'fast')",
+    "UPLOAD_MANIFEST",
+    f"CREATE_TIMELINE (tenant_id '{'0' * 32}', system_id 7, members '1,2,3', start_lsn '0/1')",
+)
+
+# ---- WAL
+
+
+def _block(block_id: int, flags: int, length: int, image: bytes, relation: bytes) -> bytes:
+    return bytes([block_id, flags]) + struct.pack("<H", length) + image + relation + b"\5\0\0\0"
+
+
+_TABLE = struct.pack("<III", 1663, 5, 16384)
+_HOLE, _COMPRESSED = struct.pack("<HHB", 100, 24, 3), struct.pack("<HHBH", 60, 24, 7, 900)
+RECORD_BODIES = (
+    b"\xff\x03abc",
+    b"\xfe" + struct.pack("<I", 300) + b"m" * 300,
+    b"".join((
+        _block(0, 0x20, 4, b"", _TABLE), _block(2, 0x91, 0, _HOLE, b""),
+        b"\xfd\x09\x00\xfc\xbc\x02\x00\x00\xff\x02", b"data", b"i" * 100, b"mm",
+    )),
+    _block(1, 0x10, 0, _COMPRESSED, _TABLE) + b"\xff\x00" + b"c" * 60,
+)  # fmt: skip

@@ -1,0 +1,112 @@
+"""The soak for a minute, and that it would notice: `make soak MINUTES=30` is the long one."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pg_fixtures.binaries import PostgresBinaries
+from pg_fixtures.errors import DeadlineExceeded
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.processes import ServiceProcess
+from pg_fixtures.waiting import wait_until
+from tests.soak import run
+from tests.soak.books import Books
+from tests.soak.chronicle import Chronicle, SilenceWatch
+
+ROOT = Path(__file__).parents[2]
+SEED = 20261121
+MINUTES = 0.6
+TIMEOUT = 240.0
+
+
+@pytest.fixture
+def soak(pg_binaries: PostgresBinaries, tmp_path: Path) -> Iterator[ServiceProcess]:
+    """Not started."""
+    print(f"seed {SEED}")
+    soak = ServiceProcess(
+        [
+            *(sys.executable, "-m", "tests.soak"),
+            *("--minutes", str(MINUTES), "--seed", str(SEED)),
+            *("--pg-major", str(pg_binaries.major), "--dir", tmp_path),
+        ],
+        name="the soak",
+        log_path=tmp_path / "soak.log",
+        cwd=ROOT,
+    )
+    yield soak
+    if soak.alive:
+        soak.terminate(TIMEOUT)  # so that it ends what it has mounted
+
+
+def figures(report: str) -> dict[str, int]:
+    """The lines `     12  rows lost` of the outcome."""
+    return {what: int(count) for count, what in re.findall(r"^ +(\d+)  (.+)$", report, re.M)}
+
+
+def test_nothing_is_lost_in_a_minute_of_faults(soak: ServiceProcess) -> None:
+    soak.start()
+    exit_code = soak.wait(TIMEOUT)
+    assert exit_code == 0, soak.log_text()
+    found = figures(soak.log_text())
+    assert found["rows lost"] == found["rows twice"] == 0
+    assert found["rows acknowledged"] > 1000
+    assert found["faults survived"] >= 10
+    assert found["failovers"] >= 1
+    assert found["reckonings"] == found["failovers"] + 1
+    assert "the longest time without a commit" in soak.log_text()
+
+
+def test_ctrl_c_ends_it_with_the_verdict(soak: ServiceProcess) -> None:
+    soak.start()
+    soak.wait_until(lambda: " s  " in soak.log_text(), TIMEOUT, "the first fault")
+    soak.send_signal(signal.SIGINT)
+    assert soak.wait(TIMEOUT) == 0, soak.log_text()
+    assert "PASSED: nothing acknowledged was lost" in soak.log_text()
+
+
+def test_a_reckoning_sees_what_is_lost_wrong_or_there_twice(postgres: Postgres) -> None:
+    with Books(postgres.dsn(), seed=1) as books:
+        books.wait_for_progress(TIMEOUT)
+        books.turn_page()
+        books.wait_for_progress(TIMEOUT)
+        books.rest(TIMEOUT)
+        books.reckon()
+        assert books.reckoned.ok
+        first = "(client, seq) = (SELECT client, min(seq) FROM ledger_1 GROUP BY 1 ORDER BY 1 {})"
+        postgres.execute("ALTER TABLE ledger_1 DROP CONSTRAINT ledger_1_pkey")
+        postgres.execute(f"DELETE FROM ledger_1 WHERE {first.format('LIMIT 1')}")
+        postgres.execute(f"UPDATE ledger_1 SET payload = '' WHERE {first.format('LIMIT 1')}")
+        postgres.execute(
+            f"INSERT INTO ledger_1 SELECT * FROM ledger_1 WHERE {first.format('LIMIT 1 OFFSET 1')}"
+        )
+        books.reckon()
+        reckoned = books.reckoned
+        assert (reckoned.lost, reckoned.wrong, reckoned.twice) == (1, 1, 1)
+        assert not reckoned.ok
+
+
+def test_commits_that_do_not_come_back_are_noticed(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "RECOVERY_SECONDS", 0.5)
+    with Books(postgres.dsn(), seed=1) as books:
+        books.wait_for_progress(TIMEOUT)
+        chronicle, watch = Chronicle(), SilenceWatch(lambda: books.acknowledged)
+        watch.start()
+        soak = run.Soak(None, books, chronicle, watch, None, None)  # type: ignore[arg-type]
+        spell = chronicle.begin("a fault that lasts")
+        books.rest(TIMEOUT)
+        with pytest.raises(DeadlineExceeded, match="without a fault"):
+            wait_until(lambda: soak.check_progress(), TIMEOUT, "the end of patience")
+        seen = watch.longest
+        books.resume()
+        wait_until(lambda: watch.longest is not seen, TIMEOUT, "the silence to end")
+        watch.stop()
+        assert watch.longest.seconds >= 0.5
+        assert chronicle.at(watch.longest) == [spell.what]

@@ -1,0 +1,103 @@
+"""The command: `python -m tests.soak --minutes 30 --seed 7`.
+
+Starts Postgres, three safekeepers, a proposer and a standby, strikes them with faults, and reckons
+at every failover and at the end. Ctrl-C ends it earlier, with the verdict of what was done until
+then. Exits with 1 when something acknowledged was lost, or commits did not come back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+
+from pg_fixtures.binaries import find_postgres
+from pg_fixtures.errors import FixtureError
+
+from .books import Books
+from .chronicle import Chronicle, SilenceWatch
+from .run import Soak
+from .world import World
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: _stop(stopping))
+    root = Path(tempfile.mkdtemp(prefix="soak-", dir=arguments.dir))
+    binaries = find_postgres(arguments.pg_major)
+    seed = secrets.randbelow(1 << 32) if arguments.seed is None else arguments.seed
+    print(f"seed {seed}, {arguments.minutes:g} minutes, Postgres {binaries.version}", flush=True)
+    problem = ""
+    with World(root, binaries) as world:
+        if world.disks_reason:
+            print(f"no disk will be full: {world.disks_reason}")
+        with Books(world.primary.postgres.dsn(), seed) as books:
+            watch = SilenceWatch(lambda: books.acknowledged)
+            watch.start()
+            rng = random.Random(seed)
+            soak = Soak(world, books, Chronicle(), watch, rng, stopping)
+            try:
+                soak.run(arguments.minutes)
+            except (FixtureError, psycopg.Error, OSError) as error:
+                problem = f"{type(error).__name__}: {error}"
+            watch.stop()
+    _print_outcome(soak)
+    if problem or not books.reckoned.ok:
+        print(f"FAILED: {problem or 'the ledger does not agree with the tables'}")
+        print(f"all logs and data are in {root}; the same faults again: --seed {seed}")
+        return 1
+    shutil.rmtree(root, ignore_errors=True)
+    print("PASSED: nothing acknowledged was lost")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--pg-major", type=int)
+    parser.add_argument("--dir", type=Path, help="where to put the data; default: a temporary one")
+    return parser
+
+
+def _stop(stopping: threading.Event) -> None:
+    """The first time in good order, then at once."""
+    if stopping.is_set():
+        raise KeyboardInterrupt
+    stopping.set()
+
+
+def _print_outcome(soak: Soak) -> None:
+    books, chronicle, longest = soak.books, soak.chronicle, soak.watch.longest
+    reckoned = books.reckoned
+    print(f"\nafter {(time.monotonic() - chronicle.begun) / 60:.1f} minutes")
+    for what, count in sorted(chronicle.survived.items()):
+        print(f"{count:9}  {what}")
+    print(f"{sum(chronicle.survived.values()):9}  faults survived")
+    print(f"{soak.failovers:9}  failovers")
+    print(f"{reckoned.reckonings:9}  reckonings")
+    print(f"{books.acknowledged:9}  rows acknowledged")
+    print(f"{reckoned.lost:9}  rows lost")
+    print(f"{reckoned.twice:9}  rows twice")
+    print(f"{reckoned.wrong:9}  rows that nobody inserted so")
+    print(f"{books.unknown:9}  rows of unknown outcome: their connection broke in COMMIT")
+    print(f"{soak.world.disk_bytes_max >> 20:9}  MiB of disk at most")
+    print(f"the longest time without a commit: {longest.seconds:.1f} s, during")
+    for what in chronicle.at(longest):
+        print(f"           {what}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+"""What a recovery is told: the file, "nobody has it", or that it cannot be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from archived_log import SEG_SIZE, TIMELINE, log_facts, log_of
+from wal_builder import WalBuilder
+
+from backup.archived_wal import ArchivedWalSource
+from backup.wal_fetch import fetch_wal_file
+from backup.wal_source import WalSourceError
+from consensus.messages import ServerFacts
+from objectstore.archive import TimelineArchive
+from objectstore.errors import ObjectDamaged, ObjectStoreError
+from objectstore.keys import ArchivedWal
+from objectstore.store import ObjectStore, open_store
+from pgwal.errors import WalFormatError
+from pgwal.history import TimelineHistory, TimelineSwitch
+from pgwal.lsn import Lsn
+from pgwal.segment import format_segment_name
+
+SERVER = log_facts().server
+LASTING = WalSourceError("it is damaged")
+PASSING = WalSourceError("it does not answer", is_transient=True)
+HISTORY = b"1\t0/500000\treason\n"
+
+
+@dataclass
+class Source:
+    """Has these segments and histories, or this trouble; fails so often before."""
+
+    content: bytes = b""
+    histories: dict[int, bytes] = field(default_factory=dict)
+    trouble: Exception | None = None
+    failures: int = 10**9
+    server: ServerFacts | None = SERVER
+    asked: list[str] = field(default_factory=list)
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        if self.trouble is not None and len(self.asked) <= self.failures:
+            raise self.trouble
+
+    def history(self, tli: int) -> bytes | None:
+        self._ask(f"history {tli}")
+        return self.histories.get(tli)
+
+    def segment(self, name: str) -> bytes:
+        self._ask(name)
+        return self.content
+
+
+WHOLE = log_of(5)
+NAME = format_segment_name(1, 5, SEG_SIZE)
+
+
+def padded(length: int) -> bytes:
+    return WHOLE[:length].ljust(SEG_SIZE, b"\0")
+
+
+def test_the_first_that_has_it_whole() -> None:
+    empty, whole, other = Source(), Source(WHOLE), Source(WHOLE)
+    assert fetch_wal_file(NAME, [empty, whole, other]) == WHOLE
+    assert (empty.asked, whole.asked, other.asked) == ([NAME], [NAME], [])
+
+
+@pytest.mark.parametrize("lengths", [(100, 5000), (5000, 100), (5000, 0), (0, 5000), (5000, 5000)])
+def test_the_longest_beginning(lengths: tuple[int, int]) -> None:
+    """Filled up with zeros, as Postgres wants its size."""
+    sources = [Source(WHOLE[:length]) for length in lengths]
+    assert fetch_wal_file(NAME, sources) == padded(5000)
+
+
+def test_nobody_has_it() -> None:
+    assert fetch_wal_file(NAME, [Source(), Source()]) is None
+    assert fetch_wal_file("00000002.history", [Source(), Source()]) is None
+    assert fetch_wal_file(NAME, [Source(server=None)]) is None
+
+
+@pytest.mark.parametrize("name", ["000000010000000000000005.00000028.backup", "x", "", "a" * 24])
+def test_what_postgres_does_not_ask_for(name: str) -> None:
+    source = Source(WHOLE, trouble=LASTING)
+    assert fetch_wal_file(name, [source]) is None
+    assert source.asked == []
+
+
+def test_a_history_file() -> None:
+    sources = [Source(), Source(histories={2: HISTORY})]
+    assert fetch_wal_file("00000002.history", sources) == HISTORY
+    assert fetch_wal_file("00000003.history", sources) is None
+
+
+@pytest.mark.parametrize("trouble", [LASTING, PASSING, ObjectDamaged("x"), WalFormatError(0, "x")])
+@pytest.mark.parametrize("content", [b"", WHOLE[:5000]])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_no_answer_is_never_no(trouble: Exception, content: bytes, *, is_first: bool) -> None:
+    """Even a beginning that another one has: there may be more."""
+    sources = [Source(trouble=trouble), Source(content)]
+    if not is_first:
+        sources.reverse()
+    with pytest.raises(type(trouble)):
+        fetch_wal_file(NAME, sources)
+    with pytest.raises(type(trouble)):
+        fetch_wal_file("00000002.history", sources)
+
+
+def test_whoever_has_it_whole_makes_good_for_the_others() -> None:
+    broken = Source(trouble=LASTING)
+    assert fetch_wal_file(NAME, [broken, Source(WHOLE)]) == WHOLE
+    history = Source(histories={2: HISTORY})
+    assert fetch_wal_file("00000002.history", [broken, history]) == HISTORY
+
+
+def test_what_may_pass_is_tried_again() -> None:
+    source = Source(WHOLE, trouble=PASSING, failures=1)
+    assert fetch_wal_file(NAME, [source], patience_seconds=30) == WHOLE
+    assert len(source.asked) == 2
+    for trouble in (LASTING, ObjectStoreError("no")):
+        source = Source(WHOLE, trouble=trouble, failures=1)
+        with pytest.raises(type(trouble)):
+            fetch_wal_file(NAME, [source], patience_seconds=30)
+        assert len(source.asked) == 1
+
+
+def test_sources_that_disagree() -> None:
+    other = bytearray(WHOLE[:5000])
+    other[4000] ^= 1
+    with pytest.raises(WalSourceError, match="different WAL in segment"):
+        fetch_wal_file(NAME, [Source(WHOLE[:6000]), Source(bytes(other))])
+    stranger = ServerFacts(SERVER.system_id + 1, SERVER.pg_version, SEG_SIZE)
+    # Of another server it is no use, however much it is.
+    with pytest.raises(WalSourceError, match="WAL of another server"):
+        fetch_wal_file(NAME, [Source(WHOLE[:6000]), Source(WHOLE[:100], server=stranger)])
+
+
+# ---- the archive as a source
+
+
+@pytest.fixture
+def archive() -> TimelineArchive:
+    return TimelineArchive.create(open_store("memory://"), TIMELINE, log_facts())
+
+
+def put(archive: TimelineArchive, tli: int, content: bytes, segno: int = 5) -> None:
+    archive.put_wal(ArchivedWal(tli, segno, segno * SEG_SIZE + len(content)), content)
+
+
+def fetched(archive: TimelineArchive, tli: int, segno: int = 5) -> bytes | None:
+    name = format_segment_name(tli, segno, SEG_SIZE)
+    return fetch_wal_file(name, [ArchivedWalSource(lambda: archive)])
+
+
+def test_whole_or_the_longest_beginning_of_the_archive(archive: TimelineArchive) -> None:
+    assert fetched(archive, 1) is None
+    put(archive, 1, WHOLE[:100])
+    put(archive, 1, WHOLE[:5000])
+    assert fetched(archive, 1) == padded(5000)
+    put(archive, 1, WHOLE)
+    assert fetched(archive, 1) == WHOLE
+    assert fetched(archive, 1, 6) is None
+    assert fetched(archive, 2) is None
+
+
+@pytest.mark.parametrize("old", [0, 100, 5000])
+def test_the_older_timeline_of_a_segment_with_a_switch(archive: TimelineArchive, old: int) -> None:
+    """There is the newer one's only: below the switch its bytes are the older one's."""
+    switch_lsn = 5 * SEG_SIZE + 5000
+    archive.put_history(TimelineHistory(2, (TimelineSwitch(1, Lsn(switch_lsn), "test"),)))
+    if old:
+        put(archive, 1, WHOLE[:old])
+    assert fetched(archive, 1) == (padded(old) if old else None)
+    put(archive, 2, WHOLE[:7000])
+    assert fetched(archive, 1) == padded(5000)
+    assert fetched(archive, 2) == padded(7000)
+    put(archive, 2, WHOLE)
+    assert fetched(archive, 1) == padded(5000)
+    assert fetched(archive, 2) == WHOLE
+    # Before and behind there is nothing of the other name.
+    put(archive, 2, log_of(6), 6)
+    assert fetched(archive, 1, 6) is None
+    assert fetched(archive, 2, 4) is None
+
+
+def test_two_switches_in_one_segment(archive: TimelineArchive) -> None:
+    switches = (
+        TimelineSwitch(1, Lsn(5 * SEG_SIZE + 1000), "a"),
+        TimelineSwitch(2, Lsn(5 * SEG_SIZE + 5000), "b"),
+    )
+    archive.put_history(TimelineHistory(3, switches))
+    put(archive, 3, WHOLE)
+    assert fetched(archive, 1) == padded(1000)
+    assert fetched(archive, 2) == padded(5000)
+    assert fetched(archive, 3) == WHOLE
+
+
+def test_what_is_no_segment_of_this_place(archive: TimelineArchive) -> None:
+    """Under its name is another's content, with a good seal: it is not handed out."""
+    put(archive, 1, log_of(6))
+    with pytest.raises(WalFormatError, match="unexpected pageaddr"):
+        fetched(archive, 1)
+    newer = WalBuilder(7 * SEG_SIZE, tli=4)
+    newer.append("x", 5000)
+    put(archive, 1, newer.read(7 * SEG_SIZE, newer.lsn), 7)
+    with pytest.raises(WalFormatError, match="is of timeline 4"):
+        fetched(archive, 1, 7)
+    put(archive, 1, bytes(8), 8)
+    with pytest.raises(WalFormatError, match="are no page"):
+        fetched(archive, 1, 8)
+
+
+def test_a_damaged_object(archive: TimelineArchive) -> None:
+    put(archive, 1, WHOLE)
+    key = archive.keys.segment(1, 5)
+    archive.store.put(key, archive.store.get(key)[:-1])
+    with pytest.raises(ObjectDamaged):
+        fetched(archive, 1)
+    sources = [ArchivedWalSource(lambda: archive), Source(WHOLE)]
+    assert fetch_wal_file(NAME, sources) == WHOLE
+
+
+class Racing:
+    """A store in which an archiver acts before a request, once for each of its steps."""
+
+    def __init__(self, store: ObjectStore, steps: list[Callable[[], object]]) -> None:
+        self._store, self._steps = store, steps
+
+    def __getattr__(self, name: str) -> Any:
+        if self._steps and name in ("get", "list"):
+            self._steps.pop(0)()
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("quiet", range(6))
+def test_the_whole_comes_while_it_is_asked_for(archive: TimelineArchive, quiet: int) -> None:
+    """And its beginnings go: at no moment is there nothing."""
+
+    def finish() -> None:
+        put(archive, 1, WHOLE)
+        archive.drop_partials(1, 5, 6 * SEG_SIZE)
+
+    put(archive, 1, WHOLE[:5000])
+    steps: list[Callable[[], object]] = [lambda: None] * quiet
+    store: Any = Racing(archive.store, [*steps, finish])
+    assert fetched(TimelineArchive(store, TIMELINE, archive.facts), 1) in (WHOLE, padded(5000))
+
+
+@pytest.mark.parametrize("quiet", range(6))
+def test_a_longer_beginning_comes_meanwhile(archive: TimelineArchive, quiet: int) -> None:
+    def grow() -> None:
+        put(archive, 1, WHOLE[:7000])
+        archive.drop_partials(1, 5, 5 * SEG_SIZE + 7000)
+
+    put(archive, 1, WHOLE[:5000])
+    steps: list[Callable[[], object]] = [lambda: None] * quiet
+    store: Any = Racing(archive.store, [*steps, grow])
+    found = fetched(TimelineArchive(store, TIMELINE, archive.facts), 1)
+    assert found in (padded(7000), padded(5000))

@@ -1,0 +1,142 @@
+"""The seal finds every change of an object, and zstd itself can read what is below it."""
+
+from __future__ import annotations
+
+import random
+import struct
+import tracemalloc
+
+import pytest
+import zstandard
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from objectstore.errors import ObjectDamaged, ObjectStoreError
+from objectstore.sealed import (
+    CONTENT_BYTES_MAX,
+    NAME,
+    SEAL,
+    SKIPPABLE_MAGIC,
+    VERSION,
+    Codec,
+    Seal,
+    seal,
+    unseal,
+)
+
+LEVELS = [None, 1, 3, 19]
+CONTENT = b"".join(b"record %d, " % number for number in range(40))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@given(st.binary(max_size=5000))
+def test_what_is_sealed_is_unsealed(level: int | None, content: bytes) -> None:
+    sealed = seal(content, level)
+    assert unseal(sealed, "k") == content
+    assert unseal(memoryview(sealed), "k") == content
+    assert unseal(seal(memoryview(content), level), "k") == content
+    found = Seal.decode(sealed[-SEAL.size :], "k")
+    assert found == Seal(found.codec, len(content), crc32c(content))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_flipped_bit_is_found(level: int | None) -> None:
+    sealed = seal(CONTENT, level)
+    for position in range(len(sealed)):
+        for bit in range(8):
+            damaged = bytearray(sealed)
+            damaged[position] ^= 1 << bit
+            try:
+                found = unseal(damaged, "k")
+            except ObjectDamaged:
+                continue
+            # A bit of zstd's that means nothing: the content is proven to be the same.
+            assert level is not None
+            assert found == CONTENT
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_cut_is_found(level: int | None) -> None:
+    sealed = seal(CONTENT, level)
+    for length in range(len(sealed)):
+        with pytest.raises(ObjectDamaged, match=r'^object "k" is damaged: '):
+            unseal(sealed[:length], "k")
+        with pytest.raises(ObjectDamaged):
+            unseal(sealed[len(sealed) - length :], "k")
+    with pytest.raises(ObjectDamaged):
+        unseal(sealed + b"\0", "k")
+    with pytest.raises(ObjectDamaged):
+        unseal(sealed + sealed, "k")
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_are_too_strange(data: bytes) -> None:
+    for tail in (b"", struct.pack("<II4s", SKIPPABLE_MAGIC, 24, NAME)):
+        with pytest.raises(ObjectStoreError):
+            unseal(data + tail, "k")
+
+
+@pytest.mark.parametrize("content", [b"", CONTENT, bytes(100_000)], ids=["empty", "text", "zeros"])
+def test_zstd_reads_the_object_as_it_is(content: bytes) -> None:
+    """As `zstd -d` does: the seal is a frame that every decoder skips."""
+    sealed = seal(content, 1)
+    decompressor = zstandard.ZstdDecompressor()
+    with decompressor.stream_reader(sealed, read_across_frames=True) as reader:
+        assert reader.read() == content
+    parameters = zstandard.get_frame_parameters(sealed)
+    assert parameters.content_size == len(content)
+
+
+def test_a_newer_format_is_no_damage() -> None:
+    """And says what to do."""
+    for version, codec in ((VERSION + 1, 0), (VERSION, 7)):
+        head = struct.pack("<II4sHHQI", SKIPPABLE_MAGIC, 24, NAME, version, codec, 0, 0)
+        with pytest.raises(ObjectDamaged, match=f"has format {version}, codec {codec}") as error:
+            Seal.decode(head + struct.pack("<I", crc32c(head)), "k")
+        assert "newer release" in error.value.hint
+
+
+def bomb(claimed: int, actual: int) -> bytes:
+    packed = zstandard.ZstdCompressor(level=1).compress(bytes(actual))
+    return packed + Seal(Codec.ZSTD, claimed, crc32c(bytes(min(claimed, 1 << 20)))).encode()
+
+
+@pytest.mark.parametrize("claimed", [0, 1000, 1 << 20])
+def test_a_bomb_is_not_unpacked(claimed: int) -> None:
+    """256 MB of zeros under a seal that says less take little more memory than it says."""
+    data = bomb(claimed, 256 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ObjectDamaged):
+            unseal(data, "k")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < claimed + (8 << 20)
+
+
+def test_a_seal_that_claims_too_much() -> None:
+    with pytest.raises(ObjectDamaged, match="it claims"):
+        unseal(Seal(Codec.RAW, CONTENT_BYTES_MAX + 1, 0).encode(), "k")
+
+
+def test_a_seal_that_claims_more_than_there_is() -> None:
+    """A gigabyte is not set aside for it."""
+    data = bomb(CONTENT_BYTES_MAX, 1000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ObjectDamaged):
+            unseal(data, "k")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 8 << 20
+
+
+def test_equal_seals_are_equal_content() -> None:
+    packed, raw = (Seal.decode(seal(CONTENT, level), "k") for level in (1, None))
+    assert packed.is_same_content(raw)
+    other = bytearray(CONTENT)
+    other[random.Random(1).randrange(len(other))] ^= 1
+    assert not packed.is_same_content(Seal.decode(seal(other, 1), "k"))
