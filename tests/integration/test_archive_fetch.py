@@ -4,6 +4,7 @@ from wherever that is; and when that cannot be had it stops, rather than to end 
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,13 +20,13 @@ from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.data_directory import DataDirectory
 from pg_fixtures.errors import ProcessEnded
 from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 from pgwal.segment import format_segment_name, parse_segment_name
 
 TIMEOUT = 60.0
 MB = 1 << 20
+ENTRY = (sys.executable, "-m", "cli.entry")  # what the script `sk` calls
 PREFETCH_FOLDER = "pg_wal/.sk-prefetch"
 
 
@@ -74,7 +75,7 @@ class LostPrimary:
         self.wait_promoted()
 
     def prepare(self, *options: str) -> None:
-        command = " ".join([*map(str, SK), "archive", "fetch", *options, "%f", "%p"])
+        command = " ".join([*ENTRY, "archive", "fetch", *options, "%f", "%p"])
         DataDirectory(self.restored.data_dir, self.restored.binaries).write("recovery.signal", "")
         self.restored.configure(restore_command=command, synchronous_standby_names="")
 

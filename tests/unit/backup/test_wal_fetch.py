@@ -259,3 +259,28 @@ def test_a_longer_beginning_comes_meanwhile(archive: TimelineArchive, quiet: int
     store: Any = Racing(archive.store, [*steps, grow])
     found = fetched(TimelineArchive(store, TIMELINE, archive.facts), 1)
     assert found in (padded(7000), padded(5000))
+
+
+def test_a_gap_is_not_the_end(archive: TimelineArchive) -> None:
+    """What is missing between others is missed; what lies before all or behind all is not."""
+    for segno in (4, 5, 7):
+        put(archive, 1, log_of(segno), segno)
+    with pytest.raises(WalSourceError, match="before and behind segment 000000010000000000000006"):
+        fetched(archive, 1, 6)
+    assert fetched(archive, 1, 3) is None  # it may have been pruned, or be older than the archive
+    assert fetched(archive, 1, 8) is None
+    source = ArchivedWalSource(lambda: archive)
+    whole = Source(log_of(6))
+    assert fetch_wal_file(format_segment_name(1, 6, SEG_SIZE), [source, whole]) == log_of(6)
+
+
+def test_a_gap_behind_a_switch(archive: TimelineArchive) -> None:
+    archive.put_history(TimelineHistory(2, (TimelineSwitch(1, Lsn(6 * SEG_SIZE + 8), "test"),)))
+    put(archive, 1, log_of(4), 4)
+    put(archive, 1, log_of(5), 5)
+    put(archive, 2, log_of(8), 8)
+    for segno in (6, 7):
+        assert fetched(archive, 1, segno) is None  # no timeline 1 there
+        with pytest.raises(WalSourceError, match="but not the segment"):
+            fetched(archive, 2, segno)
+    assert fetched(archive, 2, 5) is None  # nor timeline 2 here

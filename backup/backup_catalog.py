@@ -1,0 +1,98 @@
+"""What base backups the archive of a timeline has.
+
+    .../backups/20261121T101500Z-0000000005000028/      when it began (UTC), and where
+        base.tar/000001, 000002, ...                    the archive's bytes, cut; each part sealed
+        16384.tar/000001                                a tablespace
+        backup_manifest/000001                          what pg_verifybackup reads
+        backup.json                                     written last, once
+
+Law: a backup is what has a `backup.json`. It is created when every part is in the store, and
+removed before the first part is, so a folder without one was never finished, or is half deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import msgspec
+
+from backup.backup_record import Backup, parse_backup_id
+from backup.errors import BackupError
+from backup.patience import create_patiently
+from objectstore.archive import TimelineArchive
+from objectstore.errors import ObjectDamaged, ObjectNotFound
+from objectstore.sealed import seal, unseal
+
+BACKUP_FILE = "backup.json"
+PART_DIGITS = 6
+
+
+class BackupCatalog:
+    """Every method raises ObjectStoreError."""
+
+    def __init__(self, archive: TimelineArchive) -> None:
+        self.archive = archive
+        self._store = archive.store
+
+    def part_key(self, backup_id: str, archive_name: str, number: int) -> str:
+        return f"{self._folder(backup_id)}{archive_name}/{number:0{PART_DIGITS}d}"
+
+    def backups(self) -> list[Backup]:
+        """Those that are finished, oldest first."""
+        found = []
+        for backup_id in self._ids():
+            try:
+                found.append(self._read(backup_id))
+            except ObjectNotFound:
+                continue  # unfinished, or deleted since
+        return found
+
+    def unfinished(self) -> list[str]:
+        """The names of folders that are no backup: one that runs now, or what is left of one."""
+        finished = {backup.backup_id for backup in self.backups()}
+        return [backup_id for backup_id in self._ids() if backup_id not in finished]
+
+    def get(self, backup_id: str) -> Backup:
+        """Raises BackupError when there is none of this name."""
+        parse_backup_id(backup_id)
+        try:
+            return self._read(backup_id)
+        except ObjectNotFound as error:
+            raise BackupError(
+                f"there is no backup {backup_id}", hint="sk backup list shows those there are."
+            ) from error
+
+    def add(self, backup: Backup) -> None:
+        """All its parts are there. Raises BackupError when another one has its name."""
+        key = self._folder(backup.backup_id) + BACKUP_FILE
+        data = msgspec.json.format(msgspec.json.encode(asdict(backup)), indent=2)
+        create_patiently(self._store, key, seal(data, None))
+
+    def delete(self, backup_id: str) -> None:
+        """First what makes it one; then the rest, also of an unfinished one."""
+        folder = self._folder(backup_id)
+        self._store.delete(folder + BACKUP_FILE)
+        for info in list(self._store.list(folder)):
+            self._store.delete(info.key)
+
+    def _folder(self, backup_id: str) -> str:
+        return f"{self.archive.keys.backups}{backup_id}/"
+
+    def _ids(self) -> Sequence[str]:
+        ids = []
+        for name in self._store.list_folders(self.archive.keys.backups):
+            try:
+                parse_backup_id(name)
+            except BackupError:
+                continue  # a stranger's
+            ids.append(name)
+        return sorted(ids)
+
+    def _read(self, backup_id: str) -> Backup:
+        key = self._folder(backup_id) + BACKUP_FILE
+        data = unseal(self._store.get(key), key)
+        try:
+            return msgspec.convert(msgspec.json.decode(data), Backup)
+        except msgspec.MsgspecError as error:
+            raise ObjectDamaged(f'object "{key}" is damaged: {error}') from error

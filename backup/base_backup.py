@@ -1,0 +1,230 @@
+"""The replication protocol's BASE_BACKUP: a server's files as a stream of tar archives.
+
+    BASE_BACKUP (...)  ->  start LSN and timeline  |  tablespaces  |  COPY of messages  |  stop LSN
+
+    'n' name\\0 path\\0    an archive begins; path is a tablespace's, "" for the data directory's
+    'd' bytes             of that archive, or of the manifest
+    'm'                   the manifest begins
+    'p' u64               how much has been read, now and then
+
+Since Postgres 15; before that every archive was a COPY of its own, and the command was spelt
+differently. Pages that fail their checksum are warned about, and an error comes at the very end,
+after the stop LSN: the backup is complete then, with the damage the server has. Sources: Postgres
+`basebackup.c`, `basebackup_copy.c`, `repl_gram.y`.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import pq
+
+from backup.errors import BackupError
+from pgwal.errors import WalError
+from pgwal.lsn import Lsn
+
+VERSION_MIN = 150000
+DATA_CORRUPTED = "XX001"
+CHECKSUM_WARNING = "checksum verification failed"
+MANIFEST = "backup_manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class NewArchive:
+    """The data that follows is this archive's, or the manifest's."""
+
+    name: str
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveData:
+    """The next bytes."""
+
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How many bytes the server has read of its estimate."""
+
+    done_bytes: int
+
+
+Message = NewArchive | ArchiveData | Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupOptions:
+    """`max_rate_kb` per second, 0: without a limit. A checkpoint that is not fast is spread over
+    minutes, as the server's own are."""
+
+    label: str
+    is_fast: bool = True
+    max_rate_kb: int = 0
+
+    def command(self) -> str:
+        options = [
+            f"LABEL {_literal(self.label)}",
+            "PROGRESS",
+            f"CHECKPOINT '{'fast' if self.is_fast else 'spread'}'",
+            "WAL false",
+            "WAIT false",  # the WAL comes to our archive by itself, not by archive_command
+            "MANIFEST 'yes'",
+        ]
+        if self.max_rate_kb:
+            options.append(f"MAX_RATE {self.max_rate_kb}")
+        return f"BASE_BACKUP ({', '.join(options)})"
+
+
+@dataclass(frozen=True, slots=True)
+class BackupPosition:
+    """Where a backup began, or ended."""
+
+    lsn: int
+    tli: int
+
+
+class BaseBackup:
+    """One backup over `connection`, a physical replication connection.
+
+    `start()`, then all of `messages()`, then `finish()`. Every method raises BackupError. To break
+    it off, close the connection.
+    """
+
+    def __init__(self, connection: psycopg.Connection, options: BackupOptions) -> None:
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._options = options
+        #: The server's estimate of all archives together.
+        self.estimated_bytes = 0
+        #: What the server says of pages whose checksum is wrong.
+        self.checksum_failures: list[str] = []
+
+    def start(self) -> BackupPosition:
+        """Returns when the server has made its checkpoint."""
+        if self._connection.info.server_version < VERSION_MIN:
+            version = self._connection.info.server_version
+            raise BackupError(
+                f"a base backup needs Postgres {VERSION_MIN // 10000} or newer, "
+                f"the server is {version // 10000}",
+                hint="Take one with pg_basebackup; its recovery uses sk archive fetch, too.",
+            )
+        self._connection.add_notice_handler(self._notice)
+        with _errors():
+            self._pgconn.send_query(self._options.command().encode())
+        began = _position(self._result(pq.ExecStatus.TUPLES_OK))
+        tablespaces = self._result(pq.ExecStatus.TUPLES_OK)
+        sizes = [tablespaces.get_value(row, 2) for row in range(tablespaces.ntuples)]
+        self.estimated_bytes = 1024 * sum(int(size or 0) for size in sizes)
+        self._result(pq.ExecStatus.COPY_OUT)
+        return began
+
+    def messages(self) -> Iterator[Message]:
+        """What is in a message is valid until the next is asked for."""
+        poll = select.poll()
+        poll.register(self._pgconn.socket, select.POLLIN)
+        while True:
+            with _errors():
+                size, data = self._pgconn.get_copy_data(1)
+                if size == 0:
+                    poll.poll()
+                    self._pgconn.consume_input()
+            if size < 0:
+                return
+            if size > 0:
+                yield parse_message(data)
+
+    def finish(self) -> BackupPosition:
+        """Where it ended: a server started from it is consistent when it has replayed that."""
+        result = self._result(pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+        if result.status == pq.ExecStatus.COMMAND_OK:
+            result = self._result(pq.ExecStatus.TUPLES_OK)
+        ended = _position(result)
+        while (last := self._next_result()) is not None:
+            if last.status != pq.ExecStatus.FATAL_ERROR:
+                continue
+            if _field(last, pq.DiagnosticField.SQLSTATE) != DATA_CORRUPTED:
+                raise _server_error(last)
+            self.checksum_failures = self.checksum_failures or [str(_server_error(last))]
+        return ended
+
+    def _result(self, *expected: pq.ExecStatus) -> pq.abc.PGresult:
+        result = self._next_result()
+        if result is None:
+            raise BackupError("the server ended the base backup too early")
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            raise _server_error(result)
+        if result.status not in expected:
+            status = pq.ExecStatus(result.status).name
+            raise BackupError(f"unexpected answer to BASE_BACKUP: {status}")
+        return result
+
+    def _next_result(self) -> pq.abc.PGresult | None:
+        with _errors():
+            return self._pgconn.get_result()
+
+    def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        text = notice.message_primary or ""
+        if CHECKSUM_WARNING in text:
+            self.checksum_failures.append(text)
+
+
+def parse_message(payload: memoryview) -> Message:
+    """One CopyData of the stream. Raises BackupError."""
+    kind = bytes(payload[:1])
+    if kind == b"d":
+        return ArchiveData(payload[1:])
+    if kind == b"n":
+        parts = bytes(payload[1:]).split(b"\0")
+        if len(parts) != 3 or parts[2]:
+            raise BackupError(f"invalid archive in the base backup: {bytes(payload[1:65])!r}")
+        return NewArchive(_archive_name(parts[0]), parts[1].decode())
+    if kind == b"m":
+        return NewArchive(MANIFEST)
+    if kind == b"p" and len(payload) == 9:
+        return Progress(int.from_bytes(payload[1:], "big"))
+    raise BackupError(f"unknown message {kind!r} in the base backup, {len(payload)} bytes")
+
+
+def _archive_name(name: bytes) -> str:
+    """It becomes part of a key: nothing else than what Postgres sends."""
+    text = name.decode(errors="replace")
+    if not text.endswith(".tar") or not text.removesuffix(".tar").isalnum():
+        raise BackupError(f"unexpected archive {text!r} in the base backup")
+    return text
+
+
+def _position(result: pq.abc.PGresult) -> BackupPosition:
+    lsn, tli = (result.get_value(0, column) or b"" for column in range(2))
+    try:
+        return BackupPosition(int(Lsn.parse(lsn.decode())), int(tli))
+    except (WalError, ValueError) as error:
+        raise BackupError(f"invalid position of the base backup: {error}") from error
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _field(result: pq.abc.PGresult, code: pq.DiagnosticField) -> str:
+    return (result.error_field(code) or b"").decode(errors="replace")
+
+
+def _server_error(result: pq.abc.PGresult) -> BackupError:
+    text = _field(result, pq.DiagnosticField.MESSAGE_PRIMARY) or "the server gave no reason"
+    return BackupError(f"base backup: {text}", hint=_field(result, pq.DiagnosticField.MESSAGE_HINT))
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """What libpq says becomes a BackupError."""
+    try:
+        yield
+    except psycopg.Error as error:
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise BackupError(f"lost the server in the base backup: {text}") from error

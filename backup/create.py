@@ -1,0 +1,132 @@
+"""Taking a base backup: the server's stream, cut, compressed and put into the archive.
+
+The WAL it needs is not in it: safekeepers archive that anyway. So a backup can be restored from the
+archive alone when that has reached the backup's stop LSN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+
+from backup.backup_catalog import BackupCatalog
+from backup.backup_record import Backup, format_backup_id
+from backup.base_backup import (
+    ArchiveData,
+    BackupOptions,
+    BackupPosition,
+    BaseBackup,
+    NewArchive,
+    Progress,
+)
+from backup.errors import BackupError
+from backup.parts import PartWriter
+from objectstore.archive import TimelineArchive
+from objectstore.sealed import ZSTD_LEVEL
+from pgwal.lsn import format_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class BackedUpServer:
+    """Of whom the backup is; `read_clock` asks it what time it is."""
+
+    system_id: int
+    pg_version: int
+    is_standby: bool
+    read_clock: Callable[[], datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class BackupWatcher:
+    """Whom to tell: that it began, with the estimated bytes; then how many have been read."""
+
+    began: Callable[[str, int], None] = lambda backup_id, estimated_bytes: None
+    progressed: Callable[[int], None] = lambda done_bytes: None
+
+
+def create_backup(
+    connection: psycopg.Connection,
+    server: BackedUpServer,
+    catalog: BackupCatalog,
+    options: BackupOptions,
+    *,
+    level: int | None = ZSTD_LEVEL,
+    watcher: BackupWatcher | None = None,
+) -> Backup:
+    """Over `connection`, a physical replication connection to `server`, which is closed on failure
+    by its owner. Raises BackupError, ObjectStoreError.
+
+    What an interrupted one leaves in the archive is no backup; `prune` removes it.
+    """
+    watcher = watcher or BackupWatcher()
+    _check_server(catalog.archive, server)
+    source = BaseBackup(connection, options)
+    began = source.start()
+    _check_start(catalog.archive, began)
+    started_at = server.read_clock()
+    backup_id = format_backup_id(started_at, began.lsn)
+    watcher.began(backup_id, source.estimated_bytes)
+
+    def part_key(name: str, number: int) -> str:
+        return catalog.part_key(backup_id, name, number)
+
+    with PartWriter(catalog.archive.store, part_key, level) as writer:
+        for message in source.messages():
+            match message:
+                case ArchiveData(data):
+                    writer.write(data)
+                case NewArchive(name, path):
+                    writer.begin(name, path)
+                case Progress(done_bytes):
+                    watcher.progressed(done_bytes)
+        ended = source.finish()
+        archives = writer.finish()
+    backup = Backup(
+        backup_id=backup_id,
+        label=options.label,
+        system_id=server.system_id,
+        pg_version=server.pg_version,
+        start_lsn=began.lsn,
+        start_tli=began.tli,
+        stop_lsn=ended.lsn,
+        stop_tli=ended.tli,
+        started_at=started_at,
+        stopped_at=server.read_clock(),
+        from_standby=server.is_standby,
+        archives=archives,
+        checksum_failures=tuple(source.checksum_failures),
+    )
+    catalog.add(backup)
+    return backup
+
+
+def archived_lsn(archive: TimelineArchive, backup: Backup) -> int:
+    """How far the WAL that a restore of this backup replays is in the archive without a gap."""
+    from_lsn = backup.start_lsn - backup.start_lsn % archive.facts.wal_seg_size
+    return archive.archived_lsn(archive.newest_history(), from_lsn)
+
+
+def _check_server(archive: TimelineArchive, server: BackedUpServer) -> None:
+    facts = archive.facts
+    if (server.system_id, server.pg_version // 10000) != (
+        facts.system_id,
+        facts.server.pg_major,
+    ):
+        raise BackupError(
+            f"the server is Postgres {server.pg_version // 10000} of system {server.system_id}, "
+            f"the archive's timeline belongs to Postgres {facts.server.pg_major} of system "
+            f"{facts.system_id}",
+            hint="Name the archive of this cluster, or its timeline with --timeline.",
+        )
+
+
+def _check_start(archive: TimelineArchive, began: BackupPosition) -> None:
+    if began.lsn < archive.facts.timeline_start_lsn:
+        raise BackupError(
+            f"the backup begins at {format_lsn(began.lsn)}, but the archive's WAL only at "
+            f"{format_lsn(archive.facts.timeline_start_lsn)}",
+            hint="A standby that lags behind that far? Take it from the primary.",
+        )

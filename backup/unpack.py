@@ -1,0 +1,200 @@
+"""Tar archives of a base backup become a data directory again.
+
+    tablespaces, each into its own folder  ->  base.tar into the data directory  ->  all synced
+
+Laws. Nothing is written outside of the folders that were given: names are checked, links are made
+only where Postgres has them, in pg_tblspc, and lead to those folders. global/pg_control is the last
+file of base.tar, so what was broken off does not start.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from backup.backup_catalog import BackupCatalog
+from backup.backup_record import Backup, BackupArchive
+from backup.base_backup import MANIFEST
+from backup.errors import BackupError
+from backup.parts import PartReader
+from storage import durable
+
+BASE = "base.tar"
+TABLESPACES = "pg_tblspc"
+COPY_BYTES = 1 << 20
+SYNC_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """To whom the files belong; needed only when root restores."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpacking:
+    """Where a backup goes. `tablespaces` maps where one was to where it shall be, if that differs;
+    `progress` hears of every portion of bytes."""
+
+    data_dir: Path
+    tablespaces: Mapping[str, Path] = field(default_factory=dict)
+    owner: Owner | None = None
+    is_synced: bool = True
+    progress: Callable[[int], None] = lambda length: None
+
+    def folder_of(self, archive: BackupArchive) -> Path:
+        if not archive.path:
+            return self.data_dir
+        return self.tablespaces.get(archive.path, Path(archive.path))
+
+    def run(self, catalog: BackupCatalog, backup: Backup) -> None:
+        """Raises BackupError, ObjectStoreError, StorageError."""
+        for folder in self.folders(backup):
+            require_empty(folder)
+        links = {
+            f"{TABLESPACES}/{archive.name.removesuffix('.tar')}": self.folder_of(archive)
+            for archive in backup.archives
+            if archive.path
+        }
+        for archive in backup.archives:
+            folder = self.folder_of(archive)
+            _make_folder(folder, self.owner)
+            reader = PartReader(
+                catalog.archive.store,
+                lambda name, number: catalog.part_key(backup.backup_id, name, number),
+                archive,
+            )
+            with closing(reader), _errors(folder):
+                unpacked = _Unpacked(folder, self, links if archive.name == BASE else {})
+                if archive.name == MANIFEST:
+                    unpacked.file(reader, MANIFEST, 0o600)
+                else:
+                    unpacked.tar(reader)
+                unpacked.sync()
+
+    def folders(self, backup: Backup) -> list[Path]:
+        return list(dict.fromkeys(self.folder_of(archive) for archive in backup.archives))
+
+
+def require_empty(folder: Path) -> None:
+    """Raises BackupError unless it is empty, or not there."""
+    try:
+        is_empty = not any(folder.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BackupError(f'could not read "{folder}": {error.strerror}') from error
+    if not is_empty:
+        raise BackupError(f'"{folder}" is not empty', hint="Move it away, or name another folder.")
+
+
+class Readable(Protocol):
+    """What has bytes."""
+
+    def read(self, size: int, /) -> bytes | None: ...
+
+
+class _Unpacked:
+    """One archive on its way to `folder`; remembers what is to be synced."""
+
+    def __init__(self, folder: Path, unpacking: Unpacking, links: Mapping[str, Path]) -> None:
+        self._folder = folder
+        self._unpacking = unpacking
+        self._links = links
+        self._files: list[Path] = []
+        self._directories: list[Path] = [folder]
+
+    def tar(self, reader: PartReader) -> None:
+        with tarfile.open(fileobj=reader, mode="r|", bufsize=COPY_BYTES) as archive:
+            for member in archive:
+                self._member(archive, member)
+        while reader.read(COPY_BYTES):
+            continue  # the padding behind the last member: the reader checks its length at the end
+
+    def _member(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        name = _checked_name(member.name)
+        if member.isdir():
+            self._directory(name, member.mode)
+        elif member.issym():
+            self._link(name)
+        elif member.isreg():
+            content = archive.extractfile(member)
+            assert content is not None
+            self.file(content, name, member.mode)
+        else:
+            raise BackupError(f'"{name}" in the backup is neither a file nor a directory')
+
+    def _directory(self, name: str, mode: int) -> None:
+        path = self._folder / name
+        path.mkdir(mode=mode & 0o777, exist_ok=True)
+        self._give(path)
+        self._directories.append(path)
+
+    def _link(self, name: str) -> None:
+        if name not in self._links:
+            raise BackupError(f'"{name}" in the backup is a link where none is expected')
+        path = self._folder / name
+        path.symlink_to(self._links[name].absolute())
+        self._give(path)
+
+    def file(self, content: Readable, name: str, mode: int) -> None:
+        """Write one file."""
+        path = self._folder / name
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode & 0o777)
+        offset = 0
+        try:
+            while data := content.read(COPY_BYTES):
+                durable.write_all(fd, data, offset, path)
+                offset += len(data)
+                self._unpacking.progress(len(data))
+        finally:
+            os.close(fd)
+        self._give(path)
+        self._files.append(path)
+
+    def _give(self, path: Path) -> None:
+        owner = self._unpacking.owner
+        if owner is not None:
+            os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
+
+    def sync(self) -> None:
+        if not self._unpacking.is_synced:
+            return
+        with ThreadPoolExecutor(SYNC_THREADS) as pool:
+            list(pool.map(durable.sync_file, self._files))
+            list(pool.map(durable.sync_directory, reversed(self._directories)))
+
+
+def _checked_name(name: str) -> str:
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or ".." in parts:
+        raise BackupError(f'"{name}" in the backup is no name inside of the data directory')
+    return "/".join(parts)
+
+
+def _make_folder(folder: Path, owner: Owner | None) -> None:
+    """With the mode that Postgres demands."""
+    durable.make_directory(folder)
+    with _errors(folder):
+        folder.chmod(0o700)
+        if owner is not None:
+            os.chown(folder, owner.uid, owner.gid)
+
+
+@contextmanager
+def _errors(folder: Path) -> Iterator[None]:
+    """What the disk, or a tar header, says becomes a BackupError."""
+    try:
+        yield
+    except OSError as error:
+        raise BackupError(f'could not unpack into "{folder}": {error.strerror}') from error
+    except tarfile.TarError as error:
+        raise BackupError(f'could not unpack into "{folder}": {error}') from error

@@ -1,0 +1,280 @@
+"""Proves that the archived log can be replayed: every byte is there, every record is whole.
+
+    segment      |rest of R1|R2|R3| ... |Rn ..|rest of Rn|R ...          each checked by a worker,
+                 ^ head ->  ^           tail ->^                         from its first record on
+    seams                       Rn, whose head and rest are in two objects: checked here
+
+Checked are the seal of each object, the header of each page, the CRC and the back link of each
+record, also across objects and timelines, and that the pages are of the timelines that the history
+says. Every gap and every damaged object is named; the walk goes on behind it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from typing import TypeVar
+
+from backup.archived_log import ArchivedLog, Gap, StoredWal
+from backup.patience import patiently
+from consensus.ids import TimelineId
+from objectstore.archive import ArchivedTimeline, TimelineArchive
+from objectstore.errors import ObjectDamaged, ObjectNotFound
+from objectstore.keys import ArchivedWal
+from objectstore.sealed import SEAL, Seal
+from objectstore.store import ObjectStore, open_store
+from pgwal.errors import WalError, WalFormatError
+from pgwal.history import TimelineHistory
+from pgwal.lsn import format_lsn
+from pgwal.page import WAL_PAGE_SIZE, parse_page_header
+from pgwal.walker import NEED_DATA, RecordWalker
+
+T = TypeVar("T")
+
+#: Segments given to a worker before their results are needed.
+AHEAD = 4
+FAST_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """An object that is not what it should be."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`is_sound` when a restore can replay [begin_lsn, end_lsn)."""
+
+    begin_lsn: int
+    end_lsn: int
+    objects: int
+    content_bytes: int
+    gaps: tuple[Gap, ...]
+    damages: tuple[Damage, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.gaps and not self.damages
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveAddress:
+    """How a worker opens the archive: a store cannot be sent to a process."""
+
+    url: str
+    options: Mapping[str, str]
+    timeline: TimelineId
+    facts: ArchivedTimeline
+
+    def open(self) -> TimelineArchive:
+        store = open_store(self.url, self.options)
+        return TimelineArchive(store, self.timeline, self.facts)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCheck:
+    """What a worker found. `head` goes to the end of the first record, `tail` is what follows the
+    last; without a record all is head. `damage` ends it: what it says of records is not used."""
+
+    head: bytes = b""
+    has_record: bool = False
+    tail: bytes = b""
+    tail_lsn: int = 0
+    last_record_lsn: int = 0
+    damage: str = ""
+
+
+def verify(
+    address: ArchiveAddress,
+    log: ArchivedLog,
+    progress: Callable[[int], None] = lambda _: None,
+    jobs: int | None = None,
+) -> Verdict:
+    """Reads everything. `progress` is told the bytes of each segment. Raises ObjectStoreError when
+    the store itself fails."""
+    archive = address.open()
+    seams = _Seams(archive, log)
+    with ProcessPoolExecutor(jobs or os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        check = partial(check_segment, address, log.history)
+        for stored, found in _in_order(pool, check, log.pieces, AHEAD * (jobs or 4)):
+            seams.add(stored, found)
+            progress(stored.wal.end_lsn - stored.wal.segno * archive.facts.wal_seg_size)
+    return _verdict(log, archive.facts.wal_seg_size, seams.damages)
+
+
+def verify_fast(
+    store: ObjectStore,
+    log: ArchivedLog,
+    wal_seg_size: int,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Verdict:
+    """Presence, and what the seals say; the content is not read."""
+    damages = []
+    with ThreadPoolExecutor(FAST_THREADS) as pool:
+        check = partial(_check_seal, store, wal_seg_size)
+        for stored, reason in _in_order(pool, check, log.pieces, FAST_THREADS * AHEAD):
+            if reason:
+                damages.append(Damage(stored.info.key, reason))
+            progress(stored.wal.end_lsn - stored.wal.segno * wal_seg_size)
+    return _verdict(log, wal_seg_size, damages)
+
+
+def _verdict(log: ArchivedLog, seg_size: int, damages: Sequence[Damage]) -> Verdict:
+    content_bytes = sum(s.wal.end_lsn - s.wal.segno * seg_size for s in log.pieces)
+    return Verdict(
+        log.begin_lsn, log.end_lsn, len(log.pieces), content_bytes, log.gaps, tuple(damages)
+    )
+
+
+def _in_order(
+    pool: Executor, check: Callable[[StoredWal], T], pieces: Sequence[StoredWal], ahead: int
+) -> Iterator[tuple[StoredWal, T]]:
+    """Results in the order of the log; at most `ahead` of them wait."""
+    running: deque[tuple[StoredWal, Future[T]]] = deque()
+    for stored in pieces:
+        running.append((stored, pool.submit(check, stored)))
+        if len(running) >= ahead:
+            done, future = running.popleft()
+            yield done, future.result()
+    for done, future in running:
+        yield done, future.result()
+
+
+def _check_seal(store: ObjectStore, seg_size: int, stored: StoredWal) -> str:
+    """Why it is damaged, or ""."""
+    key, wal = stored.info.key, stored.wal
+    expected = wal.end_lsn - wal.segno * seg_size
+    is_whole = expected == seg_size
+    try:
+        seal = Seal.decode(patiently(lambda: store.get_tail(key, SEAL.size)), key)
+    except ObjectNotFound as error:
+        return str(error) if is_whole else ""  # something longer has come in its place
+    except ObjectDamaged as error:
+        return str(error)
+    if seal.content_length != expected:
+        return f"it holds {seal.content_length} bytes, expected {expected}"
+    return ""
+
+
+# ---- one segment, in a worker
+
+
+def check_segment(
+    address: ArchiveAddress, history: TimelineHistory, stored: StoredWal
+) -> SegmentCheck:
+    """Raises ObjectStoreError when the store itself fails."""
+    archive = address.open()
+    wal = stored.wal
+    try:
+        content = patiently(lambda: _read(archive, wal))
+        _check_timelines(content, wal, history, archive.facts.wal_seg_size)
+        return _walk(content, wal, archive.facts)
+    except (ObjectDamaged, ObjectNotFound, WalError) as error:
+        return SegmentCheck(damage=str(error))
+
+
+def _read(archive: TimelineArchive, wal: ArchivedWal) -> bytes:
+    """As it was when it was listed: a beginning may have been replaced by something longer."""
+    try:
+        return archive.read(wal)
+    except ObjectNotFound:
+        if wal.end_lsn % archive.facts.wal_seg_size == 0:
+            raise
+    length = wal.end_lsn - wal.segno * archive.facts.wal_seg_size
+    try:
+        return archive.read_beginning(wal.tli, wal.segno)[:length]
+    except ObjectNotFound:
+        return archive.read_segment(wal.tli, wal.segno)[:length]
+
+
+def _walk(content: bytes, wal: ArchivedWal, facts: ArchivedTimeline) -> SegmentCheck:
+    begin_lsn = wal.segno * facts.wal_seg_size
+    walker = _walker(facts, begin_lsn, skip_continuation=True)
+    walker.feed(content)
+    record = walker.next()
+    if record is NEED_DATA:
+        return SegmentCheck(head=content)
+    walker.skip_records()
+    assert walker.last_record_lsn is not None
+    return SegmentCheck(
+        head=content[: record.end_lsn - begin_lsn],
+        has_record=True,
+        tail=content[walker.record_end_lsn - begin_lsn :],
+        tail_lsn=walker.record_end_lsn,
+        last_record_lsn=walker.last_record_lsn,
+    )
+
+
+def _check_timelines(
+    content: bytes, wal: ArchivedWal, history: TimelineHistory, seg_size: int
+) -> None:
+    """The first page, and the first behind each switch, are of the timeline that wrote them."""
+    begin_lsn = wal.segno * seg_size
+    starts = {begin_lsn}
+    for entry in history.entries:
+        starts.add(-(-entry.switch_lsn // WAL_PAGE_SIZE) * WAL_PAGE_SIZE)
+    for lsn in sorted(starts):
+        if not begin_lsn <= lsn < wal.end_lsn:
+            continue
+        header = parse_page_header(content, lsn - begin_lsn)
+        # Behind XLOG_SWITCH there may be anything, but for an address that fits.
+        is_page = header is not None and header.page_lsn == lsn
+        if header is not None and is_page and header.tli != history.tli_at(lsn):
+            raise WalFormatError(
+                lsn,
+                f"WAL page at {format_lsn(lsn)} is of timeline {header.tli} "
+                f"(expected {history.tli_at(lsn)})",
+            )
+
+
+def _walker(facts: ArchivedTimeline, lsn: int, **options: int | None) -> RecordWalker:
+    return RecordWalker(
+        lsn,
+        wal_seg_size=facts.wal_seg_size,
+        version_major=facts.server.pg_major,
+        system_id=facts.system_id,
+        prev_lsn=options.get("prev_lsn"),
+        skip_continuation=bool(options.get("skip_continuation")),
+    )
+
+
+# ---- between the segments
+
+
+class _Seams:
+    """Goes from segment to segment with what is not finished at the end of each."""
+
+    def __init__(self, archive: TimelineArchive, log: ArchivedLog) -> None:
+        self._facts = archive.facts
+        self.damages: list[Damage] = []
+        #: Where the log is whole up to; elsewhere a segment is the first behind a gap or a damage.
+        self._reached_lsn = -1
+        self._walker: RecordWalker | None = None
+
+    def add(self, stored: StoredWal, found: SegmentCheck) -> None:
+        begin_lsn = stored.wal.segno * self._facts.wal_seg_size
+        if begin_lsn != self._reached_lsn:
+            self._walker = None
+        if found.damage:
+            self.damages.append(Damage(stored.info.key, found.damage))
+            self._reached_lsn = -1
+            return
+        if self._walker is not None:
+            self._walker.feed(found.head)
+            try:
+                self._walker.skip_records()
+            except WalFormatError as error:
+                self.damages.append(Damage(stored.info.key, str(error)))
+                self._walker = None
+        if found.has_record:
+            self._walker = _walker(self._facts, found.tail_lsn, prev_lsn=found.last_record_lsn)
+            self._walker.feed(found.tail)
+        self._reached_lsn = stored.wal.end_lsn

@@ -1,0 +1,263 @@
+"""`sk archive status` and `sk archive ls`: what is in an archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from backup.archived_log import ArchivedLog, StoredWal, archived_log, stored_wal
+from backup.backup_catalog import BackupCatalog
+from backup.backup_record import Backup
+from cli.archive_options import archive_options, open_archive
+from cli.output import console, plain_table, print_json
+from cli.parameters import Dsn, Safekeepers, json_option, timeline_option, with_conninfo
+from cli.status_tables import bytes_text, version_text
+from consensus.ids import TimelineId
+from objectstore.archive import TimelineArchive, find_timelines
+from objectstore.store import ObjectStore
+from pgwal.lsn import Lsn, format_lsn
+from walproposer.errors import Unreachable
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.timeline_creation import survey
+
+# ---- status
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveStatus:
+    """Of one timeline; `commit_lsn` when safekeepers were asked and have it."""
+
+    archive: TimelineArchive
+    log: ArchivedLog
+    objects: int
+    stored_bytes: int
+    newest_at: datetime | None
+    backups: Sequence[Backup]
+    commit_lsn: int | None
+
+    @property
+    def archived_lsn(self) -> int:
+        """The end of what can be replayed from the beginning on."""
+        return self.log.gaps[0].begin_lsn if self.log.gaps else self.log.end_lsn
+
+    def as_json(self) -> dict[str, Any]:
+        facts, commit_lsn = self.archive.facts, self.commit_lsn
+        behind = None if commit_lsn is None else max(0, commit_lsn - self.archived_lsn)
+        return {
+            "tenant_id": self.archive.timeline.tenant_id.hex(),
+            "timeline_id": self.archive.timeline.timeline_id.hex(),
+            "system_id": str(facts.system_id),
+            "pg_version": facts.pg_version,
+            "wal_seg_size": facts.wal_seg_size,
+            "tli": self.log.history.tli,
+            "timeline_start_lsn": format_lsn(facts.timeline_start_lsn),
+            "begin_lsn": format_lsn(self.log.begin_lsn),
+            "archived_lsn": format_lsn(self.archived_lsn),
+            "newest_object_at": self.newest_at.isoformat() if self.newest_at else None,
+            "objects": self.objects,
+            "stored_bytes": self.stored_bytes,
+            "gaps": len(self.log.gaps),
+            "backups": len(self.backups),
+            "newest_backup_at": max(
+                (backup.stopped_at.isoformat() for backup in self.backups), default=None
+            ),
+            "commit_lsn": None if commit_lsn is None else format_lsn(commit_lsn),
+            "behind_bytes": behind,
+        }
+
+
+@click.command()
+@archive_options()
+@timeline_option
+@click.option("--safekeepers", type=Safekeepers(), help="Ask these how far the archive is behind.")
+@click.option(
+    "--safekeeper-conninfo",
+    type=Dsn(),
+    default="",
+    help="libpq settings for safekeeper connections: sslmode, user, passfile, ...",
+)
+@json_option
+def status(
+    archive: str,
+    archive_option: tuple[str, ...],
+    timeline: TimelineId | None,
+    safekeepers: tuple[SafekeeperAddress, ...] | None,
+    safekeeper_conninfo: str,
+    json: bool,
+) -> None:
+    """Show what each timeline's archive has: from where to where, how much, how old, which backups;
+    with --safekeepers, how far it is behind what is committed.
+    """
+    store = open_archive(archive, archive_option)
+    committed = _commit_lsns(with_conninfo(safekeepers or (), safekeeper_conninfo))
+    statuses = [_status(each, committed) for each in _archives(store, timeline)]
+    if json:
+        print_json([each.as_json() for each in statuses])
+        return
+    if not statuses:
+        click.echo(f"archive {store.url} is empty")
+        return
+    table = plain_table(
+        "timeline", "Postgres", "tli", "from", "archived to", "newest", "objects", "size",
+        "backups", "behind", "",
+    )  # fmt: skip
+    for each in statuses:
+        table.add_row(*_cells(each), style="red" if each.log.gaps else "")
+    console().print(table)
+
+
+def _archives(store: ObjectStore, wanted: TimelineId | None) -> list[TimelineArchive]:
+    timelines = find_timelines(store) if wanted is None else [wanted]
+    return [TimelineArchive.open(store, timeline) for timeline in timelines]
+
+
+def _status(archive: TimelineArchive, committed: dict[TimelineId, int]) -> ArchiveStatus:
+    stored = list(stored_wal(archive))
+    backups = BackupCatalog(archive).backups()
+    return ArchiveStatus(
+        archive,
+        archived_log(archive, archive.newest_history()),
+        len(stored),
+        sum(each.info.size_bytes for each in stored),
+        max((each.info.modified_at for each in stored), default=None),
+        backups,
+        committed.get(archive.timeline),
+    )
+
+
+def _commit_lsns(addresses: tuple[SafekeeperAddress, ...]) -> dict[TimelineId, int]:
+    """The greatest that any of them knows. Raises Unreachable when not one answers."""
+    found: dict[TimelineId, int] = {}
+    members = survey(addresses)
+    if members and all(member.error is not None for member in members):
+        raise Unreachable(f"no safekeeper answers: {members[0].error}")
+    for member in members:
+        for timeline, state in member.timelines.items():
+            found[timeline] = max(found.get(timeline, 0), Lsn.parse(state["commit_lsn"]))
+    return found
+
+
+def _cells(status: ArchiveStatus) -> list[str]:
+    log, commit_lsn = status.log, status.commit_lsn
+    return [
+        str(status.archive.timeline),
+        version_text(status.archive.facts.pg_version),
+        str(log.history.tli),
+        format_lsn(log.begin_lsn),
+        format_lsn(status.archived_lsn),
+        _age(status.newest_at),
+        str(status.objects),
+        bytes_text(status.stored_bytes),
+        str(len(status.backups)),
+        "-" if commit_lsn is None else bytes_text(max(0, commit_lsn - status.archived_lsn)),
+        f"{len(log.gaps)} GAPS: sk archive verify" if log.gaps else "",
+    ]
+
+
+def _age(moment: datetime | None) -> str:
+    if moment is None:
+        return "-"
+    seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+# ---- ls
+
+
+@dataclass(frozen=True, slots=True)
+class WalRange:
+    """Objects of one Postgres timeline, each beginning where the one before it ends."""
+
+    tli: int
+    begin_lsn: int
+    end_lsn: int
+    objects: int
+    stored_bytes: int
+    newest_at: datetime
+
+
+def wal_ranges(stored: Sequence[StoredWal], wal_seg_size: int) -> Iterator[WalRange]:
+    """Contiguous ones collapsed; a beginning of a segment stands alone."""
+    current: WalRange | None = None
+    for each in stored:
+        wal, info = each.wal, each.info
+        begin_lsn = wal.segno * wal_seg_size
+        is_next = (
+            current is not None
+            and wal.tli == current.tli
+            and begin_lsn == current.end_lsn
+            and wal.end_lsn % wal_seg_size == 0
+        )
+        if current is not None and is_next:
+            current = WalRange(
+                wal.tli,
+                current.begin_lsn,
+                wal.end_lsn,
+                current.objects + 1,
+                current.stored_bytes + info.size_bytes,
+                max(current.newest_at, info.modified_at),
+            )
+            continue
+        if current is not None:
+            yield current
+        current = WalRange(wal.tli, begin_lsn, wal.end_lsn, 1, info.size_bytes, info.modified_at)
+    if current is not None:
+        yield current
+
+
+@click.command("ls")
+@archive_options()
+@timeline_option
+@click.option("--all", "show_all", is_flag=True, help="Every object, not ranges of them.")
+@json_option
+def list_wal(
+    archive: str,
+    archive_option: tuple[str, ...],
+    timeline: TimelineId | None,
+    show_all: bool,
+    json: bool,
+) -> None:
+    """List the WAL of each timeline's archive, as ranges of the log."""
+    found: list[dict[str, Any]] = []
+    for each in _archives(open_archive(archive, archive_option), timeline):
+        stored = list(stored_wal(each))
+        seg_size = each.facts.wal_seg_size
+        name = {
+            "tenant_id": each.timeline.tenant_id.hex(),
+            "timeline_id": each.timeline.timeline_id.hex(),
+        }
+        for run in [[s] for s in stored] if show_all else [stored]:
+            for part in wal_ranges(run, seg_size):
+                key = {"key": run[0].info.key} if show_all else {}
+                found.append({**name, **key, **_range_json(part)})
+    if json:
+        print_json(found)
+        return
+    last = "key" if show_all else "timeline"
+    table = plain_table("tli", "from", "to", "objects", "size", "newest", last)
+    for row in found:
+        name_text = row.get("key") or f"{row['tenant_id']}/{row['timeline_id']}"
+        age = _age(datetime.fromisoformat(row["newest_object_at"]))
+        table.add_row(
+            str(row["tli"]), row["begin_lsn"], row["end_lsn"], str(row["objects"]),
+            bytes_text(row["stored_bytes"]), age, name_text,
+        )  # fmt: skip
+    console().print(table)
+
+
+def _range_json(part: WalRange) -> dict[str, Any]:
+    return {
+        "tli": part.tli,
+        "begin_lsn": format_lsn(part.begin_lsn),
+        "end_lsn": format_lsn(part.end_lsn),
+        "objects": part.objects,
+        "stored_bytes": part.stored_bytes,
+        "newest_object_at": part.newest_at.isoformat(),
+    }

@@ -1,0 +1,190 @@
+"""`sk archive fetch`: the restore_command of a Postgres that recovers from the archive.
+
+Its exit codes are what Postgres goes by: 0, the file is there; 1 to 125, there is no such file, and
+recovery ends; above, something is wrong, and Postgres stops rather than to come up with less than
+there is. So nothing but the certain answer "nobody has it" may end with a small one, not even a
+mistake in the command line. What is needed is imported when it is needed: this runs once a segment.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.archive_options import archive_options, open_archive, parse_options
+from cli.output import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from backup.wal_source import WalSource
+    from consensus.ids import TimelineId
+
+PREFETCH = 4
+PATIENCE_SECONDS = 60.0
+ARGUMENTS = "cli.archive_fetch.arguments"
+
+
+class RestoreCommand(click.Command):
+    """Ends with CANNOT_TELL on whatever is no answer, also on wrong usage."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        given = tuple(args)
+        try:
+            context = super().make_context(info_name, args, parent, **extra)
+            context.meta[ARGUMENTS] = given
+            return context
+        except click.UsageError as error:
+            error.exit_code = int(ExitCode.CANNOT_TELL)  # type: ignore[misc]  # click means it so
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, CommandError):
+            raise
+        except click.ClickException as error:
+            error.exit_code = int(ExitCode.CANNOT_TELL)  # type: ignore[misc]  # click means it so
+            raise
+        except KeyboardInterrupt as error:
+            raise CommandError("interrupted", exit_code=ExitCode.CANNOT_TELL) from error
+        except Exception as error:  # also a fault of ours must not end a recovery early
+            text = " ".join(str(error).split()) or type(error).__name__
+            hint = getattr(error, "hint", "")
+            raise CommandError(text, hint, ExitCode.CANNOT_TELL) from error
+
+
+@click.command(cls=RestoreCommand)
+@archive_options(required=False)
+@click.option("--safekeepers", metavar="A,B,C", default="", help="Ask these, too: HOST:PORT,...")
+@click.option(
+    "--safekeeper-conninfo",
+    metavar="DSN",
+    default="",
+    help="libpq settings for safekeeper connections: sslmode, user, passfile, ...",
+)
+@click.option("--timeline", metavar="TENANT/TIMELINE", default="", help="Which, if several.")
+@click.option(
+    "--prefetch",
+    type=click.IntRange(0, 64),
+    default=PREFETCH,
+    show_default=True,
+    metavar="N",
+    help="Make so many of the next segments ready in the background, beside PATH.",
+)
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0),
+    default=PATIENCE_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="Try again for so long what may pass, before giving up.",
+)
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="Whole segments only, for a standby that streams the rest: at its promotion it reads the "
+    "last one again, and must not find less of it in the archive.",
+)
+@click.argument("file")
+@click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
+@click.pass_context
+def fetch(
+    context: click.Context,
+    archive: str | None,
+    archive_option: tuple[str, ...],
+    safekeepers: str,
+    safekeeper_conninfo: str,
+    timeline: str,
+    prefetch: int,
+    patience: float,
+    whole: bool,
+    file: str,
+    path: Path,
+) -> None:
+    """Write the WAL segment or history file FILE to PATH, for Postgres's restore_command:
+
+        restore_command = 'sk archive fetch --archive /srv/archive %f %p'
+
+    A whole segment comes from the archive, or else from a safekeeper; of the last one the longest
+    beginning that anybody has, filled up with zeros. Exits with 1 when all that were asked have
+    answered and nobody has it, and recovery ends there. Exits with 255 when that is not certain: a
+    store or a majority of the safekeepers does not answer, an object is damaged, an option is
+    wrong. Postgres then stops its recovery, and can be started again.
+    """
+    from backup.wal_fetch import is_segment
+    from backup.wal_prefetch import PrefetchFolder
+
+    if archive is None and not safekeepers:
+        raise click.UsageError("give --archive, --safekeepers, or both")
+    *options, last_but_one, _ = context.meta[ARGUMENTS]
+    folder = None
+    # Options behind FILE would make another folder for every file.
+    if prefetch and archive is not None and last_but_one == file and is_segment(file):
+        folder = PrefetchFolder.beside(path, options)
+        settings = {"url": archive, "timeline": timeline, "ahead": prefetch}
+        folder.ask(file, {**settings, "options": parse_options(archive_option)})
+        if folder.take(file, path):
+            return
+    sources = _sources(archive, archive_option, safekeepers, safekeeper_conninfo, timeline)
+    if not _fetch(file, path, sources, patience, whole):
+        if folder is not None:
+            folder.end()
+        click.echo(f"sk: nobody has {file}", err=True)
+        context.exit(ExitCode.FAILED)
+
+
+def _fetch(file: str, path: Path, sources: list[WalSource], patience: float, whole: bool) -> bool:
+    from backup.wal_fetch import fetch_wal_file
+    from storage import durable
+
+    content = fetch_wal_file(file, sources, patience, whole_only=whole)
+    if content is None:
+        return False
+    durable.replace_file(path.absolute(), content)
+    return True
+
+
+def _sources(
+    archive: str | None,
+    archive_option: tuple[str, ...],
+    safekeepers: str,
+    safekeeper_conninfo: str,
+    timeline: str,
+) -> list[WalSource]:
+    """In the order in which they are asked."""
+    sources: list[WalSource] = []
+    if archive is not None:
+        from backup.archived_wal import ArchivedWalSource
+        from objectstore.archive import require_archive
+
+        store = open_archive(archive, archive_option)
+        wanted = _timeline(timeline)
+        sources.append(ArchivedWalSource(lambda: require_archive(store, wanted)))
+    if safekeepers:
+        from backup.safekeeper_wal import Safekeeper, SafekeeperWalSource
+        from cli.parameters import Dsn, Safekeepers, with_conninfo
+
+        conninfo = Dsn().convert(safekeeper_conninfo, None, None)
+        wanted = _timeline(timeline)
+        addresses = with_conninfo(Safekeepers().convert(safekeepers, None, None), conninfo)
+        sources.append(
+            SafekeeperWalSource([Safekeeper(str(a), partial(a.connect, wanted)) for a in addresses])
+        )
+    return sources
+
+
+def _timeline(text: str) -> TimelineId | None:
+    """Raises MessageError."""
+    if not text:
+        return None
+    from consensus.ids import TimelineId
+
+    return TimelineId.parse(text)

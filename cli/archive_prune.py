@@ -1,0 +1,95 @@
+"""`sk archive prune`: the WAL that no backup needs goes."""
+
+from __future__ import annotations
+
+import click
+
+from backup.archived_log import stored_wal
+from backup.backup_catalog import BackupCatalog
+from backup.prune import Pruning, plan_pruning
+from cli.archive_options import archive_options, open_archive
+from cli.output import CommandError
+from cli.parameters import timeline_option
+from cli.status_tables import bytes_text
+from consensus.ids import TimelineId
+from objectstore.archive import TimelineArchive, require_archive
+from pgwal.errors import LsnSyntaxError
+from pgwal.lsn import Lsn, format_lsn
+
+
+@click.command()
+@archive_options()
+@timeline_option
+@click.option("--before", metavar="LSN", help="Remove only what ends below it.")
+@click.option("--keep-backups", is_flag=True, help="Remove what no backup needs: the default.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+def prune(
+    archive: str,
+    archive_option: tuple[str, ...],
+    timeline: TimelineId | None,
+    before: str | None,
+    keep_backups: bool,
+    dry_run: bool,
+) -> None:
+    """Remove WAL that is not needed any more: segments below the oldest backup, and beginnings of
+    segments that something longer has replaced.
+
+    What the oldest backup needs is never removed. Backups themselves go with sk backup prune.
+    """
+    if before is not None and keep_backups:
+        raise click.UsageError("give either --before LSN or --keep-backups")
+    found = require_archive(open_archive(archive, archive_option), timeline)
+    horizon_lsn = _horizon(found, None if before is None else _lsn(before))
+    stored, history = list(stored_wal(found)), found.newest_history()
+    pruning = plan_pruning(stored, history, horizon_lsn, found.facts.wal_seg_size)
+    _check_end_stays(pruning, [each.wal.end_lsn for each in stored])
+    for each in pruning.all:
+        if dry_run:
+            click.echo(each.info.key)
+        else:
+            found.store.delete(each.info.key)
+    click.echo(_summary(pruning, dry_run=dry_run))
+
+
+def _horizon(archive: TimelineArchive, before_lsn: int | None) -> int:
+    """Raises CommandError when it would cut a backup off, or when there is none to go by."""
+    backups = BackupCatalog(archive).backups()
+    oldest_lsn = min((backup.start_lsn for backup in backups), default=None)
+    if before_lsn is None:
+        if oldest_lsn is None:
+            raise CommandError(
+                "there is no backup, so nobody knows which WAL is needed",
+                "Take one with sk backup create, or give --before LSN.",
+            )
+        return oldest_lsn
+    if oldest_lsn is not None and before_lsn > oldest_lsn:
+        raise CommandError(
+            f"the oldest backup needs the WAL from {format_lsn(oldest_lsn)}, "
+            f"--before is {format_lsn(before_lsn)}",
+            "Remove that backup first with sk backup delete.",
+        )
+    return before_lsn
+
+
+def _check_end_stays(pruning: Pruning, ends: list[int]) -> None:
+    """A safekeeper that starts with an empty archive would begin in the middle."""
+    if ends and pruning.horizon_lsn >= max(ends):
+        raise CommandError(
+            f"the archive ends at {format_lsn(max(ends))}, --before is beyond it",
+            "Give a position below; the newest segment always stays.",
+        )
+
+
+def _summary(pruning: Pruning, *, dry_run: bool) -> str:
+    return (
+        f"{'would remove' if dry_run else 'removed'} {len(pruning.below)} segments below "
+        f"{format_lsn(pruning.horizon_lsn)} and {len(pruning.replaced)} replaced beginnings, "
+        f"{bytes_text(pruning.stored_bytes)}"
+    )
+
+
+def _lsn(text: str) -> int:
+    try:
+        return int(Lsn.parse(text))
+    except LsnSyntaxError as error:
+        raise click.UsageError(f"--before: {error}") from error

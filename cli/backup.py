@@ -1,0 +1,401 @@
+"""`sk backup`: base backups into the archive; which there are, whether they are sound, which go."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import psycopg
+
+from backup.backup_catalog import BackupCatalog
+from backup.backup_record import Backup, parse_backup_id
+from backup.base_backup import MANIFEST, BackupOptions
+from backup.create import BackedUpServer, BackupWatcher, archived_lsn, create_backup
+from backup.retention import kept_by_age, kept_by_number
+from backup.target import check_of_log, format_time
+from backup.unpack import Unpacking
+from cli.archive_options import archive_options, open_archive
+from cli.output import CommandError, console, plain_table, print_json
+from cli.parameters import ByteSize, Dsn, json_option, timeline_option
+from cli.progress import ByteProgress
+from cli.status_tables import bytes_text
+from consensus.ids import TimelineId
+from objectstore.archive import require_archive
+from objectstore.sealed import ZSTD_LEVEL
+from pg_fixtures.binaries import find_postgres
+from pg_fixtures.processes import run_program
+from pgwal.lsn import Lsn, format_lsn
+from walproposer.connection import identify_system, open_connection
+from walproposer.upstream import PrimaryAddress
+
+RATE_BYTES_MIN, RATE_BYTES_MAX = 32 << 10, 1 << 30  # as BASE_BACKUP's MAX_RATE
+ARCHIVED_POLL_SECONDS = 0.5
+VERIFY_SECONDS_MAX = 24 * 3600.0
+#: What is left of a backup that broke off is removed when it is so old: one may still be running.
+UNFINISHED_DAYS = 2
+
+
+@click.group()
+def backup() -> None:
+    """Take base backups into the archive, list, verify and remove them."""
+
+
+def open_catalog(url: str, options: tuple[str, ...], timeline: TimelineId | None) -> BackupCatalog:
+    """Raises ObjectStoreError, click.UsageError."""
+    return BackupCatalog(require_archive(open_archive(url, options), timeline))
+
+
+# ---- create
+
+
+@backup.command()
+@archive_options()
+@timeline_option
+@click.option(
+    "--from",
+    "server",
+    type=Dsn(),
+    required=True,
+    help="DSN of the primary, or of a standby of it (a role with REPLICATION).",
+)
+@click.option("--label", default="sk", show_default=True, help="A name for people.")
+@click.option(
+    "--checkpoint",
+    type=click.Choice(["fast", "spread"]),
+    default="fast",
+    show_default=True,
+    help="Begin at once, or spare the server's disk for minutes.",
+)
+@click.option("--max-rate", type=ByteSize(), default=0, help="Bytes a second at most; 32kB to 1GB.")
+@click.option(
+    "--compression",
+    type=click.IntRange(0, 19),
+    default=ZSTD_LEVEL,
+    show_default=True,
+    help="zstd's level; 0: none.",
+)
+@click.option("--no-wait", is_flag=True, help="Do not wait until its WAL is archived.")
+@click.option(
+    "--wait-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    default=600.0,
+    show_default=True,
+    help="How long to wait for that.",
+)
+@json_option
+def create(
+    archive: str,
+    archive_option: tuple[str, ...],
+    timeline: TimelineId | None,
+    server: str,
+    label: str,
+    checkpoint: str,
+    max_rate: int,
+    compression: int,
+    no_wait: bool,
+    wait_timeout: float,
+    json: bool,
+) -> None:
+    """Take a base backup of a running server, and print its name.
+
+    Ends when the archive alone can restore it, that is when its WAL is there, too. Exits with 1
+    when pages of the server are damaged; such a backup is kept, but never chosen by a restore.
+    """
+    if max_rate and not RATE_BYTES_MIN <= max_rate <= RATE_BYTES_MAX:
+        raise click.UsageError("--max-rate must be between 32kB and 1GB")
+    catalog = open_catalog(archive, archive_option, timeline)
+    options = BackupOptions(label=label, is_fast=checkpoint == "fast", max_rate_kb=max_rate // 1024)
+    began_at = time.monotonic()
+    made = _create(PrimaryAddress(server), catalog, options, compression or None)
+    seconds = time.monotonic() - began_at
+    if json:
+        print_json(backup_json(made))
+    else:
+        click.echo(made.backup_id)
+    click.echo(
+        f"{bytes_text(made.content_bytes)} in {seconds:.1f} s, stored as "
+        f"{bytes_text(made.stored_bytes)}",
+        err=True,
+    )
+    if not no_wait:
+        _wait_archived(catalog, made, wait_timeout)
+    if made.checksum_failures:
+        raise CommandError(
+            f"{len(made.checksum_failures)} damaged pages on the server: "
+            f"{made.checksum_failures[0]}",
+            "A restore takes this backup only when it is named. sk backup show lists all of them.",
+        )
+
+
+def _create(
+    address: PrimaryAddress, catalog: BackupCatalog, options: BackupOptions, level: int | None
+) -> Backup:
+    with ByteProgress("base backup") as bar, closing(_replication(address)) as connection:
+
+        def began(backup_id: str, estimated_bytes: int) -> None:
+            click.echo(f"backup {backup_id} begins", err=True)
+            bar.expect(estimated_bytes)
+
+        return create_backup(
+            connection,
+            _read_server(address, connection),
+            catalog,
+            options,
+            level=level,
+            watcher=BackupWatcher(began, bar.at),
+        )
+
+
+def _replication(address: PrimaryAddress) -> psycopg.Connection:
+    return open_connection(
+        address.dsn, f"the server ({address})", replication="true", application_name="sk backup"
+    )
+
+
+def _read_server(address: PrimaryAddress, connection: psycopg.Connection) -> BackedUpServer:
+    system_id, _, _ = identify_system(connection.pgconn)
+    return BackedUpServer(
+        system_id=system_id,
+        pg_version=connection.info.server_version,
+        is_standby=_ask(address, "SELECT pg_is_in_recovery()"),
+        read_clock=lambda: _ask(address, "SELECT clock_timestamp()").astimezone(UTC),
+    )
+
+
+def _ask(address: PrimaryAddress, question: str) -> Any:
+    """Each time a new connection: one that idles for hours may be gone."""
+    with closing(address.connect()) as connection:
+        row = connection.execute(question).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def _wait_archived(catalog: BackupCatalog, made: Backup, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    said = False
+    while (lsn := archived_lsn(catalog.archive, made)) < made.stop_lsn:
+        if not said:
+            click.echo(f"waiting until WAL is archived up to {format_lsn(made.stop_lsn)}", err=True)
+            said = True
+        check_of_log(made, catalog.archive.newest_history())
+        if time.monotonic() > deadline:
+            raise CommandError(
+                f"backup {made.backup_id} is complete, but needs WAL up to "
+                f"{format_lsn(made.stop_lsn)}, and after {timeout:g} s the archive has "
+                f"{format_lsn(lsn)}",
+                "Until then a restore needs the safekeepers, too. sk archive status says why.",
+            )
+        time.sleep(ARCHIVED_POLL_SECONDS)
+    check_of_log(made, catalog.archive.newest_history())
+    click.echo("it can be restored from the archive alone", err=True)
+
+
+# ---- list, show
+
+
+@backup.command("list")
+@archive_options()
+@timeline_option
+@json_option
+def list_backups(
+    archive: str, archive_option: tuple[str, ...], timeline: TimelineId | None, json: bool
+) -> None:
+    """List the backups, oldest first."""
+    catalog = open_catalog(archive, archive_option, timeline)
+    backups = catalog.backups()
+    if json:
+        print_json([backup_json(each) for each in backups])
+        return
+    table = plain_table("backup", "stopped", "stop LSN", "size", "stored", "pages", "label")
+    for each in backups:
+        table.add_row(
+            each.backup_id,
+            f"{each.stopped_at:%Y-%m-%d %H:%M:%S}Z",
+            format_lsn(each.stop_lsn),
+            bytes_text(each.content_bytes),
+            bytes_text(each.stored_bytes),
+            f"{len(each.checksum_failures)} damaged" if each.checksum_failures else "sound",
+            each.label,
+        )
+    console().print(table)
+    for backup_id in catalog.unfinished():
+        click.echo(f"{backup_id} is unfinished", err=True)
+
+
+@backup.command()
+@archive_options()
+@timeline_option
+@click.argument("backup_id")
+@json_option
+def show(
+    archive: str,
+    archive_option: tuple[str, ...],
+    timeline: TimelineId | None,
+    backup_id: str,
+    json: bool,
+) -> None:
+    """Show everything of one backup, and whether the archive alone can restore it."""
+    catalog = open_catalog(archive, archive_option, timeline)
+    found = catalog.get(backup_id)
+    lsn = archived_lsn(catalog.archive, found)
+    if json:
+        print_json({**backup_json(found), "archived_lsn": format_lsn(lsn)})
+        return
+    facts = plain_table("", "")
+    for name, value in backup_json(found).items():
+        if not isinstance(value, list):
+            facts.add_row(name, str(value))
+    for each in found.archives:
+        size = f"{bytes_text(each.content_bytes)}, stored as {bytes_text(each.stored_bytes)}"
+        facts.add_row(each.name, f"{size} in {each.parts} parts {each.path}".rstrip())
+    for failure in found.checksum_failures:
+        facts.add_row("damaged", failure)
+    missing = "" if lsn >= found.stop_lsn else ", which does not suffice without safekeepers"
+    facts.add_row("archived up to", format_lsn(lsn) + missing)
+    console().print(facts)
+
+
+def backup_json(each: Backup) -> dict[str, Any]:
+    """LSNs as Postgres prints them, times in UTC."""
+    return {
+        "backup_id": each.backup_id,
+        "label": each.label,
+        "system_id": str(each.system_id),
+        "pg_version": each.pg_version,
+        "start_lsn": str(Lsn(each.start_lsn)),
+        "start_tli": each.start_tli,
+        "stop_lsn": str(Lsn(each.stop_lsn)),
+        "stop_tli": each.stop_tli,
+        "started_at": format_time(each.started_at),
+        "stopped_at": format_time(each.stopped_at),
+        "from_standby": each.from_standby,
+        "content_bytes": each.content_bytes,
+        "stored_bytes": each.stored_bytes,
+        "tablespaces": [archive.path for archive in each.archives if archive.path],
+        "checksum_failures": list(each.checksum_failures),
+    }
+
+
+# ---- verify
+
+
+@backup.command()
+@archive_options()
+@timeline_option
+@click.argument("backup_id")
+@click.option(
+    "--work-dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Where to unpack it for that; it needs its whole size.  [default: the temporary folder]",
+)
+def verify(
+    archive: str,
+    archive_option: tuple[str, ...],
+    timeline: TimelineId | None,
+    backup_id: str,
+    work_dir: Path | None,
+) -> None:
+    """Unpack a backup, and let pg_verifybackup compare it with its manifest."""
+    catalog = open_catalog(archive, archive_option, timeline)
+    found = catalog.get(backup_id)
+    program = find_postgres(found.pg_major).program("pg_verifybackup")
+    folder = Path(tempfile.mkdtemp(prefix="sk-verify-", dir=work_dir))
+    try:
+        with ByteProgress("unpack", found.content_bytes) as bar:
+            Unpacking(
+                data_dir=folder / "data",
+                tablespaces={a.path: folder / a.name for a in found.archives if a.path},
+                is_synced=False,
+                progress=bar.more,
+            ).run(catalog, found)
+        done = run_program(
+            [program, "--no-parse-wal", "--exit-on-error", folder / "data"],
+            timeout=VERIFY_SECONDS_MAX,
+            check=False,
+        )
+    finally:
+        shutil.rmtree(folder)
+    if done.returncode != 0:
+        lines = (done.stdout + done.stderr).strip().splitlines() or ["it gave no reason"]
+        raise CommandError(f"backup {backup_id} is damaged: {lines[0]}", "Take another one.")
+    click.echo(f"{backup_id} is what its {MANIFEST} says")
+
+
+# ---- delete, prune
+
+
+@backup.command()
+@archive_options()
+@timeline_option
+@click.argument("backup_id")
+@click.option("--yes", is_flag=True, help="Delete it even if it is the last sound one.")
+def delete(
+    archive: str,
+    archive_option: tuple[str, ...],
+    timeline: TimelineId | None,
+    backup_id: str,
+    yes: bool,
+) -> None:
+    """Delete one backup, or what is left of one that broke off. Its WAL stays."""
+    catalog = open_catalog(archive, archive_option, timeline)
+    if backup_id not in catalog.unfinished():
+        catalog.get(backup_id)
+        others = [b for b in catalog.backups() if b.backup_id != backup_id]
+        if not yes and all(each.checksum_failures for each in others):
+            raise CommandError(
+                f"backup {backup_id} is the last sound one: without it nothing can be restored",
+                "Take another one first, or give --yes.",
+            )
+    catalog.delete(backup_id)
+    click.echo(f"{backup_id} is deleted")
+
+
+@backup.command()
+@archive_options()
+@timeline_option
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="Keep the newest N.")
+@click.option(
+    "--days",
+    type=click.FloatRange(min=0),
+    metavar="D",
+    help="Keep what a restore to any moment of the last D days needs.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+def prune(
+    archive: str,
+    archive_option: tuple[str, ...],
+    timeline: TimelineId | None,
+    keep: int | None,
+    days: float | None,
+    dry_run: bool,
+) -> None:
+    """Delete old backups, and what is left of those that broke off days ago.
+
+    With both --keep and --days, what either keeps is kept. The WAL stays: sk archive prune removes
+    what no backup needs any more.
+    """
+    if keep is None and days is None:
+        raise click.UsageError("give --keep N, --days D, or both")
+    catalog = open_catalog(archive, archive_option, timeline)
+    backups, now = catalog.backups(), datetime.now(UTC)
+    kept = kept_by_number(backups, keep) if keep is not None else []
+    if days is not None:
+        kept += kept_by_age(backups, days, now)
+    kept_ids = {each.backup_id for each in kept}
+    doomed = [each.backup_id for each in backups if each.backup_id not in kept_ids]
+    for backup_id in catalog.unfinished():
+        began_at, _ = parse_backup_id(backup_id)
+        if (now - began_at).days >= UNFINISHED_DAYS:
+            doomed.append(backup_id)
+    for backup_id in doomed:
+        if not dry_run:
+            catalog.delete(backup_id)
+        click.echo(f"{backup_id} {'would be' if dry_run else 'is'} deleted")
+    click.echo(f"{len(kept_ids)} backups are kept", err=True)

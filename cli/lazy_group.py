@@ -1,0 +1,34 @@
+"""Groups of commands whose modules are imported when they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import ClassVar
+
+import click
+
+
+class LazyGroup(click.Group):
+    """A subclass says which commands there are."""
+
+    #: name: the module and the command in it, in the order of the help
+    modules: ClassVar[Mapping[str, str]] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.modules:
+            return None
+        module, _, name = self.modules[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+
+def configure_command_logs(context: click.Context) -> None:
+    """As the options of `sk` itself say."""
+    from telemetry.logs import LogFormat, configure_logs  # it takes as long as a short command
+
+    options = context.find_root().params
+    configure_logs(LogFormat(options["log_format"]), options["log_level"])

@@ -1,0 +1,121 @@
+"""The Postgres on a restored data directory: started, and watched until its recovery has ended."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import psycopg
+
+from backup.unpack import Owner
+from cli.output import CommandError
+from pg_fixtures.account import Account, server_account
+from pg_fixtures.binaries import PostgresBinaries
+from pg_fixtures.processes import run_program
+from pgwal.lsn import Lsn
+from walproposer.errors import Unreachable
+from walproposer.upstream import PrimaryAddress
+
+LOG_FILE = "sk_restore.log"
+LOG_TAIL_LINES = 15
+#: A start returns when the server is consistent: it may have hours of WAL to replay before.
+START_SECONDS_MAX = 7 * 24 * 3600
+CONNECT_SECONDS_MAX = 30.0
+POLL_SECONDS = 0.1
+
+_STATE = """
+SELECT pg_is_in_recovery(),
+    CASE WHEN pg_is_in_recovery() THEN pg_is_wal_replay_paused() ELSE false END,
+    pg_last_wal_replay_lsn()::text, pg_last_xact_replay_timestamp()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """How far it has replayed; `last_commit_at` None: there was no transaction in that WAL."""
+
+    lsn: int
+    last_commit_at: datetime | None
+    is_paused: bool
+
+    def __str__(self) -> str:
+        when = self.last_commit_at.astimezone(UTC).isoformat(" ") if self.last_commit_at else "none"
+        return f"{Lsn(self.lsn)}, last transaction {when}"
+
+
+def account_of(data_dir: Path) -> Account | None:
+    """Whose the server will be: root gives it to the one who has the empty folder already, or to
+    the account of Postgres; None: our own. Raises Unavailable."""
+    account = server_account()
+    if account is None or not data_dir.is_dir():
+        return account
+    found = data_dir.stat()
+    return Account(account.name, found.st_uid, found.st_gid) if found.st_uid else account
+
+
+def owner_of(account: Account | None) -> Owner | None:
+    return None if account is None else Owner(account.uid, account.gid)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredServer:
+    """`options` are for the server's command line, as pg_ctl takes them."""
+
+    data_dir: Path
+    binaries: PostgresBinaries
+    account: Account | None
+    options: str = ""
+
+    def start(self) -> None:
+        """Returns when it accepts connections, or runs without. Raises CommandError."""
+        program: list[str | Path] = [
+            *(self.binaries.program("pg_ctl"), "start", "--wait", "--silent"),
+            *("--pgdata", self.data_dir, "--log", self._log_path),
+            *("--timeout", str(START_SECONDS_MAX)),
+            *(["--options", self.options] if self.options else []),
+        ]
+        done = run_program(program, account=self.account, timeout=START_SECONDS_MAX, check=False)
+        if done.returncode != 0:
+            raise self._failed("the restored server does not start")
+
+    def wait_recovered(self, address: PrimaryAddress) -> Recovered:
+        """Returns when its recovery has ended, or is paused at its target. Raises CommandError,
+        and what keeps us from connecting to a server that runs."""
+        answered_at = time.monotonic()
+        while True:
+            try:
+                with closing(address.connect()) as connection:
+                    row = connection.execute(_STATE).fetchone()
+                assert row is not None
+                in_recovery, is_paused, lsn, commit_at = row
+                if is_paused or not in_recovery:
+                    return Recovered(int(Lsn.parse(lsn or "0/0")), commit_at, is_paused)
+                answered_at = time.monotonic()
+            except (Unreachable, psycopg.Error):
+                if not self._is_running():
+                    raise self._failed("the recovery of the restored server failed") from None
+                if time.monotonic() - answered_at > CONNECT_SECONDS_MAX:
+                    raise
+            time.sleep(POLL_SECONDS)
+
+    @property
+    def _log_path(self) -> Path:
+        return self.data_dir / LOG_FILE
+
+    def _is_running(self) -> bool:
+        program: list[str | Path] = [self.binaries.program("pg_ctl"), "status"]
+        program += ["--pgdata", self.data_dir]
+        return run_program(program, account=self.account, check=False).returncode == 0
+
+    def _failed(self, sentence: str) -> CommandError:
+        text = self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
+        lines = text.splitlines()
+        fatal = [line for line in lines if "FATAL" in line or "PANIC" in line]
+        reason = (fatal or lines or ["it has logged nothing"])[-1]
+        for line in lines[-LOG_TAIL_LINES:]:
+            click.echo(f"    {line}", err=True)
+        return CommandError(f"{sentence}: {reason}", f"Its log: {self._log_path}")

@@ -1,0 +1,106 @@
+"""`FaultyStore`: a store on a bad day, made of one on a good day.
+
+    fails       before it has done anything, or after it has done all: the caller cannot tell
+    repeats     what a client or a proxy between sent again
+    delays      an answer
+
+Seeded: equal seeds, equal days. What it truncates in `get` a reader must notice by himself.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from objectstore.errors import ObjectStoreError
+from objectstore.store import ObjectInfo, ObjectStore
+
+T = TypeVar("T")
+
+DELAY_SECONDS_MAX = 0.01
+
+
+class FaultyStore:
+    """An ObjectStore. Each rate is the part of the requests that it happens to."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        seed: int,
+        *,
+        fails: float = 0.2,
+        repeats: float = 0.1,
+        delays: float = 0.1,
+        truncates: float = 0.0,
+    ) -> None:
+        self.store = store
+        self.url = store.url
+        self.faults = 0
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._rates = (fails / 2, fails / 2, repeats, delays)
+        self._truncates = truncates
+
+    def _do(self, request: Callable[[], T]) -> T:
+        before, after, repeated, delayed = (self._happens(rate) for rate in self._rates)
+        if delayed:
+            time.sleep(self._random.random() * DELAY_SECONDS_MAX)
+        if before:
+            raise ObjectStoreError("the request was lost", is_transient=True)
+        answer = request()
+        if repeated:
+            request()
+        if after:
+            raise ObjectStoreError("the answer was lost", is_transient=True)
+        return answer
+
+    def _happens(self, rate: float) -> bool:
+        with self._lock:
+            happens = self._random.random() < rate
+            self.faults += happens
+            return happens
+
+    def put(self, key: str, data: bytes) -> None:
+        self._do(lambda: self.store.put(key, data))
+
+    def create(self, key: str, data: bytes) -> bool:
+        return self._do(lambda: self.store.create(key, data))
+
+    def get(self, key: str) -> bytes:
+        data = self._do(lambda: self.store.get(key))
+        return data[: self._random.randrange(len(data))] if self._cuts() and data else data
+
+    def get_tail(self, key: str, length: int) -> bytes:
+        return self._do(lambda: self.store.get_tail(key, length))
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        infos = self._do(lambda: [*self.store.list(prefix, after)])
+        cut = (
+            self._random.randrange(len(infos)) if infos and self._happens(self._rates[0]) else None
+        )
+        yield from infos[:cut]
+        if cut is not None:
+            raise ObjectStoreError("the list was cut", is_transient=True)
+
+    def list_folders(self, prefix: str) -> Sequence[str]:
+        return self._do(lambda: self.store.list_folders(prefix))
+
+    def delete(self, key: str) -> None:
+        self._do(lambda: self.store.delete(key))
+
+    def _cuts(self) -> bool:
+        return self._happens(self._truncates)
+
+
+def insist(attempt: Callable[[], T], attempts_max: int = 100) -> T:
+    """What it returns, once it succeeds: as the callers of a store do."""
+    for _ in range(attempts_max):
+        try:
+            return attempt()
+        except ObjectStoreError as error:
+            if not error.is_transient:
+                raise
+    raise AssertionError(f"{attempts_max} attempts failed")

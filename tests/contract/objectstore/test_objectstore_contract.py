@@ -1,0 +1,221 @@
+"""What every object store does, the same for all of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from objectstore.errors import ObjectNotFound
+from objectstore.store import ObjectStore
+
+CLOCK_TOLERANCE = timedelta(seconds=5)  # a store may know whole seconds only
+WAL = "00/11/wal/00000001/0000000100000000000000"
+KEYS = [
+    "00/11/backups/20261121T101500Z-0000000005000028/backup.json",
+    "00/11/history/00000002.history",
+    "00/11/timeline.json",
+    f"{WAL}05",
+    f"{WAL}06",
+    f"{WAL}06.partial/0000000006100000",
+    f"{WAL}06.partial/0000000006200000",
+    f"{WAL}07",
+    "00/22/timeline.json",
+]
+
+
+@pytest.fixture
+def filled(store: ObjectStore) -> ObjectStore:
+    for key in reversed(KEYS):
+        store.put(key, key.encode())
+    return store
+
+
+def keys_of(store: ObjectStore, prefix: str = "", after: str = "") -> list[str]:
+    return [info.key for info in store.list(prefix, after)]
+
+
+# ---- one object
+
+
+@pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 1000], ids=["empty", "x", "all"])
+def test_what_is_put_is_got(store: ObjectStore, data: bytes) -> None:
+    store.put("a/b", data)
+    assert store.get("a/b") == data
+    store.put("a/b", b"other")
+    assert store.get("a/b") == b"other"
+
+
+def test_a_large_one(store: ObjectStore) -> None:
+    data = bytes(range(251)) * (1 << 16)  # 16 MB, in one request
+    assert store.create("a/large", data)
+    assert store.get("a/large") == data
+    (info,) = store.list("a/")
+    assert info.size_bytes == len(data)
+
+
+def test_what_exists_is_not_created(store: ObjectStore) -> None:
+    assert store.create("a/b", b"first") is True
+    assert store.create("a/b", b"second") is False
+    assert store.create("a/b", b"first") is False
+    assert store.get("a/b") == b"first"
+    store.delete("a/b")
+    assert store.create("a/b", b"third") is True
+
+
+@pytest.mark.parametrize("length", [1, 99, 100, 101, 10_000])
+def test_tails(store: ObjectStore, length: int) -> None:
+    """All of an object that is shorter; also of an empty one, which has none."""
+    data = bytes(range(100))
+    store.put("a/b", data)
+    store.put("a/empty", b"")
+    assert store.get_tail("a/b", length) == data[-length:]
+    assert store.get_tail("a/empty", length) == b""
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda store: store.get("a/none"), lambda store: store.get_tail("a/none", 32)],
+    ids=["get", "get_tail"],
+)
+def test_what_does_not_exist(store: ObjectStore, read: Callable[[ObjectStore], bytes]) -> None:
+    store.put("a/other", b"")
+    with pytest.raises(ObjectNotFound, match='"a/none" does not exist') as error:
+        read(store)
+    assert not error.value.is_transient
+    assert "\n" not in str(error.value)
+
+
+def test_deleting(store: ObjectStore) -> None:
+    store.put("a/b", b"x")
+    store.put("a/c", b"y")
+    store.delete("a/b")
+    store.delete("a/b")  # it is done already
+    store.delete("a/none/either")
+    assert keys_of(store) == ["a/c"]
+    with pytest.raises(ObjectNotFound):
+        store.get("a/b")
+
+
+# ---- lists
+
+
+def test_an_empty_store(store: ObjectStore) -> None:
+    assert keys_of(store) == []
+    assert keys_of(store, "00/11/") == []
+    assert list(store.list_folders("")) == []
+    assert list(store.list_folders("00/")) == []
+
+
+def test_lists_are_in_the_order_of_keys(filled: ObjectStore) -> None:
+    assert keys_of(filled) == KEYS
+    for prefix in ("00/", "00/11/", "00/11/wal/", "00/11/wal/00000001/", f"{WAL}06.partial/"):
+        assert keys_of(filled, prefix) == [key for key in KEYS if key.startswith(prefix)]
+    for prefix in ("00/1/", "00/11/wal/00000002/", f"{WAL}05/", "z/"):
+        assert keys_of(filled, prefix) == []
+
+
+@pytest.mark.parametrize(
+    "after", [*KEYS, f"{WAL}05~", f"{WAL}06.partial/", f"{WAL}06.partial/~", "0", "00/11/wal/", "~"]
+)
+def test_lists_begin_after_a_key(filled: ObjectStore, after: str) -> None:
+    """Whether there is such an object or not."""
+    assert keys_of(filled, after=after) == [key for key in KEYS if key > after]
+    prefix = "00/11/wal/00000001/"
+    expected = [key for key in KEYS if key.startswith(prefix) and key > after]
+    assert keys_of(filled, prefix, after) == expected
+
+
+def test_names_that_sort_around_the_slash(store: ObjectStore) -> None:
+    """`-` and `.` come before it, digits behind."""
+    keys = sorted(["a-/x", "a.b", "a/b", "a/b/c", "a/b-", "a0", "a", "b"])
+    keys.remove("a")  # a folder cannot be an object, too
+    keys.remove("a/b")
+    for key in keys:
+        store.put(key, b"")
+    assert keys_of(store) == keys
+    for after in keys:
+        assert keys_of(store, after=after) == [key for key in keys if key > after]
+
+
+def test_what_a_list_tells(store: ObjectStore) -> None:
+    store.put("a/b", b"12345")
+    (info,) = store.list("a/")
+    assert (info.key, info.size_bytes) == ("a/b", 5)
+    assert info.modified_at.tzinfo is not None
+    assert abs(datetime.now(UTC) - info.modified_at) < CLOCK_TOLERANCE
+
+
+def test_more_than_a_page_of_a_list(store: ObjectStore) -> None:
+    """S3 tells a thousand at a time."""
+    keys = [f"many/{number:06d}" for number in range(2100)]
+    for key in keys:
+        store.put(key, b"")
+    assert keys_of(store, "many/") == keys
+    assert keys_of(store, "many/", keys[1049]) == keys[1050:]
+
+
+def test_folders(filled: ObjectStore) -> None:
+    assert list(filled.list_folders("")) == ["00"]
+    assert list(filled.list_folders("00/")) == ["11", "22"]
+    assert list(filled.list_folders("00/11/")) == ["backups", "history", "wal"]
+    assert list(filled.list_folders("00/22/")) == []
+    assert list(filled.list_folders("00/33/")) == []
+
+
+def test_a_folder_goes_with_its_last_object(store: ObjectStore) -> None:
+    store.put("a/b/c", b"")
+    store.put("a/d", b"")
+    store.delete("a/b/c")
+    assert list(store.list_folders("a/")) == []
+
+
+# ---- at the same time
+
+
+def test_exactly_one_creates(store: ObjectStore) -> None:
+    """Of many at once, again and again; and the object is what the winner wrote, whole."""
+    threads, rounds = 8, 10
+    won: list[list[int]] = [[] for _ in range(rounds)]
+    barrier = threading.Barrier(threads)
+
+    def run(number: int) -> None:
+        for turn in range(rounds):
+            barrier.wait()
+            if store.create(f"race/{turn}", b"%d" % number * 100_000):
+                won[turn].append(number)
+
+    racers = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    for turn, winners in enumerate(won):
+        (winner,) = winners
+        assert store.get(f"race/{turn}") == b"%d" % winner * 100_000
+
+
+def test_a_reader_sees_one_or_the_other(store: ObjectStore) -> None:
+    """Never a part, never nothing, while it is replaced."""
+    contents = [b"%d" % number * 300_000 for number in range(10)]
+    store.put("a/b", contents[0])
+    until = time.monotonic() + 1.0
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            for content in contents:
+                store.put("a/b", content)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        while time.monotonic() < until:
+            assert store.get("a/b") in contents
+            assert [info.key for info in store.list("a/")] == ["a/b"]
+    finally:
+        stop.set()
+        writer.join()

@@ -1,0 +1,183 @@
+"""The folder as a store: what is under a name is whole and stays, whoever is killed when."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty_store import insist
+
+from objectstore.errors import ObjectStoreError
+from objectstore.local import LocalStore
+from pg_fixtures.waiting import wait_until
+
+TIMEOUT = 60.0
+WRITER = """
+import random, sys
+from objectstore.local import LocalStore
+store, seed = LocalStore(sys.argv[1]), int(sys.argv[2])
+numbers = random.Random(seed)
+while True:
+    number = numbers.randrange(50)
+    data = random.Random(number).randbytes(200_000 + number)
+    key = f"wal/{number % 5}/{number:03d}"
+    match numbers.randrange(3):
+        case 0: store.put(key, data)
+        case 1: store.create(key, data)
+        case 2: store.delete(key)
+"""
+CREATOR = """
+import sys
+from objectstore.local import LocalStore
+store, who = LocalStore(sys.argv[1]), sys.argv[2]
+sys.stdin.readline()
+for number in range(100):
+    if store.create(f"race/{number:03d}", who.encode() * 10_000):
+        print(number, flush=True)
+"""
+
+
+def python(source: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-c", source, *map(str, arguments)]
+
+
+def test_killed_in_the_middle(tmp_path: Path) -> None:
+    """Again and again, while it puts, creates and deletes: what exists is whole, nothing else is
+    listed, and the store works."""
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    moments = random.Random(seed)
+    store = LocalStore(str(tmp_path))
+    leftovers = 0
+    for turn in range(8):
+        writer = subprocess.Popen(python(WRITER, tmp_path, seed + turn))
+        try:
+            wait_until(lambda: any(store.list("")), TIMEOUT, "the writer to write")
+            # Not a wait for anything: the moment of the kill is what varies.
+            with pytest.raises(subprocess.TimeoutExpired):
+                writer.wait(moments.random() * 0.2)
+        finally:
+            writer.send_signal(signal.SIGKILL)
+            writer.wait()
+        for info in store.list(""):
+            number = int(info.key[-3:])
+            assert info.key == f"wal/{number % 5}/{number:03d}"
+            data = store.get(info.key)
+            assert data == random.Random(number).randbytes(200_000 + number)
+            assert info.size_bytes == len(data)
+        leftovers = sum(1 for path in tmp_path.rglob(".tmp-*"))
+        store.put("wal/0/000", random.Random(0).randbytes(200_000))
+    print(f"{leftovers} temporary files were left behind, and never listed")
+
+
+def test_exactly_one_process_creates(tmp_path: Path) -> None:
+    names = [f"{number}" for number in range(4)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    racers = [subprocess.Popen(python(CREATOR, tmp_path, name), **pipes) for name in names]
+    for racer in racers:
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    won = [set(map(int, racer.communicate(timeout=TIMEOUT)[0].split())) for racer in racers]
+    assert sorted(number for numbers in won for number in numbers) == list(range(100))
+    store = LocalStore(str(tmp_path))
+    for name, numbers in zip(names, won, strict=True):
+        for number in numbers:
+            assert store.get(f"race/{number:03d}") == name.encode() * 10_000
+
+
+@pytest.mark.parametrize("method", ["put", "create"])
+def test_synced_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The data, then the name, then the folder of the name; and before, the folder's own name."""
+    calls: list[str] = []
+
+    def record(name: str, path_of: Callable[..., str]) -> None:
+        real = getattr(os, name)
+
+        def recorded(*arguments: Any, **keywords: Any) -> Any:
+            calls.append(f"{name} {path_of(*arguments)}")
+            return real(*arguments, **keywords)
+
+        monkeypatch.setattr(os, name, recorded)
+
+    def of_fd(fd: int) -> str:
+        name = os.readlink(f"/proc/self/fd/{fd}").removeprefix(str(tmp_path))
+        return "temporary" if ".tmp-" in name else name
+
+    for name in ("fsync", "fdatasync"):
+        record(name, of_fd)
+    for name in ("rename", "link"):
+        record(name, lambda _, target: str(target).removeprefix(str(tmp_path)))
+    getattr(LocalStore(str(tmp_path)), method)("a/b/c", b"content")
+    written = calls.index("fdatasync temporary")
+    named = calls.index(("rename" if method == "put" else "link") + " /a/b/c")
+    assert written < named
+    assert "fsync /a/b" in calls[named:]
+    assert {"fsync ", "fsync /a"} <= set(calls[:written])
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "pwrite", "open"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("method", ["put", "create"])
+def test_a_disk_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, code: int, call: str
+) -> None:
+    """Says so, and leaves neither half an object nor anything else."""
+    store = LocalStore(str(tmp_path))
+    store.put("a/old", b"x")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(ObjectStoreError, match=os.strerror(code)) as error:
+            getattr(store, method)("a/new", b"y")
+    assert error.value.is_transient
+    assert [info.key for info in store.list("")] == ["a/old"]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["old"]
+
+
+def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "archive").write_text("")
+    store = LocalStore(str(tmp_path / "archive"))
+    with pytest.raises(ObjectStoreError, match=r"Not a directory|File exists"):
+        store.put("a/b", b"x")
+    with pytest.raises(ObjectStoreError):
+        store.get("a/b")
+
+
+def test_folders_are_made_and_removed_at_the_same_time(tmp_path: Path) -> None:
+    """As beginnings of a segment come and go: a creation that meets a removal may fail, and
+    succeeds when it is tried again; it never leaves a part."""
+    store = LocalStore(str(tmp_path))
+    stop = threading.Event()
+
+    def come_and_go() -> None:
+        while not stop.is_set():
+            insist(lambda: store.put("a/b/c/other", b"x"))
+            insist(lambda: store.delete("a/b/c/other"))
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        for number in range(200):
+            insist(partial(store.put, "a/b/c/mine", b"%d" % number))
+            assert store.get("a/b/c/mine") == b"%d" % number
+            insist(partial(store.delete, "a/b/c/mine"))
+    finally:
+        stop.set()
+        other.join()
+    assert [info.key for info in store.list("")] == []

@@ -1,0 +1,104 @@
+"""A cluster that archives, and servers restored from its archive."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sk_command import Done, sk
+
+from pg_fixtures.account import server_account
+from pg_fixtures.binaries import PostgresBinaries
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.ports import free_port
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.processes import SK, run_program
+from pg_fixtures.proposer import ProposerProcess
+
+TIMEOUT = 60.0
+SEGMENT_BYTES = 1 << 20
+PARTIAL_INTERVAL_SECONDS = 1.0
+
+
+def archiving(archive: Path) -> list[str]:
+    """Arguments of a safekeeper."""
+    return ["--archive", str(archive), "--archive-partial-interval", str(PARTIAL_INTERVAL_SECONDS)]
+
+
+def take_backup(archive: Path, server: Postgres, *arguments: str) -> str:
+    """Its name."""
+    done = sk("backup", "create", "--archive", archive, "--from", server.dsn(), *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def new_folder(path: Path) -> Path:
+    """That the server may use."""
+    path.mkdir()
+    account = server_account()
+    if account is not None:
+        os.chown(path, account.uid, account.gid)
+    return path
+
+
+class RestoredPostgres(Postgres):
+    """A data directory that `sk restore` has made or is to make; ended with the block, whoever has
+    started it."""
+
+    def __init__(self, binaries: PostgresBinaries, data_dir: Path) -> None:
+        super().__init__(binaries, data_dir, port=free_port())
+
+    def restore(self, archive: Path, *arguments: object, **env: str) -> Done:
+        """`sk restore` to its end."""
+        return sk(*self.arguments(archive), *arguments, env=env)
+
+    def arguments(self, archive: Path) -> list[object]:
+        """Of `sk restore`, without --start."""
+        return [
+            *("restore", "--archive", archive, "--data-dir", self.data_dir),
+            *("--pg-bin", self.binaries.bin_dir, "--no-sync"),
+        ]
+
+    @property
+    def starting(self) -> list[str]:
+        """How `sk restore` starts it and reaches it."""
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories="
+        return ["--server", self.dsn(), "--server-options", options]
+
+    def end(self) -> None:
+        """Legal when it does not run."""
+        if (self.data_dir / "postmaster.pid").exists():
+            run_program(
+                [self.binaries.program("pg_ctl"), "stop", "-m", "immediate", "-D", self.data_dir],
+                account=server_account(),
+                check=False,
+            )
+
+
+@contextmanager
+def restored_at(binaries: PostgresBinaries, data_dir: Path) -> Iterator[RestoredPostgres]:
+    """Nothing is there yet; it ends with the block."""
+    server = RestoredPostgres(binaries, data_dir)
+    try:
+        yield server
+    finally:
+        server.crash()
+        server.end()
+
+
+class RestoreProcess(ProposerProcess):
+    """`sk restore --promote`, which goes on as the new primary's proposer."""
+
+    def __init__(self, server: RestoredPostgres, archive: Path, cluster: QuorumCluster) -> None:
+        addresses: Sequence[str] = [s.address for s in cluster.safekeepers]
+        log_path = server.data_dir.with_name(f"{server.data_dir.name}-restore.log")
+        super().__init__(server.dsn(), addresses, log_path=log_path)
+        self.program = [
+            *SK,
+            *map(str, server.arguments(archive)),
+            *("--promote", "--safekeepers", ",".join(addresses)),
+            *("--replica-conninfo", "user=postgres", *server.starting),
+            *("--http", self.http_address),
+        ]

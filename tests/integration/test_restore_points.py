@@ -1,0 +1,112 @@
+"""Restores to a moment, named by position, time or transaction, before and behind a failover: each
+equals a dump that was taken at that moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from failover import failed_over
+from restored import SEGMENT_BYTES, archiving, restored_at, take_backup
+
+from pg_fixtures.binaries import PostgresBinaries
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.postgres import Postgres
+
+FILL = "INSERT INTO t SELECT {n}, repeat(md5(g::text), 4) FROM generate_series(1, 300) g"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What the server was then, and the names of that moment."""
+
+    dump: str
+    lsn: str
+    time: str
+    xid: str
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {"lsn": self.lsn, "time": self.time, "xid": self.xid}
+
+
+def dump(server: Postgres) -> str:
+    """Without the lines that are random."""
+    lines = server.client("pg_dump").splitlines()
+    return "\n".join(line for line in lines if not line.startswith(("\\restrict", "\\unrestrict")))
+
+
+def moment(server: Postgres, number: int) -> Moment:
+    """Now, between two transactions: the last was a prepared one, with more than its number in its
+    record; the next is about to commit."""
+    server.execute(FILL.format(n=number))
+    with server.connect(autocommit=False) as connection:
+        connection.execute("CREATE TABLE dropped (a int)")
+        connection.execute(f"CREATE TABLE t{number} AS SELECT 1 AS a")
+        connection.execute("DROP TABLE dropped")
+        ((xid,),) = connection.execute("SELECT pg_current_xact_id()::text").fetchall()
+        connection.execute("PREPARE TRANSACTION 'two phases'")
+    server.execute("COMMIT PREPARED 'two phases'")
+    with server.connect(autocommit=False) as connection:
+        connection.execute(FILL.format(n=-number))
+        made = dump(server)
+        ((time,),) = connection.execute("SELECT clock_timestamp()").fetchall()
+        # Nothing but the COMMIT below begins at this position: whoever replays it has the rows.
+        ((lsn,),) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchall()
+    return Moment(made, lsn, time.isoformat(), xid)
+
+
+@contextmanager
+def history_of_two_timelines(
+    cluster: QuorumCluster, archive: Path, standby: Postgres
+) -> Iterator[tuple[Moment, Moment]]:
+    """A backup, a moment, a failover, another moment, and something behind it."""
+    primary = cluster.postgres
+    primary.execute("CREATE TABLE t (a int, b text)")
+    take_backup(archive, primary)
+    before = moment(primary, 1)
+    with failed_over(cluster, standby):
+        behind = moment(standby, 2)
+        standby.execute(FILL.format(n=3))
+        yield before, behind
+
+
+@pytest.mark.parametrize(
+    ("pg_binaries", "chosen"),
+    [
+        (15, ["before lsn", "before time", "before xid", "behind lsn", "behind time"]),
+        (16, ["before time", "behind xid"]),
+        (18, ["before xid", "behind lsn"]),
+    ],
+    indirect=["pg_binaries"],
+    ids=["15", "16", "18"],
+)
+def test_a_restored_moment_equals_its_dump(
+    pg_binaries: PostgresBinaries,
+    chosen: list[str],
+    quorum_cluster: Callable[..., QuorumCluster],
+    standby_factory: Callable[..., Postgres],
+    tmp_path: Path,
+) -> None:
+    archive = tmp_path / "archive"
+    cluster = quorum_cluster(
+        wal_seg_size=SEGMENT_BYTES,
+        settings={"max_prepared_transactions": 5},
+        safekeeper_arguments=archiving(archive),
+    )
+    standby = standby_factory(cluster.postgres, "standby", cluster.replica_conninfo())
+    safekeepers = ",".join(safekeeper.address for safekeeper in cluster.safekeepers)
+    with history_of_two_timelines(cluster, archive, standby) as (before, behind):
+        for words in chosen:
+            made = before if words.startswith("before") else behind
+            kind = words.split()[1]
+            target = (f"--target-{kind}", made.names[kind], "--safekeepers", safekeepers)
+            with restored_at(pg_binaries, tmp_path / words.replace(" ", "-")) as restored:
+                done = restored.restore(archive, *target, "--start", *restored.starting)
+                assert done.returncode == 0, done.stderr
+                assert dump(restored) == made.dump, words
+    assert before.dump.count("\n") > 300
+    assert len(before.dump) < len(behind.dump)
