@@ -183,7 +183,7 @@ def parse_message(payload: memoryview) -> Message:
         parts = bytes(payload[1:]).split(b"\0")
         if len(parts) != 3 or parts[2]:
             raise BackupError(f"invalid archive in the base backup: {bytes(payload[1:65])!r}")
-        return NewArchive(_archive_name(parts[0]), parts[1].decode())
+        return NewArchive(_archive_name(parts[0]), _tablespace_path(parts[1]))
     if kind == b"m":
         return NewArchive(MANIFEST)
     if kind == b"p" and len(payload) == 9:
@@ -197,6 +197,13 @@ def _archive_name(name: bytes) -> str:
     if not text.endswith(".tar") or not text.removesuffix(".tar").isalnum():
         raise BackupError(f"unexpected archive {text!r} in the base backup")
     return text
+
+
+def _tablespace_path(path: bytes) -> str:
+    try:
+        return path.decode()
+    except UnicodeDecodeError as error:
+        raise BackupError(f"the path of a tablespace is not UTF-8: {path[:64]!r}") from error
 
 
 def _position(result: pq.abc.PGresult) -> BackupPosition:

@@ -15,6 +15,9 @@ from typing import Any
 import click
 from crc32c import crc32c
 
+from backup.backup_record import parse_backup_id
+from backup.base_backup import parse_message
+from backup.errors import BackupError
 from cli import config_file, listening, parameters
 from cli.main import cli
 from consensus.codec import decode_proposer_message, decode_safekeeper_message
@@ -242,6 +245,10 @@ PARSERS: list[Parser] = [
     Parser("walproposer.standby.sources_of", sources_of, (), texts=_CONNINFO),
     Parser("walproposer.preflight.standby_names", standby_names, (),
            texts=("walproposer", 'ANY 2 (a, "b ""c", *)', "FIRST 1 (a)", "")),
+    Parser("backup.base_backup.parse_message", lambda case: parse_message(memoryview(case)),
+           (BackupError,), seeds=(b"nbase.tar\0/tablespace\0", b"dbytes", b"m", b"p" + bytes(8))),
+    Parser("backup.backup_record.parse_backup_id", parse_backup_id, (BackupError,),
+           texts=("20261121T101500Z-0000000005000028",)),
     Parser("cli.config_file.read_config", _config, (click.UsageError,),
            texts=seeds.CONFIG_FILES),
     Parser("cli.parameters.ByteSize", _convert(parameters.ByteSize()), (click.UsageError,),

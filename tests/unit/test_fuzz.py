@@ -26,7 +26,16 @@ STREAM_EXAMPLES = 40
 RANDOMS = st.randoms(use_true_random=False)
 LONG = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 
-PACKAGES = ("pgwal", "pgwire", "consensus", "objectstore", "safekeeper", "walproposer", "telemetry")
+PACKAGES = (
+    "pgwal",
+    "pgwire",
+    "consensus",
+    "objectstore",
+    "safekeeper",
+    "walproposer",
+    "backup",
+    "telemetry",
+)
 #: What is no parser of its own, with the reason.
 NO_PARSERS = {
     "pgwire.blocking.*": "the shell of the wire halves",
