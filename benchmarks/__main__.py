@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from benchmarks import archive, bulk, commit, failover, restart, serve
+from benchmarks import archive, bulk, commit, failover, restart, restore, serve
 from benchmarks.machine import describe_machine, format_load
 from benchmarks.primary import Primary
 from benchmarks.rounds import Verdict
@@ -29,6 +29,7 @@ BULK_MEGABYTES = 2048
 RESTART_MEGABYTES = 1024
 SERVE_MEGABYTES = 512
 ARCHIVE_MEGABYTES = 1024
+RESTORE_MEGABYTES = 2048
 
 S = TypeVar("S")
 
@@ -111,6 +112,12 @@ def run_archive(options: Options) -> Report:
     return Report(archive.table(samples), archive.verdicts(samples), samples)
 
 
+def run_restore(options: Options) -> Report:
+    megabytes = options.megabytes or RESTORE_MEGABYTES
+    samples = _told(restore.measure(options.binaries, options.directory, options.rounds, megabytes))
+    return Report(restore.table(samples), restore.verdicts(samples), samples)
+
+
 BENCHMARKS = {
     "commit": run_commit,
     "bulk": run_bulk,
@@ -118,6 +125,7 @@ BENCHMARKS = {
     "serve": run_serve,
     "failover": run_failover,
     "archive": run_archive,
+    "restore": run_restore,
 }
 
 
@@ -143,7 +151,8 @@ BENCHMARKS = {
     "--megabytes",
     type=click.IntRange(1),
     help=f"WAL to write.  [default: bulk {BULK_MEGABYTES}, restart {RESTART_MEGABYTES}, "
-    f"serve {SERVE_MEGABYTES}, archive {ARCHIVE_MEGABYTES}]",
+    f"serve {SERVE_MEGABYTES}, archive {ARCHIVE_MEGABYTES}, "
+    f"restore {RESTORE_MEGABYTES}]",
 )
 @click.option(
     "--against",

@@ -66,7 +66,7 @@ def _sample(
     archived_mb_per_s = 0.0
     if setup.name == ARCHIVED:
         wait_until(
-            lambda: _archived_lsn(setup) >= load.end_lsn - load.end_lsn % WAL_SEG_SIZE,
+            lambda: archived_lsn(setup) >= load.end_lsn - load.end_lsn % WAL_SEG_SIZE,
             ARCHIVE_TIMEOUT,
             "all whole segments to be archived",
             interval=ARCHIVE_POLL_SECONDS,
@@ -82,7 +82,7 @@ def _sample(
     )
 
 
-def _archived_lsn(setup: SafekeeperQuorum) -> int:
+def archived_lsn(setup: SafekeeperQuorum) -> int:
     """As the one that archives says."""
     timelines = [safekeeper.timeline() for safekeeper in setup.safekeepers]
     return max(Lsn.parse(t["archive"]["archived_lsn"]) for t in timelines if t is not None)

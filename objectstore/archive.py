@@ -108,6 +108,8 @@ class TimelineArchive:
             return True
         try:
             found = Seal.decode(self.store.get_tail(key, SEAL.size), key)
+        except ObjectNotFound:
+            return self._create(key, content)  # another archiver, or a prune, has just removed it
         except ObjectDamaged:
             self.store.put(key, sealed)  # what was cut short can be nobody's log
             return True
