@@ -104,7 +104,14 @@ class Material:
             server.execute("CREATE TABLE restored ()")
             return time.perf_counter() - begun
         finally:
-            stop = [self.binaries.program("pg_ctl"), "stop", "-m", "immediate", "-D", data_dir]
+            stop: list[str | Path] = [
+                self.binaries.program("pg_ctl"),
+                "stop",
+                "-m",
+                "immediate",
+                "-D",
+                data_dir,
+            ]
             run_program(stop, account=server_account(), check=False)
             server.crash()
             shutil.rmtree(data_dir)

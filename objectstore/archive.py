@@ -203,7 +203,7 @@ class TimelineArchive:
         seg_size, lsn, chain = self.facts.wal_seg_size, from_lsn, list[ArchivedWal]()
         first = from_lsn // seg_size
         found: dict[int, list[ArchivedWal]] = {}
-        for tli in sorted({history.tli_at(from_lsn), *self._later_tlis(history, from_lsn)}):
+        for tli in self._tlis_from(history, from_lsn):
             for wal in self.wal(tli, first - 1):
                 found.setdefault(wal.segno, []).append(wal)
         for segno in range(first, max(found, default=first - 1) + 1):
@@ -220,7 +220,18 @@ class TimelineArchive:
                 break
         return lsn, chain
 
-    def _later_tlis(self, history: TimelineHistory, lsn: int) -> list[int]:
+    def first_lsn(self, history: TimelineHistory, from_lsn: int) -> int | None:
+        """Where the first segment at or behind `from_lsn` begins; None when there is none."""
+        segno = from_lsn // self.facts.wal_seg_size
+        firsts = [
+            next((wal for wal in self.wal(tli, segno - 1) if self._is_of(history, wal)), None)
+            for tli in self._tlis_from(history, from_lsn)
+        ]
+        segnos = [wal.segno for wal in firsts if wal is not None]
+        return min(segnos) * self.facts.wal_seg_size if segnos else None
+
+    def _tlis_from(self, history: TimelineHistory, lsn: int) -> list[int]:
+        """Those that wrote what is at `lsn` and behind."""
         tlis = [*(entry.tli for entry in history.entries), history.tli]
         starts = [0, *(int(entry.switch_lsn) for entry in history.entries)]
         return tlis[max(0, bisect_right(starts, lsn) - 1) :]

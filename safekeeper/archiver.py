@@ -128,7 +128,7 @@ class Archiver:
         )
         level = self._progress.settings.level
         archive = TimelineArchive.create(self._store, control.timeline, facts, level)
-        archived_lsn = archive.archived_lsn(control.tli_history, control.local_start_lsn)
+        archived_lsn = self._find_archived_lsn(archive)
         log.info(
             "archive opened",
             timeline=str(control.timeline),
@@ -147,6 +147,18 @@ class Archiver:
         self._partial_segnos.add(archived_lsn // archive.facts.wal_seg_size)
         self._archive = archive
         return archive
+
+    def _find_archived_lsn(self, archive: TimelineArchive) -> int:
+        """From the oldest WAL here on. Where the archive begins later than that, what we have seen
+        archived was pruned, and is not uploaded again."""
+        control = self._timeline.control
+        history, from_lsn = control.tli_history, control.local_start_lsn
+        archived_lsn = archive.archived_lsn(history, from_lsn)
+        if archived_lsn == from_lsn:
+            first_lsn = archive.first_lsn(history, from_lsn)
+            if first_lsn is not None and first_lsn < control.archived_lsn:
+                return archive.archived_lsn(history, first_lsn)
+        return archived_lsn
 
     def _due(self, history: TimelineHistory, commit_lsn: int) -> list[ArchivedWal]:
         """What should be in the store by now and is not, as far as we know; in order."""

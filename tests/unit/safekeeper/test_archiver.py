@@ -197,6 +197,21 @@ def test_a_new_archiver_learns_from_the_store_alone(world: World) -> None:
     assert world.progress.state is ArchiverState.STARTING  # which `run` says, not a step
 
 
+def test_what_was_pruned_is_not_uploaded_again(world: World) -> None:
+    end_lsn = world.commit(4)
+    world.step()
+    world.timeline.keep_house()  # remembers how far it was archived
+    archive = world.archive()
+    first = START_LSN // WAL_SEG_SIZE
+    for segno in (first, first + 1):
+        world.store.delete(archive.keys.segment(1, segno))
+    world.archiver = world.new_archiver()
+    world.step()
+    assert world.progress.archived_lsn == end_lsn - end_lsn % WAL_SEG_SIZE
+    with pytest.raises(ObjectNotFound):
+        archive.read_segment(1, first)
+
+
 def test_what_is_gone_from_the_store_is_uploaded_again(world: World) -> None:
     end_lsn = world.commit(3)
     world.step()
