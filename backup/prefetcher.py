@@ -26,7 +26,7 @@ from pgwal.errors import WalError
 from pgwal.segment import format_segment_name, parse_segment_name
 from storage.errors import StorageError
 
-IDLE_SECONDS = 30.0
+IDLE_SECONDS = 5.0
 POLL_SECONDS = 0.02
 THREADS = 4
 #: However large the segments are.

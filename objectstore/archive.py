@@ -270,7 +270,9 @@ def require_archive(store: ObjectStore, wanted: TimelineId | None) -> TimelineAr
             names = ", ".join(map(str, found))
             raise ArchiveError(
                 f"archive {store.url} has {len(found)} timelines{': ' if names else ''}{names}",
-                hint="Name one with --timeline TENANT/TIMELINE." if found else "",
+                hint="Name one with --timeline TENANT/TIMELINE."
+                if found
+                else "Safekeepers that run with --archive make one within seconds of sk attach.",
             )
         wanted = found[0]
     try:

@@ -61,6 +61,7 @@ class Archiver:
         rank = rank_of(timeline.safekeeper_id, members, control.timeline)
         self._turn = ArchiveTurn(rank, len(members))
         self._archive: TimelineArchive | None = None
+        self._has_seen_wal = False
         self._histories: set[int] = set()  # tlis whose history is there
         self._partial_segnos: set[int] = set()  # which may have beginnings there
         #: When commits were seen that are not archived yet: (time, commit_lsn), oldest first.
@@ -186,6 +187,8 @@ class Archiver:
         before_lsn = self._progress.archived_lsn
         seg_size = archive.facts.wal_seg_size
         found_lsn = archive.archived_lsn(history, before_lsn - before_lsn % seg_size)
+        if found_lsn <= before_lsn and self._has_seen_wal:
+            found_lsn = self._end_behind_pruned(archive, history, before_lsn)
         self._advance(max(before_lsn, found_lsn))
         self._turn.looked(self._clock(), has_progressed=found_lsn > before_lsn)
         if self._turn.is_ours:
@@ -195,6 +198,18 @@ class Archiver:
                 timeline=str(self._timeline.control.timeline),
                 archived_lsn=format_lsn(before_lsn),
             )
+
+    def _end_behind_pruned(
+        self, archive: TimelineArchive, history: TimelineHistory, before_lsn: int
+    ) -> int:
+        """When even what we know to have been archived last is gone, it was pruned: what is there
+        begins later. As long as that is there, what follows it is only missing."""
+        seg_size = archive.facts.wal_seg_size
+        last_lsn = (before_lsn - 1) // seg_size * seg_size
+        first_lsn = archive.first_lsn(history, last_lsn)
+        if first_lsn is None or first_lsn == last_lsn:
+            return before_lsn
+        return archive.archived_lsn(history, first_lsn)
 
     # ---- uploads
 
@@ -250,4 +265,5 @@ class Archiver:
             self._partial_segnos.discard(wal.segno)
 
     def _advance(self, archived_lsn: int) -> None:
+        self._has_seen_wal |= archived_lsn > self._progress.archived_lsn
         self._progress.archived_lsn = archived_lsn

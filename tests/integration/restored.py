@@ -16,6 +16,7 @@ from pg_fixtures.ports import free_port
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.processes import SK, run_program
 from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.waiting import wait_until
 
 TIMEOUT = 60.0
 SEGMENT_BYTES = 1 << 20
@@ -29,6 +30,7 @@ def archiving(archive: Path) -> list[str]:
 
 def take_backup(archive: Path, server: Postgres, *arguments: str) -> str:
     """Its name."""
+    wait_until(lambda: any(archive.glob("*/*/timeline.json")), TIMEOUT, "the archive to be there")
     done = sk("backup", "create", "--archive", archive, "--from", server.dsn(), *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -212,6 +212,39 @@ def test_what_was_pruned_is_not_uploaded_again(world: World) -> None:
         archive.read_segment(1, first)
 
 
+def test_a_follower_does_not_bring_back_what_was_pruned(world: World) -> None:
+    """It looked before the prune, and looks again after it."""
+    world.commit(2.1)
+    world.step()
+    known_lsn = world.progress.archived_lsn
+    end_lsn = world.commit(4)
+    world.step()
+    archive = world.archive()
+    first = START_LSN // WAL_SEG_SIZE
+    for segno in range(first, first + 4):
+        world.store.delete(archive.keys.segment(1, segno))
+    world.progress.archived_lsn = known_lsn
+    world.archiver._look(archive, world.timeline.control.tli_history)
+    assert world.progress.archived_lsn == end_lsn - end_lsn % WAL_SEG_SIZE
+    assert archive.first_lsn(world.timeline.control.tli_history, 0) == (first + 4) * WAL_SEG_SIZE
+
+
+def test_a_follower_fills_the_hole_that_a_dead_archiver_left(world: World) -> None:
+    """Several segments are on their way at once."""
+    world.commit(2.1)
+    world.step()
+    known_lsn = world.progress.archived_lsn
+    end_lsn = world.commit(3)
+    world.step()
+    archive = world.archive()
+    world.store.delete(archive.keys.segment(1, known_lsn // WAL_SEG_SIZE))
+    world.progress.archived_lsn = known_lsn
+    world.archiver._look(archive, world.timeline.control.tli_history)
+    assert world.progress.archived_lsn == known_lsn
+    world.step()
+    assert world.reached_lsn() == end_lsn - end_lsn % WAL_SEG_SIZE
+
+
 def test_what_is_gone_from_the_store_is_uploaded_again(world: World) -> None:
     end_lsn = world.commit(3)
     world.step()
