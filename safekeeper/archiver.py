@@ -75,7 +75,7 @@ class Archiver:
                     continue
                 try:
                     self.step(pool)
-                except (ObjectStoreError, StorageError) as error:
+                except Exception as error:  # of ours, too: a dead archiver would say nothing
                     retry_seconds = min(RETRY_SECONDS_MAX, max(1.0, 2 * retry_seconds))
                     self._failed(error, retry_seconds)
                 else:
@@ -83,16 +83,18 @@ class Archiver:
                     self._succeeded()
 
     def _failed(self, error: Exception, retry_seconds: float) -> None:
-        progress = self._progress
-        if str(error) != progress.error:
+        progress, reason = self._progress, str(error)
+        if not isinstance(error, ObjectStoreError | StorageError):
+            reason = f"unexpected {type(error).__name__}: {error}"
+        if reason != progress.error:
             log.warning(
                 "archiving failed",
                 timeline=str(self._timeline.control.timeline),
                 archived_lsn=format_lsn(progress.archived_lsn),
-                reason=str(error),
+                reason=reason,
             )
         progress.state = ArchiverState.RETRYING
-        progress.error, progress.retry_seconds = str(error), retry_seconds
+        progress.error, progress.retry_seconds = reason, retry_seconds
         progress.failures_count += 1
 
     def _succeeded(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 from timeline_on_disk import leading_pusher
@@ -156,6 +157,29 @@ def test_a_store_that_fails_is_not_believed(world: World, after_all: bool) -> No
         world.seconds += INTERVAL_SECONDS
         world.step()
     assert world.progress.archived_lsn == world.reached_lsn() == end_lsn
+
+
+def test_a_bug_of_ours_does_not_end_the_archiver(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopping(Event):
+        """After the second try."""
+
+        tries = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.tries += 1
+            return self.tries > 2
+
+    def fail(*_: object) -> None:
+        raise KeyError("a bug")
+
+    world.commit(1)
+    monkeypatch.setattr(Archiver, "step", fail)
+    world.archiver.run(Stopping())
+    assert world.progress.failures_count == 2
+    assert world.progress.state is ArchiverState.RETRYING
+    assert "unexpected KeyError" in world.progress.error
 
 
 def test_another_log_under_the_same_name_is_never_replaced(world: World) -> None:
