@@ -50,8 +50,11 @@ class ArchiveProgress:
         return max(0, commit_lsn - self.archived_lsn)
 
     def is_backlog_full(self, commit_lsn: int) -> bool:
+        return self.is_limit_reached(self.backlog_bytes(commit_lsn))
+
+    def is_limit_reached(self, wal_bytes: int) -> bool:
         limit = self.settings.backlog_bytes_max
-        return bool(limit) and self.backlog_bytes(commit_lsn) >= limit
+        return bool(limit) and wal_bytes >= limit
 
     def is_backlog_high(self, commit_lsn: int) -> bool:
         """So much that somebody should look before WAL is refused."""

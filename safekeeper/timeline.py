@@ -221,7 +221,13 @@ class Timeline:
     def _check_room(self) -> None:
         """Before the log grows by a segment. Raises StorageError."""
         archive, reserve_bytes = self.archive, self.retention.disk_reserve_bytes
-        if archive is not None and archive.is_backlog_full(self.positions.commit_lsn):
+        commit_lsn = self.positions.commit_lsn
+        # What is not committed cannot be archived yet, and needs room of its own: a member that is
+        # behind must be able to follow up to the end of the log, or nothing would be committed.
+        if archive is not None and (
+            archive.is_backlog_full(commit_lsn)
+            or archive.is_limit_reached(self.store.end_lsn - commit_lsn)
+        ):
             raise StorageError(
                 f"archive backlog has reached its limit of {archive.settings.backlog_bytes_max} "
                 f"bytes: nothing above {format_lsn(archive.archived_lsn)} is archived",

@@ -269,7 +269,7 @@ def test_the_backlog_is_bounded(
     ledger = ledger_of(cluster)
     world.wait_archived(primary.flush_lsn())
     aside = take_away(world.folder)
-    for _ in range(12):
+    for _ in range(24):
         primary.execute(
             "SELECT pg_logical_emit_message(false, 'fill', repeat('x', 1 << 20))",
             options="-c synchronous_commit=local",
@@ -284,7 +284,8 @@ def test_the_backlog_is_bounded(
         "WAL to be refused",
     )
     assert "archive backlog has reached its limit of 8388608 bytes" in reasons[0]
-    assert all(timeline_of(s)["wal_bytes"] <= 12 * MB for s in cluster.safekeepers)
+    # As much again for what is not committed, and a segment before and behind.
+    assert all(timeline_of(s)["wal_bytes"] <= 19 * MB for s in cluster.safekeepers)
     assert any(
         "archive backlog" in line for s in cluster.safekeepers for line in s.log_text().splitlines()
     )
