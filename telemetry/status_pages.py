@@ -65,7 +65,8 @@ async def _serve(
     runner = web.AppRunner(app, access_log=None, logger=_log, shutdown_timeout=1)
     await runner.setup()
     assert runner.server is not None
-    door = asyncio.create_task(_Door(sock, listener, runner.server).keep())
+    door = _Door(sock, listener, runner.server)
+    keeping = asyncio.create_task(door.keep())
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def stop() -> None:
@@ -73,7 +74,8 @@ async def _serve(
 
     started(stop)
     await stopped.wait()
-    door.cancel()
+    keeping.cancel()
+    door.turn_away()
     await runner.cleanup()
 
 
@@ -88,7 +90,7 @@ class _Door:
         self._listener = listener
         self._server = server
         self._clients: list[socket.socket] = []  # the oldest one first
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
 
     async def keep(self) -> None:
         """Until cancelled."""
@@ -103,8 +105,14 @@ class _Door:
             self._make_room()
             self._clients.append(client)
             task = asyncio.create_task(self._let_in(client))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            self._handshakes[task] = client
+            task.add_done_callback(self._handshakes.pop)
+
+    def turn_away(self) -> None:
+        """The server stops: nobody waits for those who have not ended their handshake."""
+        for client in self._handshakes.values():
+            if client.fileno() >= 0:
+                shut_down(client)
 
     def _make_room(self) -> None:
         self._clients = [client for client in self._clients if client.fileno() >= 0]

@@ -25,6 +25,9 @@ class StopSignal:
         """From now on the two signals set it. Only in the main thread."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.set())
+        # The kernel may give the signal to any thread; then nothing interrupts the main thread's
+        # wait, and the handler, which only the main thread runs, would come too late.
+        signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         return self
 
     def set(self) -> None:

@@ -235,5 +235,5 @@ def test_wrong_usage(tmp_path: Path) -> None:
     assert_wrong_usage(both, "give either --before LSN or")
     for command in ("status", "ls", "verify", "prune"):
         assert_wrong_usage(sk("archive", command), "Missing option '--archive'")
-    assert_refused(sk("archive", "verify", archive), 1, "has 0 timelines")
+    assert_refused(sk("archive", "verify", archive), 1, "has 0 timelines", hint="sk attach")
     assert sk("archive", "status", archive).stdout == f"archive {tmp_path} is empty\n"
