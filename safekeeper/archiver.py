@@ -68,14 +68,15 @@ class Archiver:
         self._commits: deque[tuple[float, int]] = deque(maxlen=COMMITS_REMEMBERED)
 
     def run(self, stopping: Event) -> None:
-        retry_seconds = 0.0
+        retry_seconds, is_busy = 0.0, False
         with ThreadPoolExecutor(UPLOADS_MAX, "upload") as pool:
-            while not stopping.wait(retry_seconds or POLL_SECONDS):
+            while not stopping.wait(retry_seconds or (0.0 if is_busy else POLL_SECONDS)):
                 if not self._timeline.is_readable:
                     continue
                 try:
-                    self.step(pool)
+                    is_busy = self.step(pool)
                 except Exception as error:  # of ours, too: a dead archiver would say nothing
+                    is_busy = False
                     retry_seconds = min(RETRY_SECONDS_MAX, max(1.0, 2 * retry_seconds))
                     self._failed(error, retry_seconds)
                 else:
@@ -106,8 +107,9 @@ class Archiver:
 
     # ---- one look at what there is to do
 
-    def step(self, pool: ThreadPoolExecutor) -> None:
-        """Upload what is due, if it is for us to do. Raises ObjectStoreError, StorageError."""
+    def step(self, pool: ThreadPoolExecutor) -> bool:
+        """Upload what is due, if it is for us to do; whether there may be more of it at once.
+        Raises ObjectStoreError, StorageError."""
         archive = self._archive or self._open()
         positions, history = self._timeline.positions, self._timeline.control.tli_history
         commit_lsn = min(positions.commit_lsn, positions.flush_lsn)
@@ -118,6 +120,8 @@ class Archiver:
         if due and self._turn.is_ours:
             self._put_histories(archive, history, commit_lsn)
             self._upload(archive, pool, due)
+            return len(due) == UPLOADS_MAX
+        return False
 
     def _open(self) -> TimelineArchive:
         """The first time: what of our WAL is in the store."""
