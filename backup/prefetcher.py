@@ -1,23 +1,22 @@
 """`python -m backup.prefetcher`: the process that makes segments ready (`wal_prefetch.py`).
 
-Its settings come as JSON on stdin. It says nothing: whatever fails here happens again in
-`sk archive fetch`, which tells.
+Its settings come as JSON on stdin, and it is born with the folder's lock. It says nothing: whatever
+fails here happens again in `sk archive fetch`, which tells.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from backup.archived_wal import ArchivedWalSource
 from backup.errors import BackupError
-from backup.wal_prefetch import LOCK, TEMPORARY, PrefetchFolder
+from backup.wal_prefetch import POLL_SECONDS, TEMPORARY, PrefetchFolder
 from consensus.ids import TimelineId
 from objectstore.archive import TimelineArchive, require_archive
 from objectstore.errors import ObjectStoreError
@@ -27,90 +26,94 @@ from pgwal.segment import format_segment_name, parse_segment_name
 from storage.errors import StorageError
 
 IDLE_SECONDS = 5.0
-POLL_SECONDS = 0.02
 THREADS = 4
 #: However large the segments are.
 AHEAD_BYTES_MAX = 256 * 1024 * 1024
 
 
 class Prefetcher:
-    """`run` until the end is reached, or nobody has asked for `IDLE_SECONDS`."""
+    """`run` until the end is reached, or nothing was taken or asked for in `IDLE_SECONDS`."""
 
     def __init__(self, folder: PrefetchFolder, archive: TimelineArchive, ahead: int) -> None:
         self._folder = folder
         self._source = ArchivedWalSource(lambda: archive)
         self._wal_seg_size = archive.facts.wal_seg_size
         self._ahead = max(1, min(ahead, AHEAD_BYTES_MAX // self._wal_seg_size))
-        self._absent: set[str] = set()
+        #: By the segment's name; whether it was made ready.
+        self._jobs: dict[str, Future[bool]] = {}
 
-    def run(self, clock: Callable[[], float] = time.monotonic) -> None:
-        asked, asked_at = "", clock()
+    def run(self) -> None:
+        asked = last = ""
+        moved_at = time.monotonic()
         with ThreadPoolExecutor(THREADS) as pool:
             while (now_asked := self._folder.asked()) is not None:
+                # In this order: what is finished and then not there has been taken, or failed.
+                finished = {name for name, job in self._jobs.items() if job.done()}
+                ready = self._folder.ready()
+                gone = finished - ready
+                taken = {name for name in gone if self._jobs[name].result()}
                 if now_asked != asked:
-                    asked, asked_at = now_asked, clock()
-                    self._absent.clear()
-                    self._remove_old(asked)
-                wanted = self._wanted(asked)
-                if wanted:
-                    # One after the other for each: the nearest are asked for first.
-                    list(pool.map(self._make_ready, wanted))
-                elif clock() - asked_at > IDLE_SECONDS:
-                    return
-                else:
+                    asked = last = now_asked
+                    self._forget(gone)  # what has failed may be there by now
+                elif not taken:
+                    if len(finished) == len(self._jobs) and _is_past(moved_at + IDLE_SECONDS):
+                        return
                     time.sleep(POLL_SECONDS)
+                    continue
+                moved_at = time.monotonic()
+                last = max({last, *taken})
+                self._forget(taken)
+                self._keep(pool, self._from(last), ready)
 
-    def _wanted(self, asked: str) -> list[str]:
-        last = parse_segment_name(asked, self._wal_seg_size)
-        there = {path.name.partition("-")[0] for path in self._folder.ready()} | self._absent
-        names = [
-            format_segment_name(last.tli, last.segno + number, self._wal_seg_size)
-            for number in range(1, self._ahead + 1)
+    def _from(self, last: str) -> list[str]:
+        """`last` and those that are wanted behind it."""
+        first = parse_segment_name(last, self._wal_seg_size)
+        return [
+            format_segment_name(first.tli, first.segno + number, self._wal_seg_size)
+            for number in range(self._ahead + 1)
         ]
-        return [name for name in names if name not in there]
 
-    def _make_ready(self, name: str) -> None:
+    def _keep(self, pool: ThreadPoolExecutor, names: Sequence[str], ready: set[str]) -> None:
+        """Only these. The first is with whoever asked for it."""
+        for name in ready.difference(names):
+            (self._folder.path / name).unlink(missing_ok=True)
+            self._forget({name})
+        for name in names[1:]:
+            if name not in ready and name not in self._jobs:
+                self._jobs[name] = pool.submit(self._make_ready, name)
+
+    def _forget(self, names: set[str]) -> None:
+        for name in names:
+            self._jobs.pop(name, None)
+
+    def _make_ready(self, name: str) -> bool:
         temporary = self._folder.path / f"{name}{TEMPORARY}"
         try:
             temporary.touch(mode=0o600)
             content = self._source.segment(name)
-            if len(content) == self._wal_seg_size:
+            is_whole = len(content) == self._wal_seg_size
+            if is_whole:
                 self._folder.add(name, content)
-            else:
-                self._absent.add(name)
+            return is_whole
         except (ObjectStoreError, BackupError, WalError, StorageError, OSError):
-            self._absent.add(name)  # whoever needs it meets the same error, and tells
+            return False  # whoever needs it meets the same error, and tells
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _remove_old(self, asked: str) -> None:
-        """What will not be asked for: it is behind, or of another timeline. The one asked for is
-        about to be taken."""
-        wanted = {
-            format_segment_name(asked_name.tli, asked_name.segno + number, self._wal_seg_size)
-            for asked_name in [parse_segment_name(asked, self._wal_seg_size)]
-            for number in range(self._ahead + 1)
-        }
-        for path in self._folder.ready():
-            if path.name.partition("-")[0] not in wanted:
-                path.unlink(missing_ok=True)
+
+def _is_past(time_: float) -> bool:
+    return time.monotonic() > time_
 
 
 def prefetch(settings: dict[str, Any]) -> None:
     """Raises ObjectStoreError, OSError."""
     folder = PrefetchFolder(Path(settings["folder"]))
-    with (folder.path / LOCK).open("wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return  # another one runs
-        try:
-            store = open_store(settings["url"], settings["options"])
-            wanted = TimelineId.parse(settings["timeline"]) if settings["timeline"] else None
-            archive = require_archive(store, wanted)
-            Prefetcher(folder, archive, settings["ahead"]).run()
-        finally:
-            folder.remove()
+    try:
+        store = open_store(settings["url"], settings["options"])
+        archive = require_archive(store, TimelineId.parse(settings["timeline"]))
+        Prefetcher(folder, archive, settings["ahead"]).run()
+    finally:
+        folder.remove()
 
 
 def main() -> None:

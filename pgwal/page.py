@@ -145,6 +145,19 @@ def check_page_header(
         )
 
 
+def check_continuation(page: PageHeader, missing: int) -> None:
+    """The page goes on with a record of which `missing` bytes are still to come; raises
+    WalFormatError."""
+    at = format_lsn(page.page_lsn)
+    if not page.is_contrecord:
+        raise WalFormatError(page.page_lsn, f"there is no contrecord flag at {at}")
+    if page.remaining_length != missing:
+        raise WalFormatError(
+            page.page_lsn,
+            f"invalid contrecord length {page.remaining_length} (expected {missing}) at {at}",
+        )
+
+
 def usable_position(lsn: int, wal_seg_size: int) -> int:
     """How many bytes of records come before `lsn`, headers not counted (XLogRecPtrToBytePos).
 

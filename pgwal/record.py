@@ -39,6 +39,8 @@ RECORD_LENGTH_MAX = 0x3FFFFFFF
 
 XLOG_SWITCH = 0x40
 XLOG_OVERWRITE_CONTRECORD = 0xD0
+#: block id 255 and a length byte come before the data of a short record; its first field is an LSN
+_OVERWRITTEN_LSN = struct.Struct("<26xQ")
 #: the upper bits of `info` belong to the resource manager, the lower to the WAL machinery
 _RMGR_INFO_MASK = 0xF0
 
@@ -143,6 +145,23 @@ def check_record_crc(record: bytes, expected_crc: int, start_lsn: int) -> None:
         raise WalFormatError(
             start_lsn,
             f"incorrect resource manager data checksum in record at {format_lsn(start_lsn)}",
+        )
+
+
+def check_overwriting(
+    header: RecordHeader, record: bytes, start_lsn: int, expected_lsn: int
+) -> None:
+    """The record that replaces a lost continuation names the record it makes void, which began at
+    `expected_lsn`; raises WalFormatError."""
+    found_lsn = None
+    if header.is_xlog(XLOG_OVERWRITE_CONTRECORD) and len(record) >= _OVERWRITTEN_LSN.size:
+        (found_lsn,) = _OVERWRITTEN_LSN.unpack_from(record)
+    if found_lsn != expected_lsn:
+        found = "no such record" if found_lsn is None else format_lsn(found_lsn)
+        raise WalFormatError(
+            start_lsn,
+            f"mismatching overwritten LSN at {format_lsn(start_lsn)}: "
+            f"expected {format_lsn(expected_lsn)}, got {found}",
         )
 
 

@@ -26,6 +26,7 @@ from pgwal.lsn import Lsn, format_lsn
 from pgwal.page import (
     WAL_PAGE_SIZE,
     PageHeader,
+    check_continuation,
     check_page_header,
     parse_page_header,
 )
@@ -33,11 +34,11 @@ from pgwal.record import (
     CRC_OFFSET,
     HEADER,
     RECORD_HEADER_SIZE,
-    XLOG_OVERWRITE_CONTRECORD,
     XLOG_SWITCH,
     Record,
     RecordHeader,
     aligned,
+    check_overwriting,
     check_record_crc,
     check_record_header,
     check_record_length,
@@ -48,9 +49,6 @@ from pgwal.segment import check_wal_seg_size
 from pgwal.versions import wal_version
 
 _LENGTH = struct.Struct("<I")
-
-#: block id 255 and a length byte come before the data of a short record; its first field is an LSN
-_OVERWRITTEN_LSN = struct.Struct("<26xQ")
 
 
 class NeedData(Enum):
@@ -231,7 +229,7 @@ class RecordWalker:
                 if page.is_overwrite_contrecord:
                     self._lsn = page.page_lsn
                     return False
-                self._check_continuation(page, total_length - len(data))
+                check_continuation(page, total_length - len(data))
             room = _page_end(self._lsn) - self._lsn
             data += yield from self._take(min(length - len(data), room))
         return True
@@ -250,31 +248,11 @@ class RecordWalker:
         if self._builds_records:
             yield _record(start_lsn, end_lsn, header, data)
 
-    def _check_continuation(self, page: PageHeader, missing: int) -> None:
-        at = format_lsn(page.page_lsn)
-        if not page.is_contrecord:
-            raise WalFormatError(page.page_lsn, f"there is no contrecord flag at {at}")
-        if page.remaining_length != missing:
-            raise WalFormatError(
-                page.page_lsn,
-                f"invalid contrecord length {page.remaining_length} (expected {missing}) at {at}",
-            )
-
     def _check_overwritten(self, start_lsn: int, header: RecordHeader, data: bytes) -> None:
         """The record that replaces a lost continuation names the record it makes void."""
         expected_lsn, self._overwritten_lsn = self._overwritten_lsn, None
-        if expected_lsn is None:
-            return
-        found_lsn = None
-        if header.is_xlog(XLOG_OVERWRITE_CONTRECORD) and len(data) >= _OVERWRITTEN_LSN.size:
-            (found_lsn,) = _OVERWRITTEN_LSN.unpack_from(data)
-        if found_lsn != expected_lsn:
-            found = "no such record" if found_lsn is None else format_lsn(found_lsn)
-            raise WalFormatError(
-                start_lsn,
-                f"mismatching overwritten LSN at {format_lsn(start_lsn)}: "
-                f"expected {format_lsn(expected_lsn)}, got {found}",
-            )
+        if expected_lsn is not None:
+            check_overwriting(header, data, start_lsn, expected_lsn)
 
     def _skip_continuation(self) -> _Walk:
         """Passes over the rest of a record that began before the start (XLogFindNextRecord)."""
@@ -290,7 +268,7 @@ class RecordWalker:
             page = yield from self._read_page_header()
             if page.is_overwrite_contrecord:
                 return
-            self._check_continuation(page, missing)
+            check_continuation(page, missing)
         self._lsn = self.record_end_lsn = aligned(self._lsn)
 
     def _read_page_header(self) -> Generator[Literal[NeedData.NEED_DATA], None, PageHeader]:
