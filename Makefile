@@ -13,6 +13,11 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded,test]'
 	touch $@
 
+# Half a gigabyte that the demo need not wait for.
+$(VENV)/installed-spark: $(VENV)/installed
+	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded,spark,test]'
+	touch $@
+
 demo: $(VENV)/installed  ## Postgres, three safekeepers, faults, and the verdict
 	$(BIN)/sk demo
 
@@ -28,14 +33,14 @@ fuzz: $(VENV)/installed  ## every parser of outside bytes, for MINUTES
 soak: $(VENV)/installed  ## a real cluster under random faults and failovers, for MINUTES
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
-check: $(VENV)/installed  ## style, types, import rules, sizes
+check: $(VENV)/installed-spark  ## style, types, import rules, sizes
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest -q -p no:randomly tests/test_tidy.py
 
-bench: $(VENV)/installed  ## every benchmark, medians and ratios
+bench: $(VENV)/installed-spark  ## every benchmark, medians and ratios
 	$(BIN)/python -m benchmarks
 
 clean:

@@ -1,0 +1,142 @@
+"""A folder of Parquet files, and the log that makes each byte of WAL come into it exactly once.
+
+    _ingest/job.json                            what is ingested; never changes
+    _ingest/plans/0000000001000000.json         a batch that begins there: its ranges, before any
+                                                file of it is written
+    _ingest/commits/0000000001000000.json       its files, when all of them are there
+    date=2026-11-21/hour=10/0000000001000000-0000000002000000.parquet
+                                                the rows of that range and hour
+
+Laws. What a file holds is a function of its range alone, and so is its name; a batch that was
+planned is written as it was planned, however often that takes. Thus a driver that is killed at any
+moment leaves a batch that its successor writes once more over itself; two at once do the same
+twice. Names that begin with `_` are not seen by those who read the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from objectstore.errors import ObjectNotFound
+from objectstore.store import ObjectStore
+from pgwal.lsn import format_lsn
+from spark.errors import LakeError
+
+JOB = "_ingest/job.json"
+PLANS = "_ingest/plans/"
+COMMITS = "_ingest/commits/"
+LSN_DIGITS = 16
+#: Hive's name for "none", which Spark and others read as a null
+NONE = "__HIVE_DEFAULT_PARTITION__"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a lake is of. `rows` is wal or changes."""
+
+    rows: str
+    system_id: int
+    columns: tuple[str, ...]
+    start_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The records that start in [start_lsn, end_lsn), cut into ranges of one file an hour each.
+
+    `restart_lsn` is where the decoding of changes begins to read.
+    """
+
+    start_lsn: int
+    end_lsn: int
+    ranges: tuple[tuple[int, int], ...]
+    restart_lsn: int = 0
+    next_restart_lsn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """One Parquet file; `key` is relative to the lake."""
+
+    key: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedBatch:
+    """A batch and the files it has become."""
+
+    batch: Batch
+    files: tuple[LakeFile, ...]
+
+
+class Lake:
+    """`store` is where it is. Every method raises ObjectStoreError, LakeError."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+
+    def begin(self, job: Job) -> Job:
+        """The lake's job: this one, or the same begun before. Raises LakeError for another."""
+        if self.store.create(JOB, msgspec.json.encode(job)):
+            return job
+        found = self._read(JOB, Job)
+        if (found.rows, found.system_id, found.columns) != (job.rows, job.system_id, job.columns):
+            raise LakeError(
+                f"lake {self.store.url} is of another job: expected {job}, found {found}",
+                hint="One folder takes the rows of one cluster, with one set of columns.",
+            )
+        return found
+
+    def last_commit(self) -> CommittedBatch | None:
+        keys = [info.key for info in self.store.list(COMMITS)]
+        return self._read(keys[-1], CommittedBatch) if keys else None
+
+    def commits(self) -> list[CommittedBatch]:
+        return [self._read(info.key, CommittedBatch) for info in self.store.list(COMMITS)]
+
+    def planned(self, start_lsn: int) -> Batch | None:
+        """What was begun there, and may not be finished."""
+        try:
+            return self._read(_key(PLANS, start_lsn), Batch)
+        except ObjectNotFound:
+            return None
+
+    def plan(self, batch: Batch) -> Batch:
+        """This batch, or the one that another driver has just planned in its place."""
+        if self.store.create(_key(PLANS, batch.start_lsn), msgspec.json.encode(batch)):
+            return batch
+        return self._read(_key(PLANS, batch.start_lsn), Batch)
+
+    def commit(self, batch: Batch, files: Sequence[LakeFile]) -> CommittedBatch:
+        committed = CommittedBatch(batch, tuple(files))
+        self.store.create(_key(COMMITS, batch.start_lsn), msgspec.json.encode(committed))
+        return committed
+
+    def _read(self, key: str, kind: type[T]) -> T:
+        try:
+            return msgspec.convert(msgspec.json.decode(self.store.get(key)), kind)
+        except msgspec.MsgspecError as error:
+            raise LakeError(f'"{key}" in lake {self.store.url} is damaged: {error}') from error
+
+
+def file_key(date: str | None, hour: int | None, start_lsn: int, end_lsn: int) -> str:
+    """`file_key("2026-11-21", 10, ...) == "date=2026-11-21/hour=10/...-....parquet"`."""
+    partition = f"date={date or NONE}/hour={NONE if hour is None else f'{hour:02}'}"
+    return f"{partition}/{start_lsn:0{LSN_DIGITS}X}-{end_lsn:0{LSN_DIGITS}X}.parquet"
+
+
+def _key(folder: str, lsn: int) -> str:
+    return f"{folder}{lsn:0{LSN_DIGITS}X}.json"
+
+
+def describe(batch: Batch) -> str:
+    """`0/1000000 .. 0/2000000`"""
+    return f"{format_lsn(batch.start_lsn)} .. {format_lsn(batch.end_lsn)}"

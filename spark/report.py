@@ -1,0 +1,229 @@
+"""`report`: who writes the WAL. SQL over the rows of `pg_wal`, answers as small tables.
+
+    pg_wal -> facts: bytes by (64 KiB of WAL, rmgr, operation, database, relation)   one scan, kept
+           -> transactions                                                            one scan, kept
+           -> blocks                                                                  one scan
+
+Only transactions carry a time; 64 KiB of WAL have the time of the last one that ended in them, or
+of the next that did. A record's bytes are counted for the relation of its first block. Bytes are
+those of records, as `pg_waldump --stats` counts them: page headers and padding are not in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pgwal.lsn import format_lsn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: what the source is asked for
+COLUMNS = (
+    "lsn", "end_lsn", "xid", "rmgr", "operation", "record_length", "fpi_count", "fpi_bytes",
+    "blocks", "xact_time", "subxids",
+)  # fmt: skip
+ROWS_MAX = 20
+
+_FACTS = """
+SELECT shiftright(lsn, 16) AS bucket, rmgr, operation,
+       get(blocks, 0).database AS database, get(blocks, 0).relfilenode AS relation,
+       count(*) AS records, sum(record_length) AS bytes,
+       sum(fpi_count) AS images, sum(fpi_bytes) AS image_bytes,
+       max(xact_time) AS time, min(lsn) AS lsn, max(end_lsn) AS end_lsn
+FROM wal GROUP BY ALL"""
+
+_TIMES = """
+SELECT bucket, coalesce(
+    first_value(time) IGNORE NULLS OVER (
+        ORDER BY bucket ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING),
+    last_value(time) IGNORE NULLS OVER (
+        ORDER BY bucket ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)) AS time
+FROM (SELECT bucket, max(time) AS time FROM facts GROUP BY bucket)"""
+
+_TRANSACTIONS = """
+WITH ends AS (SELECT xid AS top, explode_outer(subxids) AS sub FROM wal
+              WHERE xact_time IS NOT NULL AND xid > 0),
+     tops AS (SELECT sub, first(top) AS top FROM ends WHERE sub IS NOT NULL GROUP BY sub)
+SELECT coalesce(tops.top, wal.xid) AS xid, count(*) AS records, sum(record_length) AS bytes,
+       min(lsn) AS lsn, max(end_lsn) AS end_lsn, max(xact_time) AS ended_at,
+       max_by(operation, lsn) AS operation
+FROM wal LEFT JOIN tops ON wal.xid = tops.sub WHERE wal.xid > 0 GROUP BY 1"""
+
+_SUMMARY = """
+SELECT min(lsn) AS lsn, max(end_lsn) AS end_lsn, sum(records) AS records, sum(bytes) AS bytes,
+       sum(images) AS images, sum(image_bytes) AS image_bytes,
+       sum(records) FILTER (WHERE operation LIKE 'COMMIT%' AND rmgr = 'Transaction') AS commits,
+       sum(records) FILTER (WHERE operation LIKE 'ABORT%' AND rmgr = 'Transaction') AS aborts,
+       (SELECT min(time) FROM times) AS first_time, max(time) AS last_time
+FROM facts"""
+
+_AMOUNTS = "sum(records) AS records, sum(bytes) AS bytes, sum(image_bytes) AS image_bytes"
+
+#: title, what it says, SQL; columns `bytes` and `*_bytes` are amounts, `lsn` and `*_lsn` positions
+_QUESTIONS = {
+    "rmgrs": (
+        "By resource manager",
+        "Heap writes tables, Btree indexes, Transaction commits.",
+        f"SELECT rmgr, {_AMOUNTS} FROM facts GROUP BY rmgr ORDER BY bytes DESC",
+    ),
+    "operations": (
+        "By operation",
+        "As pg_waldump names them.",
+        f"""SELECT rmgr, operation, {_AMOUNTS} FROM facts GROUP BY rmgr, operation
+            ORDER BY bytes DESC LIMIT {ROWS_MAX}""",
+    ),
+    "relations": (
+        "By relation",
+        "Tables and indexes, by their file.",
+        f"""SELECT database, relation, {_AMOUNTS} FROM facts WHERE relation IS NOT NULL
+            GROUP BY database, relation ORDER BY bytes DESC LIMIT {ROWS_MAX}""",
+    ),
+    "databases": (
+        "By database",
+        "0 are catalogs that all databases share; none are records without a block.",
+        f"SELECT database, {_AMOUNTS} FROM facts GROUP BY database ORDER BY bytes DESC",
+    ),
+    "minutes": (
+        "By time",
+        "Bytes of each resource manager.",
+        """SELECT date_trunc('{unit}', times.time) AS time, rmgr, sum(bytes) AS bytes,
+                  sum(image_bytes) AS image_bytes,
+                  sum(records) FILTER (WHERE rmgr = 'Transaction' AND operation LIKE 'COMMIT%')
+                      AS commits
+           FROM facts JOIN times USING (bucket) WHERE times.time IS NOT NULL
+           GROUP BY ALL ORDER BY time, rmgr""",
+    ),
+    "checkpoints": (
+        "Checkpoints",
+        "What was written from each to the next: page images are dense behind a checkpoint.",
+        """WITH points AS (SELECT bucket, min(lsn) AS lsn FROM facts WHERE rmgr = 'XLOG'
+                           AND operation LIKE 'CHECKPOINT_%' AND operation <> 'CHECKPOINT_REDO'
+                           GROUP BY bucket),
+                spans AS (SELECT lsn, bucket, lead(bucket) OVER (ORDER BY bucket) AS next
+                          FROM points)
+           SELECT spans.lsn, sum(bytes) AS bytes, sum(image_bytes) AS image_bytes,
+                  round(100 * sum(image_bytes) / sum(bytes), 1) AS image_percent
+           FROM spans JOIN facts ON facts.bucket >= spans.bucket
+                                AND (spans.next IS NULL OR facts.bucket < spans.next)
+           GROUP BY spans.lsn ORDER BY spans.lsn""",
+    ),
+    "largest": (
+        "Largest transactions",
+        "By the bytes of their records, those of subtransactions included.",
+        f"""SELECT xid, operation, records, bytes, lsn, end_lsn, ended_at FROM transactions
+            ORDER BY bytes DESC, xid LIMIT {ROWS_MAX}""",
+    ),
+    "longest": (
+        "Longest transactions",
+        "From their first record to their end, in WAL that all wrote meanwhile, and in time.",
+        f"""SELECT xid, operation, end_lsn - lsn AS span_bytes,
+                   round(unix_micros(ended_at) / 1e6 - unix_micros(times.time) / 1e6, 1) AS seconds,
+                   lsn, end_lsn, ended_at
+            FROM transactions LEFT JOIN times ON times.bucket = shiftright(lsn, 16)
+            WHERE ended_at IS NOT NULL ORDER BY span_bytes DESC, xid LIMIT {ROWS_MAX}""",
+    ),
+    "blocks": (
+        "Hot blocks",
+        "Those that most records change.",
+        f"""SELECT b.database, b.relfilenode AS relation, b.fork, b.block, count(*) AS records,
+                   sum(CAST(b.has_image AS INT)) AS images
+            FROM (SELECT explode(blocks) AS b FROM wal) GROUP BY ALL
+            ORDER BY records DESC, relation, block LIMIT {ROWS_MAX}""",
+    ),
+    "hot": (
+        "HOT updates",
+        "Updates that needed no new index entries; a low share may ask for a lower fillfactor.",
+        f"""SELECT database, relation,
+                   coalesce(sum(records) FILTER (WHERE operation LIKE 'HOT_UPDATE%'), 0) AS hot,
+                   sum(records) AS updates,
+                   round(100 * coalesce(sum(records) FILTER (
+                       WHERE operation LIKE 'HOT_UPDATE%'), 0) / sum(records), 1) AS hot_percent
+            FROM facts WHERE rmgr = 'Heap' AND operation LIKE '%UPDATE%'
+            GROUP BY database, relation ORDER BY updates DESC LIMIT {ROWS_MAX}""",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One table. Values are str, int, float, datetime or None."""
+
+    title: str
+    meaning: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`summary` by the column names of its one row; `answers` by their names above."""
+
+    source: str
+    summary: Mapping[str, Any]
+    answers: Mapping[str, Answer]
+    #: (database, relfilenode) -> what a user calls it
+    names: Mapping[tuple[int, int], str] = field(default_factory=dict)
+
+
+def report(
+    session: SparkSession,
+    wal: DataFrame,
+    source: str,
+    names: Mapping[tuple[int, int], str] | None = None,
+) -> Report:
+    """`wal` has COLUMNS; `source` is how the report names it."""
+    names = names or {}
+    wal.createOrReplaceTempView("wal")
+    kept = []
+    for view, query in (("facts", _FACTS), ("times", _TIMES), ("transactions", _TRANSACTIONS)):
+        frame = session.sql(query).persist()
+        frame.createOrReplaceTempView(view)
+        kept.append(frame)
+    try:
+        summary = session.sql(_SUMMARY).first()
+        assert summary is not None
+        unit = _unit(summary.first_time, summary.last_time)
+        answers = {
+            name: _answer(session, title, meaning, query.replace("{unit}", unit), names)
+            for name, (title, meaning, query) in _QUESTIONS.items()
+        }
+    finally:
+        for frame in kept:
+            frame.unpersist()
+    return Report(source, summary.asDict(), answers, names)
+
+
+def _unit(first: Any, last: Any) -> str:
+    """Of time on an axis, so that there are at most some hundred of them."""
+    seconds = (last - first).total_seconds() if first and last else 0
+    return "second" if seconds < 300 else "minute" if seconds < 86400 else "hour"
+
+
+def _answer(
+    session: SparkSession,
+    title: str,
+    meaning: str,
+    query: str,
+    names: Mapping[tuple[int, int], str],
+) -> Answer:
+    frame = session.sql(query)
+    columns = tuple(frame.columns)
+    rows = tuple(_row(columns, tuple(row), names) for row in frame.collect())
+    return Answer(title, meaning, columns, rows)
+
+
+def _row(
+    columns: tuple[str, ...], row: tuple[Any, ...], names: Mapping[tuple[int, int], str]
+) -> tuple[Any, ...]:
+    """Positions as text, relations by their names."""
+    by_column = dict(zip(columns, row, strict=True))
+    for column, value in by_column.items():
+        if column in ("lsn", "end_lsn") and value is not None:
+            by_column[column] = format_lsn(value)
+    if by_column.get("relation") is not None:
+        key = by_column["database"], by_column["relation"]
+        by_column["relation"] = names.get(key, str(key[1]))
+    return tuple(by_column.values())
