@@ -10,6 +10,7 @@ the oldest part, a reader is never further ahead.
 from __future__ import annotations
 
 import io
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -136,17 +137,26 @@ class PartReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        piece = self._next(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def pieces(self, length: int = sys.maxsize) -> Iterator[memoryview]:
+        """The next `length` bytes without a copy of them; fewer where it ends."""
+        while length and (piece := self._next(length)):
+            length -= len(piece)
+            yield piece
+
+    def _next(self, length_max: int) -> memoryview:
         while not self._current:
             part = next(self._parts, None)
             if part is None:
                 self._check_length()
-                return 0
+                break
             self._current = memoryview(part)
-        length = min(len(buffer), len(self._current))
-        buffer[:length] = self._current[:length]
-        self._current = self._current[length:]
-        self.read_bytes += length
-        return length
+        piece, self._current = self._current[:length_max], self._current[length_max:]
+        self.read_bytes += len(piece)
+        return piece
 
     def close(self) -> None:
         self._stopping.set()

@@ -47,7 +47,7 @@ class Prefetcher:
         moved_at = time.monotonic()
         with ThreadPoolExecutor(THREADS) as pool:
             while (now_asked := self._folder.asked()) is not None:
-                # In this order: what is finished and then not there has been taken, or failed.
+                # In this order: what is finished and then not there was taken, or has failed.
                 finished = {name for name, job in self._jobs.items() if job.done()}
                 ready = self._folder.ready()
                 gone = finished - ready
@@ -56,7 +56,8 @@ class Prefetcher:
                     asked = last = now_asked
                     self._forget(gone)  # what has failed may be there by now
                 elif not taken:
-                    if len(finished) == len(self._jobs) and _is_past(moved_at + IDLE_SECONDS):
+                    is_idle = len(finished) == len(self._jobs)
+                    if is_idle and time.monotonic() - moved_at > IDLE_SECONDS:
                         return
                     time.sleep(POLL_SECONDS)
                     continue
@@ -74,7 +75,7 @@ class Prefetcher:
         ]
 
     def _keep(self, pool: ThreadPoolExecutor, names: Sequence[str], ready: set[str]) -> None:
-        """Only these. The first is with whoever asked for it."""
+        """Only these are ready, or will be. The first is left to whoever has asked for it."""
         for name in ready.difference(names):
             (self._folder.path / name).unlink(missing_ok=True)
             self._forget({name})
@@ -99,10 +100,6 @@ class Prefetcher:
             return False  # whoever needs it meets the same error, and tells
         finally:
             temporary.unlink(missing_ok=True)
-
-
-def _is_past(time_: float) -> bool:
-    return time.monotonic() > time_
 
 
 def prefetch(settings: dict[str, Any]) -> None:

@@ -26,10 +26,12 @@ class SignalFile(Enum):
     STANDBY = "standby.signal"
 
 
-def restore_command(fetch: Sequence[str]) -> str:
-    """A shell command line: `fetch` with the file's name and the path to write it to."""
+def restore_command(prefetched: str, fetch: Sequence[str]) -> str:
+    """A shell command line: a file that is ready in the folder `prefetched` is taken, which costs
+    no start of a program of ours; for all others there is `fetch`, with the file's name and the
+    path to write it to, and what it says counts."""
     words = (shlex.quote(word.replace("%", "%%")) for word in fetch)
-    return f"{' '.join(words)} %f %p"
+    return f"mv -f {prefetched}/%f %p 2>/dev/null || exec {' '.join(words)} %f %p"
 
 
 def with_settings(auto_conf: str, settings: Mapping[str, str]) -> str:

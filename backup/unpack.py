@@ -1,6 +1,8 @@
 """Tar archives of a base backup become a data directory again.
 
-    tablespaces, each into its own folder  ->  base.tar into the data directory  ->  all synced
+    tablespaces, each into its own folder  ->  base.tar into the data directory
+
+What is written is synced by threads beside, so that the disk works while parts are unpacked.
 
 Laws. Nothing is written outside of the folders that were given: names are checked, links are made
 only where Postgres has them, in pg_tblspc, and lead to those folders. global/pg_control is the last
@@ -11,12 +13,12 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from backup.backup_catalog import BackupCatalog
 from backup.backup_record import Backup, BackupArchive
@@ -27,8 +29,9 @@ from storage import durable
 
 BASE = "base.tar"
 TABLESPACES = "pg_tblspc"
-COPY_BYTES = 1 << 20
+BLOCK_BYTES = 512
 SYNC_THREADS = 8
+SYNCS_IN_FLIGHT_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +75,13 @@ class Unpacking:
                 lambda name, number: catalog.part_key(backup.backup_id, name, number),
                 archive,
             )
-            with closing(reader), _errors(folder):
-                unpacked = _Unpacked(folder, self, links if archive.name == BASE else {})
+            with closing(reader), _errors(folder), ThreadPoolExecutor(SYNC_THREADS) as pool:
+                unpacked = _Unpacked(folder, self, links if archive.name == BASE else {}, pool)
                 if archive.name == MANIFEST:
-                    unpacked.file(reader, MANIFEST, 0o600)
+                    unpacked.file(reader.pieces(), MANIFEST, 0o600)
                 else:
                     unpacked.tar(reader)
-                unpacked.sync()
+                unpacked.finish()
 
     def folders(self, backup: Backup) -> list[Path]:
         return list(dict.fromkeys(self.folder_of(archive) for archive in backup.archives))
@@ -96,39 +99,44 @@ def require_empty(folder: Path) -> None:
         raise BackupError(f'"{folder}" is not empty', hint="Move it away, or name another folder.")
 
 
-class Readable(Protocol):
-    """What has bytes."""
-
-    def read(self, size: int, /) -> bytes | None: ...
-
-
 class _Unpacked:
-    """One archive on its way to `folder`; remembers what is to be synced."""
+    """One archive on its way to `folder`; `pool` is where files are synced."""
 
-    def __init__(self, folder: Path, unpacking: Unpacking, links: Mapping[str, Path]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        unpacking: Unpacking,
+        links: Mapping[str, Path],
+        pool: ThreadPoolExecutor,
+    ) -> None:
         self._folder = folder
         self._unpacking = unpacking
         self._links = links
-        self._files: list[Path] = []
+        self._pool = pool
+        self._syncs: deque[Future[None]] = deque()
         self._directories: list[Path] = [folder]
 
     def tar(self, reader: PartReader) -> None:
-        with tarfile.open(fileobj=reader, mode="r|", bufsize=COPY_BYTES) as archive:
-            for member in archive:
-                self._member(archive, member)
-        while reader.read(COPY_BYTES):
+        """What Postgres writes: a header of one block and the content, up to a block of zeros. No
+        extensions, so that the content can be taken from where it is; that is twice as fast."""
+        while any(header := b"".join(reader.pieces(BLOCK_BYTES))):
+            member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+            self._member(member, reader)
+        for _ in reader.pieces():
             continue  # the padding behind the last member: the reader checks its length at the end
 
-    def _member(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    def _member(self, member: tarfile.TarInfo, reader: PartReader) -> None:
         name = _checked_name(member.name)
         if member.isdir():
             self._directory(name, member.mode)
         elif member.issym():
             self._link(name)
         elif member.isreg():
-            content = archive.extractfile(member)
-            assert content is not None
-            self.file(content, name, member.mode)
+            written = self.file(reader.pieces(member.size), name, member.mode)
+            if written < member.size:
+                raise tarfile.ReadError(f'it ends within "{name}"')
+            for _ in reader.pieces(-member.size % BLOCK_BYTES):
+                continue
         else:
             raise BackupError(f'"{name}" in the backup is neither a file nor a directory')
 
@@ -145,32 +153,36 @@ class _Unpacked:
         path.symlink_to(self._links[name].absolute())
         self._give(path)
 
-    def file(self, content: Readable, name: str, mode: int) -> None:
-        """Write one file."""
+    def file(self, content: Iterable[memoryview], name: str, mode: int) -> int:
+        """Write one file; its length."""
         path = self._folder / name
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode & 0o777)
         offset = 0
         try:
-            while data := content.read(COPY_BYTES):
-                durable.write_all(fd, data, offset, path)
-                offset += len(data)
-                self._unpacking.progress(len(data))
+            for piece in content:
+                durable.write_all(fd, piece, offset, path)
+                offset += len(piece)
+                self._unpacking.progress(len(piece))
         finally:
             os.close(fd)
         self._give(path)
-        self._files.append(path)
+        if self._unpacking.is_synced:
+            self._syncs.append(self._pool.submit(durable.sync_file, path))
+        if len(self._syncs) > SYNCS_IN_FLIGHT_MAX:
+            self._syncs.popleft().result()
+        return offset
 
     def _give(self, path: Path) -> None:
         owner = self._unpacking.owner
         if owner is not None:
             os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
 
-    def sync(self) -> None:
-        if not self._unpacking.is_synced:
-            return
-        with ThreadPoolExecutor(SYNC_THREADS) as pool:
-            list(pool.map(durable.sync_file, self._files))
-            list(pool.map(durable.sync_directory, reversed(self._directories)))
+    def finish(self) -> None:
+        """Returns when all of it is synced."""
+        for each in self._syncs:
+            each.result()
+        if self._unpacking.is_synced:
+            list(self._pool.map(durable.sync_directory, reversed(self._directories)))
 
 
 def _checked_name(name: str) -> str:

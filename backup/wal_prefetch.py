@@ -4,7 +4,7 @@
     pg_wal/.sk-prefetch/TENANT/TIMELINE/
         000000010000000000000006          ready: whole, checked, synced
         000000010000000000000007.tmp      on its way
-        asked                             the last one that was not ready; without it the process ends
+        asked                             the last one that was not ready; without it, it ends
         lock                              held by the process, from before its start to its end
 
 Whoever needs a segment that is ready takes it by renaming it: the `mv` of a restore_command, in
@@ -63,7 +63,7 @@ class PrefetchFolder:
         return True
 
     def ask(self, name: str, settings: Mapping[str, object]) -> None:
-        """`name` is fetched without, those behind it are wanted next. Starts the process unless it
+        """`name` was fetched without, those behind it are wanted next. Starts the process unless it
         runs; `settings` are for its `prefetch`."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

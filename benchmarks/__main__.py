@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from benchmarks import archive, bulk, commit, failover, restart, restore, serve
+from benchmarks import archive, bulk, commit, decode, failover, restart, restore, serve
 from benchmarks.machine import describe_machine, format_load
 from benchmarks.primary import Primary
 from benchmarks.rounds import Verdict
@@ -30,6 +30,7 @@ RESTART_MEGABYTES = 1024
 SERVE_MEGABYTES = 512
 ARCHIVE_MEGABYTES = 1024
 RESTORE_MEGABYTES = 2048
+DECODE_MEGABYTES = 512
 
 S = TypeVar("S")
 
@@ -118,6 +119,13 @@ def run_restore(options: Options) -> Report:
     return Report(restore.table(samples), restore.verdicts(samples), samples)
 
 
+def run_decode(options: Options) -> Report:
+    with Primary(options.binaries, options.directory) as primary:
+        megabytes = options.megabytes or DECODE_MEGABYTES
+        samples = _told(decode.measure(primary, options.directory, options.rounds, megabytes))
+    return Report(decode.table(samples), decode.verdicts(samples), samples)
+
+
 BENCHMARKS = {
     "commit": run_commit,
     "bulk": run_bulk,
@@ -126,6 +134,7 @@ BENCHMARKS = {
     "failover": run_failover,
     "archive": run_archive,
     "restore": run_restore,
+    "decode": run_decode,
 }
 
 
@@ -152,7 +161,7 @@ BENCHMARKS = {
     type=click.IntRange(1),
     help=f"WAL to write.  [default: bulk {BULK_MEGABYTES}, restart {RESTART_MEGABYTES}, "
     f"serve {SERVE_MEGABYTES}, archive {ARCHIVE_MEGABYTES}, "
-    f"restore {RESTORE_MEGABYTES}]",
+    f"restore {RESTORE_MEGABYTES}, decode {DECODE_MEGABYTES}]",
 )
 @click.option(
     "--against",

@@ -15,11 +15,12 @@ from backup.backup_record import Backup
 from cli.archive_options import archive_options, open_archive
 from cli.output import console, plain_table, print_json
 from cli.parameters import Dsn, Safekeepers, json_option, timeline_option, with_conninfo
-from cli.status_tables import bytes_text, version_text
+from cli.status_tables import version_text
 from consensus.ids import TimelineId
 from objectstore.archive import TimelineArchive, find_timelines
 from objectstore.store import ObjectStore
 from pgwal.lsn import Lsn, format_lsn
+from telemetry.size import bytes_text
 from walproposer.errors import Unreachable
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timeline_creation import survey

@@ -3,7 +3,7 @@
 Its exit codes are what Postgres goes by: 0, the file is there; 1 to 125, there is no such file, and
 recovery ends; above, something is wrong, and Postgres stops rather than to come up with less than
 there is. So nothing but the certain answer "nobody has it" may end with a small one, not even a
-mistake in the command line. What is needed is imported when it is needed: this runs once a segment.
+mistake in the command line. What is needed is imported when it is needed: Postgres waits for this.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from backup.wal_source import WalSource
     from consensus.ids import TimelineId
 
-PREFETCH = 4
+PREFETCH = 8
 PATIENCE_SECONDS = 60.0
-ARGUMENTS = "cli.archive_fetch.arguments"
 
 
 class RestoreCommand(click.Command):
@@ -36,11 +35,8 @@ class RestoreCommand(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        given = tuple(args)
         try:
-            context = super().make_context(info_name, args, parent, **extra)
-            context.meta[ARGUMENTS] = given
-            return context
+            return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
             error.exit_code = int(ExitCode.CANNOT_TELL)  # type: ignore[misc]  # click means it so
             raise
@@ -77,7 +73,7 @@ class RestoreCommand(click.Command):
     default=PREFETCH,
     show_default=True,
     metavar="N",
-    help="Make so many of the next segments ready in the background, beside PATH.",
+    help="Make so many of the next segments ready in the background; with --timeline only.",
 )
 @click.option(
     "--patience",
@@ -124,21 +120,20 @@ def fetch(
 
     if archive is None and not safekeepers:
         raise click.UsageError("give --archive, --safekeepers, or both")
-    *options, last_but_one, _ = context.meta[ARGUMENTS]
-    folder = None
-    # Options behind FILE would make another folder for every file.
-    if prefetch and archive is not None and last_but_one == file and is_segment(file):
-        folder = PrefetchFolder.beside(path, options)
-        settings = {"url": archive, "timeline": timeline, "ahead": prefetch}
-        folder.ask(file, {**settings, "options": parse_options(archive_option)})
+    folder, wanted = None, _timeline(timeline)
+    if prefetch and archive is not None and wanted is not None and is_segment(file):
+        folder = PrefetchFolder.beside(path, wanted)
         if folder.take(file, path):
             return
-    sources = _sources(archive, archive_option, safekeepers, safekeeper_conninfo, timeline)
+    sources = _sources(archive, archive_option, safekeepers, safekeeper_conninfo, wanted)
     if not _fetch(file, path, sources, patience, whole):
         if folder is not None:
             folder.end()
         click.echo(f"sk: nobody has {file}", err=True)
         context.exit(ExitCode.FAILED)
+    if folder is not None:
+        settings = {"url": archive, "timeline": timeline, "ahead": prefetch}
+        folder.ask(file, {**settings, "options": parse_options(archive_option)})
 
 
 def _fetch(file: str, path: Path, sources: list[WalSource], patience: float, whole: bool) -> bool:
@@ -157,7 +152,7 @@ def _sources(
     archive_option: tuple[str, ...],
     safekeepers: str,
     safekeeper_conninfo: str,
-    timeline: str,
+    timeline: TimelineId | None,
 ) -> list[WalSource]:
     """In the order in which they are asked."""
     sources: list[WalSource] = []
@@ -166,17 +161,17 @@ def _sources(
         from objectstore.archive import require_archive
 
         store = open_archive(archive, archive_option)
-        wanted = _timeline(timeline)
-        sources.append(ArchivedWalSource(lambda: require_archive(store, wanted)))
+        sources.append(ArchivedWalSource(lambda: require_archive(store, timeline)))
     if safekeepers:
         from backup.safekeeper_wal import Safekeeper, SafekeeperWalSource
         from cli.parameters import Dsn, Safekeepers, with_conninfo
 
         conninfo = Dsn().convert(safekeeper_conninfo, None, None)
-        wanted = _timeline(timeline)
         addresses = with_conninfo(Safekeepers().convert(safekeepers, None, None), conninfo)
         sources.append(
-            SafekeeperWalSource([Safekeeper(str(a), partial(a.connect, wanted)) for a in addresses])
+            SafekeeperWalSource(
+                [Safekeeper(str(a), partial(a.connect, timeline)) for a in addresses]
+            )
         )
     return sources
 

@@ -10,11 +10,11 @@ from backup.prune import Pruning, plan_pruning
 from cli.archive_options import archive_options, open_archive
 from cli.output import CommandError
 from cli.parameters import timeline_option
-from cli.status_tables import bytes_text
 from consensus.ids import TimelineId
 from objectstore.archive import TimelineArchive, require_archive
 from pgwal.errors import LsnSyntaxError
 from pgwal.lsn import Lsn, format_lsn
+from telemetry.size import bytes_text
 
 
 @click.command()

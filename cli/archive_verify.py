@@ -15,11 +15,11 @@ from cli.archive_options import archive_options, open_archive, parse_options
 from cli.output import ExitCode, print_json
 from cli.parameters import json_option, timeline_option
 from cli.progress import ByteProgress
-from cli.status_tables import bytes_text
 from consensus.ids import TimelineId
 from objectstore.archive import TimelineArchive, require_archive
 from pgwal.errors import LsnSyntaxError
 from pgwal.lsn import Lsn, format_lsn
+from telemetry.size import bytes_text
 
 
 @click.command()

@@ -24,13 +24,13 @@ from cli.archive_options import archive_options, open_archive
 from cli.output import CommandError, console, plain_table, print_json
 from cli.parameters import ByteSize, Dsn, json_option, timeline_option
 from cli.progress import ByteProgress
-from cli.status_tables import bytes_text
 from consensus.ids import TimelineId
 from objectstore.archive import require_archive
 from objectstore.sealed import ZSTD_LEVEL
 from pg_fixtures.binaries import find_postgres
 from pg_fixtures.processes import run_program
 from pgwal.lsn import Lsn, format_lsn
+from telemetry.size import bytes_text
 from walproposer.connection import identify_system, open_connection
 from walproposer.upstream import PrimaryAddress
 

@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.output import console, plain_table
-from cli.status_tables import bytes_text
 from pg_fixtures.cluster import PRIMARY
 from pg_fixtures.errors import FixtureError
 from pg_fixtures.http_status import http_get_status
+from telemetry.size import bytes_text
 
 if TYPE_CHECKING:
     from cli.demo import Demo, Reckoning, Step

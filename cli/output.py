@@ -26,6 +26,7 @@ from objectstore.errors import ObjectStoreError
 from pg_fixtures.errors import FixtureError
 from pgwal.errors import WalError
 from safekeeper.errors import SafekeeperError
+from spark.errors import SparkWalError
 from storage.errors import StorageError
 from walproposer.errors import Fenced, Unreachable, WalProposerError
 
@@ -72,6 +73,7 @@ LIBRARY_ERRORS = (
     StorageError,
     ObjectStoreError,
     BackupError,
+    SparkWalError,
     FixtureError,
     ConsensusError,
     WalError,

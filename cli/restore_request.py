@@ -21,6 +21,7 @@ from backup.restore_plan import LiveLog, RestorePlan, RestorePlanner
 from backup.safekeeper_wal import Safekeeper, SafekeeperWalSource
 from backup.target import AtLsn, AtTime, AtXid, Latest, Target, recovery_target
 from backup.unpack import Unpacking, require_empty
+from backup.wal_prefetch import FOLDER as PREFETCH_FOLDER
 from cli.backup import open_catalog
 from cli.output import CommandError, ExitCode
 from cli.parameters import (
@@ -28,7 +29,6 @@ from cli.parameters import (
 )
 from cli.progress import ByteProgress
 from cli.restored_server import RestoredServer, account_of, owner_of
-from cli.status_tables import bytes_text
 from consensus.ids import TimelineId
 from consensus.membership import Membership
 from consensus.quorum import has_quorum
@@ -36,6 +36,7 @@ from pg_fixtures.binaries import PostgresBinaries, find_postgres
 from pgwal.errors import WalError
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
+from telemetry.size import bytes_text
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.standby import safekeepers_conninfo
 from walproposer.timeline_creation import Member, check_members, survey
@@ -79,6 +80,11 @@ class RestoreRequest:
     @property
     def timeline(self) -> TimelineId:
         return self.catalog.archive.timeline
+
+    @property
+    def _prefetched(self) -> str:
+        """Where the server finds it from its data directory."""
+        return f"pg_wal/{PREFETCH_FOLDER}/{self.timeline}"
 
     # ---- what exists
 
@@ -153,7 +159,7 @@ class RestoreRequest:
         target = recovery_target(plan.target)
         action = {"recovery_target_action": self.options["target_action"]} if target else {}
         return {
-            "restore_command": restore_command(words),
+            "restore_command": restore_command(self._prefetched, words),
             "recovery_target_timeline": "latest",
             **target,
             **action,
@@ -164,7 +170,7 @@ class RestoreRequest:
     def standby_settings(self, replica_conninfo: str) -> dict[str, str]:
         """Of a server to be promoted: what the archive lacks is streamed from the safekeepers."""
         return {
-            "restore_command": restore_command([*self.archive_words, "--whole"]),
+            "restore_command": restore_command(self._prefetched, [*self.archive_words, "--whole"]),
             "recovery_target_timeline": "latest",
             "primary_conninfo": safekeepers_conninfo(
                 self.addresses, self.timeline, replica_conninfo
@@ -289,4 +295,4 @@ def _sk() -> tuple[str, ...]:
     """This very installation, by an absolute path."""
     beside = Path(sys.executable).with_name("sk")
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("sk")
-    return (found,) if found else (sys.executable, "-m", "cli.entry")
+    return (found,) if found else (sys.executable, "-m", "cli.main")

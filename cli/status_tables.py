@@ -21,6 +21,7 @@ from cli.output import plain_table
 from cli.primary_view import Role, ServerView
 from cli.verdict import Condition, Verdict
 from consensus.ids import NodeId
+from telemetry.size import bytes_text
 from walproposer.discovery import SafekeeperReport
 
 _STYLES = {Condition.OK: "bold green", Condition.DEGRADED: "bold yellow"}
@@ -174,15 +175,6 @@ def node_id_text(node_id: NodeId) -> str:
 def version_text(pg_version: int) -> str:
     """15.18 for 150018."""
     return f"{pg_version // 10000}.{pg_version % 10000}"
-
-
-def bytes_text(size: float) -> str:
-    """Rounded to the greatest unit that leaves a digit before the point."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def _age(moment: str) -> str:

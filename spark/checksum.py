@@ -39,7 +39,7 @@ def _make_tables() -> np.ndarray[Any, np.dtype[np.uint32]]:
 _TABLES = _make_tables()
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def extend_by_tables(crc: Int, data: Bytes, begin: Int, end: Int) -> Int:
     """`extend_crc` on any machine."""
     state = np.uint32(crc) ^ _ONES
@@ -80,10 +80,11 @@ def _instruction(name: str, state: Any, value: Any) -> Callable[[Int, Int], Int]
 
 
 _step_eight = _instruction("llvm.x86.sse42.crc32.64.64", types.uint64, types.uint64)
+_step_four = _instruction("llvm.x86.sse42.crc32.32.32", types.uint32, types.uint32)
 _step_one = _instruction("llvm.x86.sse42.crc32.32.8", types.uint32, types.uint8)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def extend_by_instruction(crc: Int, data: Bytes, begin: Int, end: Int) -> Int:
     """`extend_crc` on a processor with SSE 4.2."""
     wide = np.uint64(np.uint32(crc) ^ _ONES)
@@ -92,6 +93,9 @@ def extend_by_instruction(crc: Int, data: Bytes, begin: Int, end: Int) -> Int:
         wide = _step_eight(wide, load_u64(data, at))
         at += 8
     state = np.uint32(wide)
+    if end - at >= 4:
+        state = _step_four(state, load_u32(data, at))
+        at += 4
     while at < end:
         state = _step_one(state, data[at])
         at += 1

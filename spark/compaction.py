@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from objectstore.errors import ObjectNotFound
 from objectstore.store import ObjectInfo, ObjectStore
+from spark.lake import NONE
 from spark.lake_writer import parquet_writer
 
 COMPACTIONS = "_ingest/compactions/"
@@ -37,16 +38,22 @@ class Compaction:
     output: str
 
 
-def plan_compactions(store: ObjectStore, newest_hour: bool = False) -> list[Compaction]:
-    """What there is to do; in the newest hour, where more comes, only if asked. Raises
-    ObjectStoreError."""
+def plan_compactions(store: ObjectStore, open_hours: bool = False) -> list[Compaction]:
+    """What there is to do; where more comes, in the newest hour and where rows have none, only if
+    asked. Raises ObjectStoreError."""
     files = (info for info in store.list("") if info.key.startswith("date="))
-    hours = [list(each) for _, each in groupby(files, lambda info: info.key.rpartition("/")[0])]
+    hours = {hour: list(each) for hour, each in groupby(files, _folder)}
+    newest = max((hour for hour in hours if NONE not in hour), default="")
     return [
         Compaction(tuple(info.key for info in run), _hull(run))
-        for hour in (hours if newest_hour else hours[:-1])
-        for run in _runs(hour)
+        for hour, infos in hours.items()
+        if open_hours or (hour != newest and NONE not in hour)
+        for run in _runs(infos)
     ]
+
+
+def _folder(info: ObjectInfo) -> str:
+    return info.key.rpartition("/")[0]
 
 
 def _runs(files: Iterable[ObjectInfo]) -> Iterator[list[ObjectInfo]]:

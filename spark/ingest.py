@@ -28,7 +28,7 @@ RANGE_BYTES = 32 << 20
 BATCH_BYTES_MAX = 1 << 30
 
 
-class Rows(Protocol):
+class IngestedRows(Protocol):
     """What is ingested: WAL records or changes of tables. Picklable; raises SparkWalError."""
 
     @property
@@ -57,9 +57,8 @@ class Rows(Protocol):
         """Where a new lake begins."""
         ...
 
-    def plan(self, before: Batch | None, start_lsn: int) -> Batch | None:
-        """The next batch, at `start_lsn`, behind the batch `before`; None when there is no whole
-        record yet."""
+    def plan(self, start_lsn: int) -> Batch | None:
+        """The next batch, at `start_lsn`; None when there is no whole record yet."""
         ...
 
     def read(self, batch: Batch, start_lsn: int, end_lsn: int) -> Iterator[pa.RecordBatch]:
@@ -71,7 +70,7 @@ class Rows(Protocol):
 class RangeTask:
     """What a task does; it opens the lake's store itself, since connections do not travel."""
 
-    rows: Rows
+    rows: IngestedRows
     lake_url: str
     lake_options: tuple[tuple[str, str], ...]
     batch: Batch
@@ -87,7 +86,7 @@ class Ingest:
     """One lake and what goes into it."""
 
     def __init__(
-        self, session: SparkSession, rows: Rows, lake_url: str, lake_options: dict[str, str]
+        self, session: SparkSession, rows: IngestedRows, lake_url: str, lake_options: dict[str, str]
     ) -> None:
         self._session = session
         self._rows = rows
@@ -106,11 +105,11 @@ class Ingest:
 
         Raises SparkWalError, ObjectStoreError.
         """
-        last = self.lake.last_commit()
-        start_lsn = self.begin().start_lsn if last is None else last.batch.end_lsn
+        job, last = self.begin(), self.lake.last_commit()
+        start_lsn = job.start_lsn if last is None else last.batch.end_lsn
         batch = self.lake.planned(start_lsn)
         if batch is None:
-            batch = self._rows.plan(last.batch if last else None, start_lsn)
+            batch = self._rows.plan(start_lsn)
             if batch is None:
                 return None
             batch = self.lake.plan(batch)

@@ -48,16 +48,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The records that start in [start_lsn, end_lsn), cut into ranges of one file an hour each.
-
-    `restart_lsn` is where the decoding of changes begins to read.
-    """
+    """The records that start in [start_lsn, end_lsn), or the changes of transactions that commit
+    there; cut into ranges of one file an hour each."""
 
     start_lsn: int
     end_lsn: int
     ranges: tuple[tuple[int, int], ...]
-    restart_lsn: int = 0
-    next_restart_lsn: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ those of records, as `pg_waldump --stats` counts them: page headers and padding 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pgwal.lsn import format_lsn
@@ -164,8 +164,14 @@ class Report:
     source: str
     summary: Mapping[str, Any]
     answers: Mapping[str, Answer]
-    #: (database, relfilenode) -> what a user calls it
-    names: Mapping[tuple[int, int], str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Each answer as a list of objects."""
+        rows = {
+            name: [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+            for name, answer in self.answers.items()
+        }
+        return {"source": self.source, "summary": self.summary, **rows}
 
 
 def report(
@@ -193,7 +199,7 @@ def report(
     finally:
         for frame in kept:
             frame.unpersist()
-    return Report(source, summary.asDict(), answers, names)
+    return Report(source, summary.asDict(), answers)
 
 
 def _unit(first: Any, last: Any) -> str:

@@ -15,6 +15,7 @@ from plotly.offline import get_plotlyjs
 
 from pgwal.lsn import format_lsn
 from spark.report import Answer, Report
+from telemetry.size import bytes_text
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; color: #223;
@@ -28,7 +29,6 @@ dl { display: grid; grid-template-columns: max-content auto; gap: .2rem 1.5rem }
 dd { margin: 0 }
 """
 _HEIGHT = 340
-BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def page(report: Report) -> str:
@@ -182,11 +182,3 @@ def cell(value: Any, column: str) -> str:
     if isinstance(value, int) and column not in ("xid", "database", "block"):
         return f"{value:,}"
     return str(value)
-
-
-def bytes_text(count: float) -> str:
-    """`bytes_text(1536) == "1.5 KiB"`"""
-    unit = 0
-    while count >= 1024 and unit < len(BYTE_UNITS) - 1:
-        count, unit = count / 1024, unit + 1
-    return f"{count:.1f} {BYTE_UNITS[unit]}" if unit else f"{count:.0f} B"

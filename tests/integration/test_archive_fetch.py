@@ -4,7 +4,6 @@ from wherever that is; and when that cannot be had it stops, rather than to end 
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,19 +14,21 @@ from sk_command import sk
 from stock_clients import table_checksums
 from test_archiving import ArchivedCluster
 
+from backup.recovery_settings import restore_command
+from backup.wal_prefetch import FOLDER
 from pg_fixtures.binaries import PostgresBinaries, all_postgres
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.data_directory import DataDirectory
 from pg_fixtures.errors import ProcessEnded
 from pg_fixtures.postgres import Postgres
+from pg_fixtures.processes import SK
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 from pgwal.segment import format_segment_name, parse_segment_name
 
 TIMEOUT = 60.0
 MB = 1 << 20
-ENTRY = (sys.executable, "-m", "cli.entry")  # what the script `sk` calls
-PREFETCH_FOLDER = "pg_wal/.sk-prefetch"
+PREFETCH_FOLDER = f"pg_wal/{FOLDER}"
 
 
 class LostPrimary:
@@ -68,14 +69,21 @@ class LostPrimary:
     def safekeepers(self) -> str:
         return ",".join(safekeeper.address for safekeeper in self.cluster.safekeepers)
 
-    def recover(self, *options: str) -> None:
+    def recover(self, *options: str, by_hand: bool = False) -> None:
         """Start the restored server with this restore_command, and return when it is promoted."""
-        self.prepare(*options)
+        self.prepare(*options, by_hand=by_hand)
         self.restored.start()
         self.wait_promoted()
 
-    def prepare(self, *options: str) -> None:
-        command = " ".join([*ENTRY, "archive", "fetch", *options, "%f", "%p"])
+    def prepare(self, *options: str, by_hand: bool = False) -> None:
+        """As `sk restore` does; or in the shortest way."""
+        timeline = str(self.archived.timeline)
+        words = [*SK, "archive", "fetch", *options]
+        if by_hand:
+            command = " ".join([*words, "%f", "%p"])
+        else:
+            words += ["--timeline", timeline]
+            command = restore_command(f"{PREFETCH_FOLDER}/{timeline}", words)
         DataDirectory(self.restored.data_dir, self.restored.binaries).write("recovery.signal", "")
         self.restored.configure(restore_command=command, synchronous_standby_names="")
 
@@ -187,11 +195,11 @@ def test_at_the_seam(lost_primary: Callable[..., LostPrimary], tmp_path: Path) -
     last = format_segment_name(1, int(world.end_lsn) // MB, MB)
     assert sk("archive", "fetch", archive, last, tmp_path / "x").returncode == 1
     assert sk("archive", "fetch", safekeepers, f"{1:08X}{0:08X}{3:08X}", tmp_path / "x").returncode
-    world.recover(archive, safekeepers)
+    world.recover(archive, safekeepers, by_hand=True)
     world.assert_nothing_lost()
 
 
-@pytest.mark.parametrize("prefetch", [0, 4])
+@pytest.mark.parametrize("prefetch", [0, 8])
 def test_a_recovery_never_ends_early(
     lost_primary: Callable[..., LostPrimary], tmp_path: Path, prefetch: int
 ) -> None:

@@ -61,13 +61,14 @@ def test_a_restore(s3_server: S3Server, archive: TimelineArchive, tmp_path: Path
     for segno in SEGNOS:
         target.unlink(missing_ok=True)
         name = format_segment_name(1, segno, SEG_SIZE)
-        done = command(s3_server, url, "fetch", name, target)
+        done = command(s3_server, url, "fetch", f"--timeline={TIMELINE}", name, target)
         assert done.returncode == 0, done.stderr
         assert target.read_bytes() == log_of(segno)
         for path in (tmp_path / FOLDER).rglob("*"):
             assert path.is_dir() or SECRET.encode() not in path.read_bytes()
     last = format_segment_name(1, SEGNOS.stop, SEG_SIZE)
-    assert command(s3_server, url, "fetch", last, target).returncode == 1
+    done = command(s3_server, url, "fetch", f"--timeline={TIMELINE}", last, target)
+    assert done.returncode == 1
     wait_until(lambda: not (tmp_path / FOLDER).exists(), TIMEOUT, "nothing to be left")
 
 

@@ -2,10 +2,13 @@
 
 rmgr: Heap        len (rec/tot):     54/  8214, tx:        730, lsn: 0/01547E98, prev 0/01547E60,
 desc: HOT_UPDATE off 4 ..., blkref #0: rel 1663/5/1259 blk 0 FPW
+
+The first of the two lengths is without page images.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from dataclasses import dataclass
@@ -13,8 +16,9 @@ from dataclasses import dataclass
 from wal_folder import WalFolder
 
 _LINE = re.compile(
-    rb"rmgr: (\S+) +len \(rec/tot\): +\d+/ *(\d+), tx: +(\d+), "
+    rb"rmgr: (\S+) +len \(rec/tot\): +(\d+)/ *(\d+), tx: +(\d+), "
     rb"lsn: ([0-9A-F]+)/([0-9A-F]+), prev ([0-9A-F]+)/([0-9A-F]+), "
+    rb"desc: (UNKNOWN \([0-9a-f]+\)|\S+) ?"
 )
 _BLOCK = re.compile(rb"blkref #(\d+): rel (\S+)(?: fork (\w+))? blk (\d+)( FPW)?")
 _FORKS = {b"": 0, b"main": 0, b"fsm": 1, b"vm": 2, b"init": 3}
@@ -26,11 +30,20 @@ DumpedRecord = tuple[int, int, int, int, str]
 DumpedBlock = tuple[int, str, int, int, bool]
 
 
+#: name of the operation, bytes of page images
+DumpedOperation = tuple[str, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """All records, the blocks of every n-th of them (by index), and why it ended."""
+    """All records, the blocks of every n-th of them (by index), and why it ended.
+
+    `transactions` is what is said of those of the Transaction manager, by index, times in UTC.
+    """
 
     records: list[DumpedRecord]
+    operations: list[DumpedOperation]
+    transactions: dict[int, str]
     blocks: dict[int, list[DumpedBlock]]
     error: str
 
@@ -39,12 +52,15 @@ def dump(folder: WalFolder, *, blocks_every: int = 0) -> Dump:
     """pg_waldump from the folder's first segment to the end of its WAL."""
     program = folder.binaries.program("pg_waldump")
     records: list[DumpedRecord] = []
+    operations: list[DumpedOperation] = []
+    transactions: dict[int, str] = {}
     blocks: dict[int, list[DumpedBlock]] = {}
     with subprocess.Popen(
         [program, f"--path={folder.path}", *folder.segment_names],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=1 << 20,
+        env={**os.environ, "TZ": "UTC"},
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -54,10 +70,15 @@ def dump(folder: WalFolder, *, blocks_every: int = 0) -> Dump:
             if match is None:
                 assert line.startswith(b"first record is after"), line
                 continue
-            name, length, xid, *lsns = match.groups()
+            name, rest, length, xid, *lsns, operation = match.groups()
             high, low, prev_high, prev_low = (int(part, 16) for part in lsns)
             if blocks_every and len(records) % blocks_every == 0:
                 blocks[len(records)] = _blocks(line)
+            if name == b"Transaction":
+                transactions[len(records)] = line[match.end() :].decode().rstrip()
+            operations.append(
+                (names.setdefault(operation, operation.decode()), int(length) - int(rest))
+            )
             records.append(
                 (
                     high << 32 | low,
@@ -68,7 +89,7 @@ def dump(folder: WalFolder, *, blocks_every: int = 0) -> Dump:
                 )
             )
         error = process.stderr.read().decode()
-    return Dump(records, blocks, error)
+    return Dump(records, operations, transactions, blocks, error)
 
 
 def _blocks(line: bytes) -> list[DumpedBlock]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,8 +13,12 @@ from pathlib import Path
 import pytest
 from archived_log import FIRST_SEGNO, SEG_SIZE, TIMELINE, log_facts, log_of
 
+from backup import prefetcher as prefetcher_module
 from backup import wal_prefetch
-from backup.wal_prefetch import LOCK, PrefetchFolder, take_prefetched
+from backup.prefetcher import Prefetcher
+from backup.recovery_settings import restore_command
+from backup.wal_prefetch import ASKED, FOLDER, LOCK, PrefetchFolder
+from consensus.ids import TimelineId
 from objectstore.archive import TimelineArchive
 from objectstore.keys import ArchivedWal
 from objectstore.store import open_store
@@ -22,13 +26,12 @@ from pg_fixtures.waiting import wait_until
 from pgwal.segment import format_segment_name
 
 TIMEOUT = 60.0
-OPTIONS = ["--archive=/srv/archive"]
 AHEAD = 3
 SEGNOS = range(FIRST_SEGNO, FIRST_SEGNO + 8)
 
 
-def name_of(segno: int) -> str:
-    return format_segment_name(1, segno, SEG_SIZE)
+def name_of(segno: int, tli: int = 1) -> str:
+    return format_segment_name(tli, segno, SEG_SIZE)
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def target(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(target: Path) -> PrefetchFolder:
-    made = PrefetchFolder.beside(target, OPTIONS)
+    made = PrefetchFolder.beside(target, TIMELINE)
     made.path.mkdir(parents=True)
     return made
 
@@ -48,8 +51,15 @@ def folder(target: Path) -> PrefetchFolder:
 def archive(tmp_path: Path) -> TimelineArchive:
     made = TimelineArchive.create(open_store(str(tmp_path / "archive")), TIMELINE, log_facts())
     for segno in SEGNOS:
-        made.put_wal(ArchivedWal(1, segno, (segno + 1) * SEG_SIZE), log_of(segno))
+        put(made, segno)
     return made
+
+
+def put(archive: TimelineArchive, segno: int) -> None:
+    archive.put_wal(ArchivedWal(1, segno, (segno + 1) * SEG_SIZE), log_of(segno))
+
+
+# ---- who needs a segment
 
 
 def test_a_ready_one_is_taken_once(folder: PrefetchFolder, target: Path) -> None:
@@ -61,34 +71,47 @@ def test_a_ready_one_is_taken_once(folder: PrefetchFolder, target: Path) -> None
     assert not folder.take(name_of(5), target)
 
 
-@pytest.mark.parametrize("wrong", ["changed", "cut", "empty", "old", "of tomorrow"])
-def test_a_wrong_one_is_not(folder: PrefetchFolder, target: Path, wrong: str) -> None:
-    """And is removed."""
+def test_each_timeline_has_its_own(folder: PrefetchFolder, target: Path) -> None:
     folder.add(name_of(5), log_of(5))
-    (path,) = folder.ready()
-    content = bytearray(log_of(5))
-    modified_at = path.stat().st_mtime
-    match wrong:
-        case "changed":
-            content[1234] ^= 1
-        case "cut":
-            del content[-1]
-        case "empty":
-            content.clear()
-        case "old":
-            modified_at -= wal_prefetch.AGE_SECONDS_MAX + 10
-        case "of tomorrow":
-            modified_at += 86400
-    path.write_bytes(content)
-    os.utime(path, (modified_at, modified_at))
-    assert not folder.take(name_of(5), target)
-    assert not target.exists()
-    assert folder.ready() == []
+    other = TimelineId(TIMELINE.tenant_id, bytes(16))
+    assert not PrefetchFolder.beside(target, other).take(name_of(5), target)
 
 
-def test_each_archive_has_its_own(folder: PrefetchFolder, target: Path) -> None:
+def test_what_is_not_whole_has_no_segment_s_name(
+    folder: PrefetchFolder, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it breaks off at."""
+
+    def breaks_off(*arguments: object) -> None:
+        raise OSError("no space left on device")
+
+    for step in ("write_all", "sync_data"):
+        with monkeypatch.context() as patch:
+            patch.setattr(wal_prefetch.durable, step, breaks_off)
+            with pytest.raises(OSError, match="no space"):
+                folder.add(name_of(5), log_of(5))
+        assert folder.ready() == set()
+        assert not folder.take(name_of(5), target)
+
+
+def test_the_shell_takes_a_ready_one_and_leaves_the_rest_to_the_program(
+    folder: PrefetchFolder, target: Path
+) -> None:
+    """As Postgres calls it: in the data directory, and by the exit code."""
     folder.add(name_of(5), log_of(5))
-    assert not PrefetchFolder.beside(target, ["--archive=/srv/other"]).take(name_of(5), target)
+    program = ("sh", "-c", 'echo "$@" >asked_for; exit 99', "program", "it's")
+
+    def postgres_runs(name: str) -> int:
+        command = restore_command(f"pg_wal/{FOLDER}/{TIMELINE}", program)
+        command = command.replace("%f", name).replace("%p", "pg_wal/RECOVERYXLOG")
+        return subprocess.run(["sh", "-c", command], cwd=target.parent.parent).returncode
+
+    assert postgres_runs(name_of(5)) == 0
+    assert target.read_bytes() == log_of(5)
+    for name in (name_of(5), name_of(6), "00000002.history"):
+        assert postgres_runs(name) == 99
+        asked_for = (target.parent.parent / "asked_for").read_text()
+        assert asked_for == f"it's {name} pg_wal/RECOVERYXLOG\n"
 
 
 def test_a_process_that_died_is_not_waited_for(folder: PrefetchFolder, target: Path) -> None:
@@ -99,17 +122,9 @@ def test_a_process_that_died_is_not_waited_for(folder: PrefetchFolder, target: P
     assert not folder.take(name_of(5), target)
 
 
-def test_one_process_at_a_time(folder: PrefetchFolder, archive: TimelineArchive) -> None:
-    with (folder.path / LOCK).open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert folder.is_running()
-        assert run_prefetcher(folder, archive).wait(TIMEOUT) == 0
-        assert folder.path.exists()  # the other one's
-
-
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / wal_prefetch.FOLDER).write_text("")
-    folder = PrefetchFolder.beside(tmp_path / "RECOVERYXLOG", OPTIONS)
+    (tmp_path / FOLDER).write_text("")
+    folder = PrefetchFolder.beside(tmp_path / "RECOVERYXLOG", TIMELINE)
     folder.ask(name_of(5), {})
     assert not folder.take(name_of(5), tmp_path / "RECOVERYXLOG")
     folder.end()
@@ -118,17 +133,22 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 # ---- the process
 
 
+def settings_of(archive: TimelineArchive) -> dict[str, object]:
+    url = archive.store.url
+    return {"url": url, "options": {}, "timeline": str(TIMELINE), "ahead": AHEAD}
+
+
 def run_prefetcher(folder: PrefetchFolder, archive: TimelineArchive) -> subprocess.Popen[bytes]:
-    settings = {
-        "url": archive.store.url,
-        "options": {},
-        "timeline": "",
-        "ahead": AHEAD,
-        "folder": str(folder.path),
-    }
-    process = subprocess.Popen([sys.executable, "-m", "backup.prefetcher"], stdin=subprocess.PIPE)
+    """As ask() does."""
+    with (folder.path / LOCK).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "backup.prefetcher"],
+            stdin=subprocess.PIPE,
+            pass_fds=[lock.fileno()],
+        )
     assert process.stdin is not None
-    process.stdin.write(json.dumps(settings).encode())
+    process.stdin.write(json.dumps({**settings_of(archive), "folder": str(folder.path)}).encode())
     process.stdin.close()
     return process
 
@@ -137,7 +157,7 @@ def run_prefetcher(folder: PrefetchFolder, archive: TimelineArchive) -> subproce
 def prefetcher(
     folder: PrefetchFolder, archive: TimelineArchive
 ) -> Iterator[subprocess.Popen[bytes]]:
-    (folder.path / wal_prefetch.ASKED).write_text(name_of(FIRST_SEGNO))
+    ask(folder, FIRST_SEGNO)
     process = run_prefetcher(folder, archive)
     yield process
     process.kill()
@@ -147,30 +167,60 @@ def prefetcher(
 def ask(folder: PrefetchFolder, segno: int) -> None:
     temporary = folder.path / "asked.tmp"
     temporary.write_text(name_of(segno))
-    temporary.rename(folder.path / wal_prefetch.ASKED)
-
-
-def ready_segnos(folder: PrefetchFolder) -> list[int]:
-    return [int(path.name[16:24], 16) for path in folder.ready()]
+    temporary.rename(folder.path / ASKED)
 
 
 def wait_ready(folder: PrefetchFolder, *segnos: int) -> None:
-    wait_until(lambda: ready_segnos(folder) == [*segnos], TIMEOUT, f"{segnos} to be ready")
+    expected = {name_of(segno) for segno in segnos}
+    wait_until(lambda: folder.ready() == expected, TIMEOUT, f"{segnos} to be ready")
 
 
-def test_it_keeps_ahead(
+def test_it_keeps_ahead_of_what_is_taken(
     folder: PrefetchFolder, target: Path, prefetcher: subprocess.Popen[bytes]
 ) -> None:
-    """And no more than that; what was jumped over goes."""
+    """Nobody tells it; and it makes no more ready than it shall."""
     wait_ready(folder, 4, 5, 6)
-    ask(folder, 4)
-    assert folder.take(name_of(4), target)
-    assert target.read_bytes() == log_of(4)
-    wait_ready(folder, 5, 6, 7)
-    ask(folder, 7)
-    wait_ready(folder, 7, 8, 9, 10)  # the one asked for is about to be taken
+    for segno, *ready in ((4, 5, 6, 7), (5, 6, 7, 8), (6, 7, 8, 9), (7, 8, 9, 10), (8, 9, 10)):
+        (folder.path / name_of(segno)).rename(target)
+        assert target.read_bytes() == log_of(segno)
+        wait_ready(folder, *ready)
+
+
+def test_it_goes_where_it_is_asked_to(
+    folder: PrefetchFolder, prefetcher: subprocess.Popen[bytes]
+) -> None:
+    """What was jumped over goes; the one asked for is left to whoever asked."""
+    wait_ready(folder, 4, 5, 6)
+    ask(folder, 6)
+    wait_ready(folder, 6, 7, 8, 9)
+    ask(folder, 3)
+    wait_ready(folder, 4, 5, 6)
+
+
+def test_what_was_not_there_is_tried_again_when_it_is_asked_for(
+    folder: PrefetchFolder, archive: TimelineArchive, prefetcher: subprocess.Popen[bytes]
+) -> None:
+    """An archive grows while a standby replays it."""
+    wait_ready(folder, 4, 5, 6)
     ask(folder, 9)
-    wait_ready(folder, 9, 10)  # the archive's last
+    wait_ready(folder, 10)  # the archive's last
+    put(archive, 11)
+    ask(folder, 10)
+    wait_ready(folder, 10, 11)
+
+
+def test_there_is_one_for_a_folder(
+    folder: PrefetchFolder, archive: TimelineArchive, target: Path
+) -> None:
+    """The lock is held from before its start, so that the next who asks does not start another."""
+    folder.ask(name_of(3), settings_of(archive))
+    assert folder.is_running()
+    wait_until(lambda: len(folder.ready()) == AHEAD, TIMEOUT, "it to work")
+    folder.ask(name_of(5), settings_of(archive))
+    wait_ready(folder, 5, 6, 7, 8)
+    folder.end()
+    wait_until(lambda: not folder.is_running(), TIMEOUT, "it to end")
+    assert list(target.parent.iterdir()) == []
 
 
 def test_it_ends_and_leaves_nothing(
@@ -182,62 +232,36 @@ def test_it_ends_and_leaves_nothing(
     assert list(target.parent.iterdir()) == []
 
 
+def test_it_ends_when_nobody_takes_any(
+    folder: PrefetchFolder, archive: TimelineArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetcher_module, "IDLE_SECONDS", 0.2)
+    ask(folder, FIRST_SEGNO)
+    Prefetcher(folder, archive, AHEAD).run()
+    assert folder.ready() == {name_of(4), name_of(5), name_of(6)}
+
+
 def test_it_ends_when_its_folder_goes(
-    folder: PrefetchFolder, prefetcher: subprocess.Popen[bytes]
+    folder: PrefetchFolder, target: Path, prefetcher: subprocess.Popen[bytes]
 ) -> None:
     """A data directory is removed whole."""
     wait_ready(folder, 4, 5, 6)
-    folder.remove()
+    shutil.rmtree(target.parent)
     assert prefetcher.wait(TIMEOUT) == 0
 
 
-def test_the_short_way(
-    folder: PrefetchFolder,
-    target: Path,
-    prefetcher: subprocess.Popen[bytes],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Only for the very same command, and only while the process goes on."""
-    wait_ready(folder, 4, 5, 6)
-    for arguments in (
-        [],
-        [str(target)],
-        ["--archive=/srv/other", name_of(4), str(target)],
-        [*OPTIONS, "--timeline=x", name_of(4), str(target)],
-        [*OPTIONS, name_of(4), str(target), "--prefetch=4"],
-        [*OPTIONS, "00000002.history", str(target)],
-        [*OPTIONS, name_of(3), str(target)],
-        [*OPTIONS, name_of(4), str(target.parent.parent / "elsewhere")],
-    ):
-        assert not take_prefetched(arguments), arguments
-        assert not target.exists()
-    with monkeypatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", "http://another")
-        assert not take_prefetched([*OPTIONS, name_of(4), str(target)])
-    assert take_prefetched([*OPTIONS, name_of(4), str(target)])
-    assert target.read_bytes() == log_of(4)
-    wait_ready(folder, 5, 6, 7)
-    prefetcher.kill()
-    prefetcher.wait()
-    assert not take_prefetched([*OPTIONS, name_of(5), str(target)])
-
-
 def test_a_damaged_object_is_left_to_who_asks(
-    folder: PrefetchFolder, archive: TimelineArchive
+    folder: PrefetchFolder, archive: TimelineArchive, prefetcher: subprocess.Popen[bytes]
 ) -> None:
-    key = archive.keys.segment(1, 5)
+    wait_ready(folder, 4, 5, 6)
+    key = archive.keys.segment(1, 8)
     archive.store.put(key, archive.store.get(key)[:-1])
-    (folder.path / wal_prefetch.ASKED).write_text(name_of(3))
-    process = run_prefetcher(folder, archive)
-    try:
-        wait_ready(folder, 4, 6)
-    finally:
-        process.kill()
-        process.wait()
+    ask(folder, 6)
+    wait_ready(folder, 6, 7, 9)
 
 
 def test_an_archive_that_is_not_there(folder: PrefetchFolder, archive: TimelineArchive) -> None:
-    (folder.path / wal_prefetch.ASKED).write_text(name_of(3))
+    ask(folder, 3)
     archive.store.delete(f"{archive.keys.prefix}timeline.json")
     assert run_prefetcher(folder, archive).wait(TIMEOUT) != 0
     assert not folder.path.exists()

@@ -140,14 +140,14 @@ def test_small_files_of_an_hour_become_one(small_files: ObjectStore, tmp_path: P
     assert names == ["0000000000000000-0000000000000040.parquet"]
     assert len(list(tmp_path.glob("date=*/hour=11/*"))) == 2
     assert not list(tmp_path.glob("_ingest/compactions/*"))
-    assert len(plan_compactions(small_files, newest_hour=True)) == 1
+    assert len(plan_compactions(small_files, open_hours=True)) == 1
 
 
 def test_large_files_are_left_alone(
     small_files: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "SMALL_BYTES", 1)
-    assert plan_compactions(small_files, newest_hour=True) == []
+    assert plan_compactions(small_files, open_hours=True) == []
 
 
 @pytest.mark.parametrize("calls", range(7))

@@ -1,0 +1,222 @@
+"""`decode`: the same segments to Arrow by us, and to text and to statistics by `pg_waldump`.
+
+All read the files from the page cache, check every CRC and use one processor. What counts is CPU
+time, user and system: the machine may be busy with something else. Ours runs in this process, so
+the start of Python and the compiler are left out; a `pg_waldump` starts in milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import pgbench
+from benchmarks.primary import Primary
+from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios
+from pg_fixtures.data_directory import WAL_SEG_SIZE
+from pg_fixtures.errors import FixtureError
+from pgwal.segment import format_segment_name, segment_start_lsn, segno_of
+from spark.record_index import RecordIndexer
+from spark.wal_decoder import WalDecoder
+
+OURS, TEXT, STATS, CONTROL = "ours", "pg_waldump", "pg_waldump --stats", "the same again"
+COLUMNS = ("decoder", "CPU seconds", "million records/s", "MB/s", "rate / text", "rate / stats")
+TEXT_RATIO_MIN = 2.0
+STATS_RATIO_MIN = 1.0
+
+PGBENCH_SCALE = 10
+PGBENCH_TRANSACTIONS = 5_000
+ROWS_PER_INSERT = 100_000
+#: bytes that are decoded at once: what is made of them stays in the processor's cache
+CHUNK_BYTES = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSample:
+    """One pass over all segments."""
+
+    setup: str
+    round: int
+    records: int
+    wal_bytes: int
+    cpu_seconds: float
+
+    @property
+    def records_per_second(self) -> float:
+        return self.records / self.cpu_seconds
+
+    @property
+    def megabytes_per_second(self) -> float:
+        return self.wal_bytes / self.cpu_seconds / (1 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Segments of one timeline without a gap."""
+
+    paths: Sequence[Path]
+    start_lsn: int
+    version_major: int
+    program: Path
+
+
+def measure(
+    primary: Primary, directory: Path, rounds: int, megabytes: int
+) -> Iterator[DecodeSample]:
+    """Samples as they are taken."""
+    segments = _write_segments(primary, directory / "segments", megabytes)
+    decoders: dict[str, Callable[[Segments], int]] = {
+        OURS: _decode,
+        TEXT: _print_text,
+        STATS: _print_stats,
+        CONTROL: _print_stats,
+    }
+    expected = {name: decode(segments) for name, decode in decoders.items()}
+    if len({*expected.values()} - {0}) != 1:
+        raise FixtureError(f"the decoders found different numbers of records: {expected}")
+    for number, name in interleaved(list(decoders), rounds):
+        before = _cpu_seconds()
+        decoders[name](segments)
+        yield DecodeSample(
+            name,
+            number,
+            expected[OURS],
+            len(segments.paths) * WAL_SEG_SIZE,
+            _cpu_seconds() - before,
+        )
+
+
+def _write_segments(primary: Primary, target: Path, megabytes: int) -> Segments:
+    """Half of it by small transactions, page images included, half by rows and their index."""
+    primary.postgres.configure(synchronous_commit=False)
+    pgbench.initialize(primary.postgres, PGBENCH_SCALE)
+    primary.execute("CREATE TABLE loaded (id bigserial PRIMARY KEY, payload text)")
+    primary.execute("CHECKPOINT")
+    begin_lsn = primary.insert_lsn()
+    while primary.insert_lsn() - begin_lsn < megabytes << 19:
+        primary.postgres.pgbench(
+            "--client=2", "--protocol=prepared", f"--transactions={PGBENCH_TRANSACTIONS}"
+        )
+    while primary.insert_lsn() - begin_lsn < megabytes << 20:
+        primary.execute(
+            "INSERT INTO loaded (payload) SELECT md5(i::text)"
+            f" FROM generate_series(1, {ROWS_PER_INSERT}) i"
+        )
+    end_lsn = primary.insert_lsn()
+    primary.execute("SELECT pg_switch_wal()")
+    first, last = segno_of(begin_lsn, WAL_SEG_SIZE) + 1, segno_of(end_lsn, WAL_SEG_SIZE)
+    target.mkdir()
+    names = [format_segment_name(1, segno, WAL_SEG_SIZE) for segno in range(first, last)]
+    paths = [Path(shutil.copy(primary.postgres.pg_wal / name, target)) for name in names]
+    binaries = primary.postgres.binaries
+    start_lsn = segment_start_lsn(first, WAL_SEG_SIZE)
+    return Segments(paths, start_lsn, binaries.major, binaries.program("pg_waldump"))
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of the children that have ended."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _decode(segments: Segments) -> int:
+    """The default columns of every record, as Arrow batches; how many records."""
+    indexer = RecordIndexer(
+        segments.start_lsn, wal_seg_size=WAL_SEG_SIZE, version_major=segments.version_major
+    )
+    decoder = WalDecoder(segments.version_major)
+    count = 0
+    chunk = memoryview(bytearray(CHUNK_BYTES))
+    for path in segments.paths:
+        with open(path, "rb", buffering=0) as file:
+            while length := file.readinto(chunk):
+                count += decoder.decode(indexer.feed(chunk[:length])).num_rows
+    if indexer.failure is not None:
+        raise indexer.failure
+    return count
+
+
+def _print_text(segments: Segments) -> int:
+    """Nobody counts the lines."""
+    _run(segments, subprocess.DEVNULL)
+    return 0
+
+
+def _print_stats(segments: Segments) -> int:
+    printed = _run(segments, subprocess.PIPE, "--stats=record")
+    found = re.search(r"^Total +(\d+)", printed, re.MULTILINE)
+    assert found is not None, printed
+    return int(found[1])
+
+
+def _run(segments: Segments, output: int, *options: str) -> str:
+    process = subprocess.run(
+        [
+            segments.program,
+            *options,
+            f"--path={segments.paths[0].parent}",
+            segments.paths[0].name,
+            segments.paths[-1].name,
+        ],
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if process.returncode != 0:
+        raise FixtureError(f"pg_waldump failed: {process.stderr}")
+    return process.stdout or ""
+
+
+def table(samples: Sequence[DecodeSample]) -> list[list[str]]:
+    """Medians of each decoder."""
+    rows = [list(COLUMNS)]
+    for name in (OURS, TEXT, STATS, CONTROL):
+        own = _of(samples, name)
+        rows.append(
+            [
+                name,
+                Spread.of([s.cpu_seconds for s in own]).format(2),
+                f"{Spread.of([s.records_per_second for s in own]).median / 1e6:.2f}",
+                f"{Spread.of([s.megabytes_per_second for s in own]).median:.0f}",
+                _ratio(samples, name, TEXT).format(2),
+                _ratio(samples, name, STATS).format(2),
+            ]
+        )
+    return rows
+
+
+def verdicts(samples: Sequence[DecodeSample]) -> list[Verdict]:
+    control = _ratio(samples, CONTROL, STATS)
+    return [
+        Verdict(
+            f"rate >= {TEXT_RATIO_MIN:g} of pg_waldump's that prints text",
+            _ratio(samples, OURS, TEXT),
+            TEXT_RATIO_MIN,
+            True,
+            control,
+        ),
+        Verdict(
+            "rate >= that of pg_waldump --stats=record",
+            _ratio(samples, OURS, STATS),
+            STATS_RATIO_MIN,
+            True,
+            control,
+        ),
+    ]
+
+
+def _of(samples: Sequence[DecodeSample], name: str) -> list[DecodeSample]:
+    return sorted((s for s in samples if s.setup == name), key=lambda s: s.round)
+
+
+def _ratio(samples: Sequence[DecodeSample], name: str, reference: str) -> Spread:
+    return paired_ratios(
+        [s.records_per_second for s in _of(samples, name)],
+        [s.records_per_second for s in _of(samples, reference)],
+    )

@@ -1,0 +1,38 @@
+"""`sk spark`: what a data engineer does with the WAL; needs `pip install 'quorum-wal[spark]'`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import ClassVar
+
+import click
+
+from cli.lazy_group import LazyGroup, configure_command_logs
+from cli.output import CommandError
+
+
+class SparkGroup(LazyGroup):
+    """One module each; none is imported before it is known that it can be."""
+
+    modules: ClassVar = {
+        "ingest": "cli.spark_ingest:ingest",
+        "report": "cli.spark_report:report",
+        "base": "cli.spark_table:base",
+        "replay-table": "cli.spark_table:replay_table",
+    }
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        missing = [name for name in ("pyspark", "pyarrow", "numba") if find_spec(name) is None]
+        if missing and cmd_name in self.modules:
+            raise CommandError(
+                f"sk spark needs packages that are not installed: {', '.join(missing)}",
+                hint="pip install 'quorum-wal[spark]'",
+            )
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=SparkGroup)
+@click.pass_context
+def spark(context: click.Context) -> None:
+    """WAL into a Parquet lake, a report of who writes it, and tables out of their changes."""
+    configure_command_logs(context)

@@ -1,0 +1,114 @@
+"""`sk spark ingest`: WAL into a Parquet lake, each record exactly once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cli.archive_options import parse_options as parse_store_options
+from cli.spark_session import command_session
+from cli.wal_input_options import master_option, source_options, wal_input_options
+from pgwal.lsn import format_lsn
+from spark import compaction
+from spark.catalog import load_catalog
+from spark.change_reader import ChangeOptions
+from spark.ingest import BATCH_BYTES_MAX, Ingest, IngestedRows
+from spark.ingested_changes import IngestedChanges
+from spark.ingested_wal import IngestedWal
+from spark.input_options import parse_options
+from spark.lake import CommittedBatch
+from telemetry.size import bytes_text
+from telemetry.stop_signal import StopSignal
+
+
+@click.command()
+@click.argument("lake", metavar="LAKE")
+@wal_input_options
+@click.option(
+    "--lake-option",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="For the lake's store: endpoint=http://..., region=... (repeatable).",
+)
+@click.option(
+    "--catalog",
+    metavar="FILE",
+    help="Of sk catalog snapshot: ingest the changes of its tables instead of WAL records.",
+)
+@click.option("--once", is_flag=True, help="End when all there is has been ingested.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to look for more.",
+)
+@click.option(
+    "--batch-bytes-max",
+    type=click.IntRange(min=1 << 20),
+    default=BATCH_BYTES_MAX,
+    show_default=True,
+    help="Of WAL that is committed at once.",
+)
+@click.option(
+    "--compact/--no-compact",
+    default=True,
+    show_default=True,
+    help="Make large files of the small ones of an hour that is over; with --once, of all.",
+)
+@master_option
+def ingest(
+    lake: str,
+    lake_option: tuple[str, ...],
+    catalog: str | None,
+    once: bool,
+    interval: float,
+    batch_bytes_max: int,
+    compact: bool,
+    master: str,
+    **values: Any,
+) -> None:
+    """Bring WAL records, or changes of tables, into LAKE, a folder or an object store.
+
+    LAKE has Parquet files by date and hour. It goes on where it ended, exactly once, whatever was
+    killed. One LAKE is of one cluster.
+    """
+    rows = _rows(source_options(values), catalog, batch_bytes_max)
+    stopping = StopSignal().install()
+    with command_session("sk spark ingest", master) as session:
+        job = Ingest(session, rows, lake, parse_store_options(lake_option))
+        compaction.finish_compactions(job.lake.store)
+        while not stopping.is_set:
+            committed = job.run_batch()
+            if committed is not None:
+                click.echo(_line(committed))
+                continue
+            if compact:
+                _compact(job, open_hours=once)
+            if once:
+                break
+            stopping.wait(interval)
+
+
+def _rows(options: dict[str, str], catalog: str | None, batch_bytes: int) -> IngestedRows:
+    parsed = parse_options(options)
+    if catalog is None:
+        return IngestedWal(parsed, batch_bytes)
+    return IngestedChanges(parsed, ChangeOptions(load_catalog(catalog)), batch_bytes)
+
+
+def _compact(job: Ingest, open_hours: bool) -> None:
+    for plan in compaction.plan_compactions(job.lake.store, open_hours):
+        compaction.compact(job.lake.store, plan)
+        click.echo(f"compacted {len(plan.inputs)} files into {plan.output}")
+
+
+def _line(committed: CommittedBatch) -> str:
+    batch, files = committed.batch, committed.files
+    rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+    return (
+        f"{format_lsn(batch.start_lsn)} .. {format_lsn(batch.end_lsn)}: "
+        f"{rows:,} rows in {len(files)} files, {bytes_text(size)}"
+    )

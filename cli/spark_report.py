@@ -1,0 +1,84 @@
+"""`sk spark report`: who writes the WAL, as tables, and as one HTML file with plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from cli.output import console, plain_table, print_json
+from cli.parameters import json_option
+from cli.spark_session import command_session
+from cli.wal_input_options import master_option, source_options, wal_input_options
+from spark.catalog import Catalog, load_catalog
+from spark.report import COLUMNS, Answer, Report
+from spark.report import report as make_report
+from spark.report_page import cell, heading, page, summary_lines
+
+
+@click.command()
+@wal_input_options
+@click.option(
+    "--catalog",
+    "catalogs",
+    multiple=True,
+    metavar="FILE",
+    help="Of sk catalog snapshot: relations are called by their names (repeatable).",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write it as one file with plots, which needs no network, too.",
+)
+@json_option
+@master_option
+def report(
+    catalogs: tuple[str, ...], html: Path | None, json: bool, master: str, **values: Any
+) -> None:
+    """Say who writes the WAL: resource managers, relations, transactions, checkpoints, hot blocks.
+
+    Bytes are those of records, as pg_waldump --stats counts them.
+    """
+    options = source_options(values)
+    names = _names(load_catalog(catalog) for catalog in catalogs)
+    with command_session("sk spark report", master) as session:
+        wal = session.read.format("pg_wal").options(**options)
+        frame = wal.option("columns", ",".join(COLUMNS)).load()
+        source = options.get("path") or "the safekeepers"
+        made = make_report(session, frame, source, names)
+    if json:
+        print_json(made.as_json())
+    else:
+        _print(made)
+    if html is not None:
+        html.write_text(page(made), encoding="utf-8")
+        click.echo(f"written to {html}", err=True)
+
+
+def _names(catalogs: Iterable[Catalog]) -> dict[tuple[int, int], str]:
+    """Of all relations whose files they know, in all their databases."""
+    return {
+        (catalog.database_oid, relfilenode): name
+        for catalog in catalogs
+        for relfilenode, name in catalog.file_names().items()
+    }
+
+
+def _print(report: Report) -> None:
+    for name, value in summary_lines(report):
+        click.echo(f"{name:<18}{value}")
+    for answer in report.answers.values():
+        click.echo(f"\n{answer.title}")
+        click.echo(f"  {answer.meaning}")
+        console().print(_table(answer))
+
+
+def _table(answer: Answer) -> Table:
+    table = plain_table(*(heading(column) for column in answer.columns))
+    for row in answer.rows:
+        cells = zip(row, answer.columns, strict=True)
+        table.add_row(*(cell(value, column) for value, column in cells))
+    return table

@@ -1,0 +1,64 @@
+"""`sk spark base` and `sk spark replay-table`: a table as it was, out of its changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli.parameters import Dsn
+from cli.spark_session import command_session
+from cli.wal_input_options import master_option, source_options, wal_input_options
+from pgwal.lsn import format_lsn
+from spark.catalog import load_catalog
+from spark.datum import Datums
+from spark.replay_table import replay_table as replay
+from spark.table_base import read_base, take_base
+
+
+@click.command()
+@click.argument("table", metavar="SCHEMA.TABLE")
+@click.option("--dsn", type=Dsn(), required=True, help="The database, on a primary or a standby.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    required=True,
+    help="The file to write.",
+)
+def base(table: str, dsn: str, output: Path) -> None:
+    """Read a table as one snapshot sees it into a file, from which sk spark replay-table goes on.
+
+    It waits until the transactions that run now have ended.
+    """
+    rows = take_base(dsn, table, output)
+    click.echo(f"{rows:,} rows of {table} at {format_lsn(read_base(output).lsn)}")
+
+
+@click.command("replay-table")
+@click.argument("output", metavar="FOLDER")
+@wal_input_options
+@click.option(
+    "--base",
+    "base_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="Of sk spark base.",
+)
+@click.option("--catalog", metavar="FILE", required=True, help="Of sk catalog snapshot.")
+@master_option
+def replay_table(output: str, base_file: Path, catalog: str, master: str, **values: Any) -> None:
+    """Write a table as it was at --end-lsn or --end-time, or is now, into a FOLDER of Parquet.
+
+    Numbers and booleans have their types; all else is text, as Postgres prints it in JSON.
+    """
+    found, known = read_base(base_file), load_catalog(catalog)
+    table = known.table_named(found.table)
+    options = {"start_lsn": format_lsn(found.lsn), **source_options(values)}
+    with command_session("sk spark replay-table", master) as session:
+        changes = session.read.format("pg_changes").options(catalog=catalog, **options).load()
+        replayed = replay(session, base_file, changes, table, Datums(known.types))
+        replayed.frame.write.parquet(output)
+        rows = session.read.parquet(output).count()
+    click.echo(f"{rows:,} rows of {table} written to {output}")

@@ -1,0 +1,62 @@
+"""Options of the commands that read WAL with Spark: which WAL, and of it what.
+
+They are those of the sources, `spark.read.format("pg_wal").option(...)`, by the same names; a
+source's other options are given with --option NAME=VALUE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    ("path", "URL", "An archive (/folder, s3://bucket/prefix), or a folder of segments."),
+    ("safekeepers", "HOST:PORT,...", "Read from these; with --path what is newer than it."),
+    ("timeline", "TENANT/TIMELINE", "Which one, where there are several."),
+    ("start-lsn", "LSN", "Begin there; earliest or latest."),
+    ("start-time", "TIME", "Begin with the first transaction that committed then or later."),
+    ("end-lsn", "LSN", "End before it."),
+    ("end-time", "TIME", "End before the first transaction that committed then or later."),
+)
+
+
+def wal_input_options(function: F) -> F:
+    """For `source_options()`."""
+    decorated = click.option(
+        "--option",
+        "other_options",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Another option of the source, such as rmgr=Heap or on_damage=skip (repeatable).",
+    )(function)
+    for name, metavar, text in reversed(_OPTIONS):
+        decorated = click.option(f"--{name}", metavar=metavar, help=text)(decorated)
+    return decorated
+
+
+def source_options(values: dict[str, Any]) -> dict[str, str]:
+    """The source's options; they are taken out of a command's `values`. Raises
+    click.UsageError."""
+    names = [name.replace("-", "_") for name, _, _ in _OPTIONS]
+    options = {name: values.pop(name) for name in names}
+    for option in values.pop("other_options"):
+        name, equals, value = option.partition("=")
+        if not name or not equals:
+            raise click.UsageError("--option needs NAME=VALUE")
+        options[name] = value
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def master_option(function: F) -> F:
+    """--master, for `spark.session`."""
+    return click.option(
+        "--master",
+        default="local[*]",
+        show_default=True,
+        metavar="URL",
+        help="Where Spark runs: local[N], spark://HOST:PORT, k8s://..., yarn.",
+    )(function)

@@ -1,0 +1,254 @@
+"""`Catalog`: which file is which table, and how its tuples are to be read; as JSON in a file.
+
+    {"format": 1, "system_id": "7301…", "version_major": 16, "database": [16384, "shop"],
+     "lsn": "0/1A2B3C4", "wal_level": "logical",
+     "tables": [{"oid": 16401, "relfilenode": 16401, "schema": "public", "name": "orders",
+                 "toast_oid": 16405, "toast_relfilenode": 16405, "key": [1], "identity": [1],
+                 "columns": [{"name": "id", "type": 23, "length": 4, "align": 4, …}, …]}, …],
+     "types": [{"oid": 23, "name": "int4", "kind": "b", …}, …],
+     "ignored": {"1259": "pg_catalog.pg_class", …}}
+
+Law: what it says is true at `lsn` and, for a file that still belongs to the table, before and
+after: a column keeps its place for ever, a dropped one its length and alignment. Source: Postgres
+`pg_class`, `pg_attribute`, `pg_type`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from pgwal.errors import LsnSyntaxError
+from pgwal.lsn import Lsn
+from spark.errors import CatalogError
+
+FORMAT = 1
+
+#: `pg_type.typtype`
+BASE, DOMAIN, ENUM, ARRAY = "b", "d", "e", "a"
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A type; an array is of kind "a" here, which Postgres says by `typelem` and `typsubscript`."""
+
+    oid: int
+    name: str
+    kind: str
+    #: of an array: its elements'; of a domain: what it is a domain over; otherwise 0
+    of_oid: int
+    length: int
+    align: int
+    by_value: bool
+    #: of an enum: oid -> label
+    labels: dict[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`pg_attribute`, of one that may be dropped; `length` is -1 for varlena, -2 for a C string."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    length: int
+    align: int
+    by_value: bool
+    is_dropped: bool
+    #: the value in tuples that are older than the column, as text and as JSON; None: NULL
+    missing: str | None
+    missing_json: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of one file; columns are named by their number less one."""
+
+    oid: int
+    relfilenode: int
+    schema: str
+    name: str
+    toast_oid: int
+    toast_relfilenode: int
+    #: of the primary key, in its order
+    key: tuple[int, ...]
+    #: of what the replica identity logs of an old row: an index's, or all
+    identity: tuple[int, ...]
+    columns: tuple[Column, ...]
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+class Catalog:
+    """One database's tables at an LSN, and those of older catalogs whose files are gone by then."""
+
+    def __init__(
+        self,
+        *,
+        system_id: int,
+        version_major: int,
+        database_oid: int,
+        database_name: str,
+        lsn: int,
+        wal_level: str,
+        tables: Iterable[Table],
+        types: Iterable[Type],
+        ignored: Mapping[int, str],
+    ) -> None:
+        self.system_id = system_id
+        self.version_major = version_major
+        self.database_oid = database_oid
+        self.database_name = database_name
+        self.lsn = lsn
+        self.wal_level = wal_level
+        self.tables: tuple[Table, ...] = tuple(tables)
+        self.types: Mapping[int, Type] = {each.oid: each for each in types}
+        #: files of what has no rows to decode, and their names: system catalogs, indexes, sequences
+        self.ignored = dict(ignored)
+
+    @cached_property
+    def by_file(self) -> dict[int, Table]:
+        """Partitioned tables have no file."""
+        return {table.relfilenode: table for table in self.tables if table.relfilenode}
+
+    @cached_property
+    def by_toast_file(self) -> dict[int, Table]:
+        return {each.toast_relfilenode: each for each in self.tables if each.toast_relfilenode}
+
+    @cached_property
+    def by_oid(self) -> dict[int, Table]:
+        """The newest of each: tables are ordered so that the last one wins."""
+        return {table.oid: table for table in self.tables}
+
+    def file_names(self) -> dict[int, str]:
+        """What each file is called."""
+        toast = {file: f"{table} (TOAST)" for file, table in self.by_toast_file.items()}
+        tables = {file: str(table) for file, table in self.by_file.items()}
+        return {**self.ignored, **toast, **tables}
+
+    def lookup(self, database: int, relfilenode: int) -> Table | None:
+        """Whose file it is, TOAST included."""
+        if database != self.database_oid:
+            return None
+        return self.by_file.get(relfilenode) or self.by_toast_file.get(relfilenode)
+
+    def table_named(self, name: str) -> Table:
+        """`"public.orders"`, or `"orders"` if no other schema has one. Raises CatalogError."""
+        newest = self.by_oid.values()
+        found = [table for table in newest if name in (str(table), table.name)]
+        exact = [table for table in found if str(table) == name]
+        if len(exact or found) != 1:
+            what = "no table" if not found else "more than one table"
+            raise CatalogError(
+                f'the catalog of database "{self.database_name}" has {what} "{name}"',
+                hint="Name it with its schema; take the catalog anew if it is younger.",
+            )
+        return (exact or found)[0]
+
+    def merged(self, newer: Catalog) -> Catalog:
+        """`newer`, with the files that it no longer knows. Raises CatalogError."""
+        ours, theirs = (
+            (each.system_id, each.version_major, each.database_oid) for each in (self, newer)
+        )
+        if ours != theirs:
+            raise CatalogError(
+                f"catalogs of different databases: system identifier {ours[0]}, Postgres "
+                f"{ours[1]}, database {ours[2]}, and {theirs[0]}, {theirs[1]}, {theirs[2]}"
+            )
+        gone = (table for file, table in self.by_file.items() if file not in newer.by_file)
+        types = {**self.types, **newer.types}
+        return Catalog(
+            system_id=newer.system_id,
+            version_major=newer.version_major,
+            database_oid=newer.database_oid,
+            database_name=newer.database_name,
+            lsn=newer.lsn,
+            wal_level=newer.wal_level,
+            tables=(*gone, *newer.tables),
+            types=types.values(),
+            ignored={**self.ignored, **newer.ignored},
+        )
+
+    # ---- the file
+
+    def to_json(self) -> bytes:
+        stored = _Stored(
+            format=FORMAT,
+            system_id=str(self.system_id),
+            version_major=self.version_major,
+            database=(self.database_oid, self.database_name),
+            lsn=str(Lsn(self.lsn)),
+            wal_level=self.wal_level,
+            tables=self.tables,
+            types=tuple(self.types.values()),
+            ignored=dict(sorted(self.ignored.items())),
+        )
+        return msgspec.json.format(msgspec.json.encode(stored), indent=1) + b"\n"
+
+    @classmethod
+    def from_json(cls, text: bytes, name: str) -> Catalog:
+        """Raises CatalogError, which says `name`."""
+        hint = "Take it anew with sk catalog snapshot."
+        try:
+            head = msgspec.json.decode(text, type=_Head)
+            if head.format != FORMAT:
+                raise CatalogError(
+                    f"catalog {name} has format {head.format}, expected {FORMAT}", hint=hint
+                )
+            stored = msgspec.json.decode(text, type=_Stored)
+            system_id, lsn = int(stored.system_id), int(Lsn.parse(stored.lsn))
+        except (msgspec.MsgspecError, ValueError, LsnSyntaxError) as error:
+            raise CatalogError(f"catalog {name} cannot be read: {error}", hint=hint) from error
+        return cls(
+            system_id=system_id,
+            version_major=stored.version_major,
+            database_oid=stored.database[0],
+            database_name=stored.database[1],
+            lsn=lsn,
+            wal_level=stored.wal_level,
+            tables=stored.tables,
+            types=stored.types,
+            ignored=stored.ignored,
+        )
+
+
+class _Head(msgspec.Struct):
+    format: int
+
+
+class _Stored(_Head):
+    system_id: str
+    version_major: int
+    database: tuple[int, str]
+    lsn: str
+    wal_level: str
+    tables: tuple[Table, ...]
+    types: tuple[Type, ...]
+    ignored: dict[int, str]
+
+
+def load_catalog(paths: str) -> Catalog:
+    """Of one file, or of several with commas between them, each newer than the one before wins.
+
+    Raises CatalogError.
+    """
+    catalogs = []
+    for path in filter(None, (path.strip() for path in paths.split(","))):
+        try:
+            catalogs.append(Catalog.from_json(Path(path).read_bytes(), path))
+        except OSError as error:
+            raise CatalogError(
+                f"catalog {path} cannot be read: {error.strerror}",
+                hint="sk catalog snapshot makes one.",
+            ) from error
+    if not catalogs:
+        raise CatalogError("no catalog is named", hint="sk catalog snapshot makes one.")
+    merged, *newer = sorted(catalogs, key=lambda catalog: catalog.lsn)
+    for catalog in newer:
+        merged = merged.merged(catalog)
+    return merged

@@ -1,0 +1,18 @@
+"""The one call that makes the sources known to a session; where the package is installed, Spark
+also finds them by itself (`pyspark_pg_wal.py`, `pyspark_pg_changes.py`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(session: SparkSession) -> None:
+    """`format("pg_wal")` and `format("pg_changes")` work from now on."""
+    from spark.pg_changes import PgChangesDataSource
+    from spark.pg_wal import PgWalDataSource
+
+    session.dataSource.register(PgWalDataSource)
+    session.dataSource.register(PgChangesDataSource)

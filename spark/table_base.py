@@ -1,0 +1,150 @@
+"""A table as one snapshot saw it, from which its changes go on: what `replay_table.py` begins with.
+
+    base.parquet     key: text of JSON, row: text of JSON; one row each
+                     in the file's metadata: table, key columns, snapshot 745:750:745,748, lsn
+
+Laws. A change belongs to the base exactly if the snapshot saw its transaction, whatever LSN it has:
+transactions become visible in another order than that of their commit records. So the snapshot is
+in the file, and nobody compares LSNs. `lsn` is where all that it did not see comes behind: it was
+read, and then all transactions of that moment were waited for, before the snapshot was taken.
+Source: Postgres `pg_current_snapshot()`; `snapbuild.c` does the same.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+from psycopg import sql
+
+from pgwal.lsn import Lsn
+from spark.errors import CatalogError
+
+ROWS_PER_BATCH = 10_000
+WAIT_SECONDS = 60.0
+POLL_SECONDS = 0.05
+SCHEMA = pa.schema([pa.field("key", pa.string()), pa.field("row", pa.string())])
+_METADATA = b"quorum-wal.base"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`xmax` and above, and those of `running`, were not seen; epochs are counted in."""
+
+    xmin: int
+    xmax: int
+    running: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Snapshot:
+        """`"745:750:745,748"`. Raises ValueError."""
+        xmin, xmax, running = text.split(":")
+        return cls(int(xmin), int(xmax), tuple(int(xid) for xid in running.split(",") if xid))
+
+
+@dataclass(frozen=True, slots=True)
+class TableBase:
+    """What the file's metadata says."""
+
+    table: str
+    key: tuple[str, ...]
+    snapshot: Snapshot
+    lsn: int
+
+
+def take_base(dsn: str, table: str, path: Path) -> int:
+    """Read the table over a normal connection into a file; how many rows. Raises CatalogError."""
+    try:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            lsn = _passed_lsn(connection)
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            connection.execute(
+                "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO';"
+                " SET LOCAL intervalstyle = 'postgres'; SET LOCAL bytea_output = 'hex';"
+                " SET LOCAL extra_float_digits = 1"
+            )
+            return _copy(connection, table, lsn, path)
+    except psycopg.Error as error:
+        raise CatalogError(
+            f'table "{table}" cannot be read: {" ".join(str(error).split())}',
+            hint="It needs a normal connection to the database, and SELECT on the table.",
+        ) from error
+
+
+def _passed_lsn(connection: psycopg.Connection) -> str:
+    """A position that no transaction which is running now had begun before."""
+    ((lsn, xmax),) = connection.execute(
+        "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+        " ELSE pg_current_wal_insert_lsn() END)::text,"
+        " pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+    )
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        ((xmin,),) = connection.execute(
+            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+        )
+        if xmin >= xmax:
+            return str(lsn)
+        if time.monotonic() > deadline:
+            raise CatalogError(
+                f"transaction {xmin} has been running for more than {WAIT_SECONDS:.0f} s",
+                hint="A base is taken when all older transactions have ended; end that one.",
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _copy(connection: psycopg.Connection, table: str, lsn: str, path: Path) -> int:
+    name = sql.Identifier(*table.split("."))
+    key = _key(connection, table)
+    row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    metadata = msgspec.json.encode({"table": table, "key": key, "snapshot": row[0], "lsn": lsn})
+    schema = SCHEMA.with_metadata({_METADATA: metadata})
+    pairs = sql.SQL(", ").join(
+        part for each in key for part in (sql.Literal(each), sql.Identifier("t", each))
+    )
+    query = sql.SQL(
+        "SELECT json_build_object({pairs})::text, row_to_json(t)::text FROM {name} t"
+    ).format(pairs=pairs, name=name)
+    count = 0
+    with connection.cursor("base") as cursor, pq.ParquetWriter(path, schema) as writer:
+        cursor.execute(query)
+        while rows := cursor.fetchmany(ROWS_PER_BATCH):
+            keys, values = zip(*rows, strict=True)
+            writer.write_batch(pa.record_batch([pa.array(keys), pa.array(values)], schema=schema))
+            count += len(rows)
+    return count
+
+
+def _key(connection: psycopg.Connection, table: str) -> list[str]:
+    rows = connection.execute(
+        "SELECT a.attname FROM pg_index i CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY"
+        " AS k(attnum, n) JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
+        " WHERE i.indrelid = %s::regclass AND i.indisprimary ORDER BY k.n",
+        (table,),
+    ).fetchall()
+    if not rows:
+        raise CatalogError(
+            f'table "{table}" has no primary key', hint="Its rows cannot be told apart by a replay."
+        )
+    return [name for (name,) in rows]
+
+
+def read_base(path: Path) -> TableBase:
+    """Raises CatalogError."""
+    try:
+        found = msgspec.json.decode((pq.read_schema(path).metadata or {})[_METADATA])
+        snapshot = Snapshot.parse(found["snapshot"])
+        return TableBase(
+            found["table"], tuple(found["key"]), snapshot, int(Lsn.parse(found["lsn"]))
+        )
+    except (OSError, KeyError, ValueError, pa.ArrowInvalid, msgspec.DecodeError) as error:
+        raise CatalogError(
+            f'"{path}" is no base of a table: {" ".join(str(error).split())}',
+            hint="sk spark base makes one.",
+        ) from error

@@ -1,0 +1,28 @@
+"""A log read as `pg_changes` reads it, as rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from conftest import ChangedLog
+
+from spark.catalog import Catalog
+from spark.change_reader import ChangeOptions, read_changes
+from spark.wal_reader import WalRange
+
+Row = dict[str, Any]
+
+
+def read(
+    log: ChangedLog, begin_lsn: int, end_lsn: int, catalog: Catalog | None = None, **options: Any
+) -> list[Row]:
+    """What commits in the range; by default with both catalogs."""
+    catalog = catalog or log.catalogs[0].merged(log.catalogs[1])
+    wal_range = WalRange(begin_lsn, end_lsn, log.end_lsn)
+    batches = list(read_changes(log.wal_input, wal_range, ChangeOptions(catalog, **options)))
+    return pa.Table.from_batches(batches).to_pylist() if batches else []
+
+
+def read_all(log: ChangedLog, catalog: Catalog | None = None, **options: Any) -> list[Row]:
+    return read(log, log.begin_lsn, log.end_lsn, catalog, **options)

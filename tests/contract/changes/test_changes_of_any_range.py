@@ -1,0 +1,90 @@
+"""However the WAL is cut, the changes are the same; and nothing is left out unsaid."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import MIB, ChangedLog, LogOf
+from decoding import Row, read, read_all
+
+from pgwal.lsn import Lsn
+from spark import change_reader
+from spark.change_reader import ChangeOptions, restart_lsn
+from spark.folder_input import FolderInput
+
+LOGS = [(15, "logical"), (18, "logical"), (16, "replica"), (15, "replica")]
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
+@pytest.mark.parametrize(("major", "wal_level"), LOGS)
+def test_any_split(changed_log: LogOf, rng: random.Random, major: int, wal_level: str) -> None:
+    """Cuts are anywhere, also inside of transactions, of records, of page headers."""
+    log = changed_log(major, wal_level)
+    whole = read_all(log)
+    assert len(whole) > 1000
+    for count in (1, 5, 20):
+        inner = sorted(rng.sample(range(log.begin_lsn, log.end_lsn), count))
+        cuts = [log.begin_lsn, *inner, log.end_lsn]
+        parts: list[Row] = []
+        for begin_lsn, end_lsn in zip(cuts, cuts[1:], strict=False):
+            parts += read(log, begin_lsn, end_lsn)
+        assert parts == whole, [str(Lsn(cut)) for cut in cuts]
+
+
+@pytest.mark.parametrize(("major", "wal_level"), LOGS)
+def test_windows(
+    changed_log: LogOf, monkeypatch: pytest.MonkeyPatch, major: int, wal_level: str
+) -> None:
+    log = changed_log(major, wal_level)
+    whole = read_all(log)
+    assert log.end_lsn - log.begin_lsn > MIB
+    monkeypatch.setattr(change_reader, "WINDOW_BYTES", MIB)
+    assert read_all(log) == whole
+
+
+@pytest.mark.parametrize("major", [16])
+def test_restart_lsn_is_enough(
+    changed_log: LogOf, rng: random.Random, tmp_path: Path, major: int
+) -> None:
+    """Behind a place, all changes are decoded with the WAL from restart_lsn on alone."""
+    log = changed_log(major, "logical")
+    options = ChangeOptions(log.catalogs[0])
+    for number in range(3):
+        place_lsn = rng.randrange(log.begin_lsn + MIB // 2, log.end_lsn)
+        first_lsn = restart_lsn(log.wal_input, place_lsn, options)
+        assert first_lsn <= place_lsn
+        rest = with_wal_from(log, first_lsn, tmp_path / str(number))
+        found = [row for row in read(rest, place_lsn, log.end_lsn) if row["xid"] is not None]
+        assert found == read(log, place_lsn, log.end_lsn), str(Lsn(place_lsn))
+
+
+@pytest.mark.parametrize("major", [16])
+def test_wal_that_begins_too_late(changed_log: LogOf, tmp_path: Path, major: int) -> None:
+    """What may have begun before is said, once."""
+    log = changed_log(major, "logical")
+    begin_lsn = log.begin_lsn - log.begin_lsn % MIB + MIB
+    rest = with_wal_from(log, begin_lsn, tmp_path / "rest")
+    first, *rows = read(rest, begin_lsn, log.end_lsn)
+    assert first["operation"] == "unknown"
+    assert first["detail"].startswith(f"the WAL begins at {Lsn(begin_lsn)} and does not say")
+    assert rows[-1] == read_all(log)[-1]
+
+
+def with_wal_from(log: ChangedLog, lsn: int, folder: Path) -> ChangedLog:
+    folder.mkdir()
+    for file in sorted(Path(log.wal_input.path).iterdir()):
+        if len(file.name) == 24 and int(file.name[8:16], 16) * 4096 + int(file.name[16:], 16) >= (
+            lsn // MIB
+        ):
+            shutil.copy(file, folder)
+    wal_input = FolderInput(str(folder))
+    return ChangedLog(wal_input, log.begin_lsn, log.end_lsn, log.catalogs, log.expected)

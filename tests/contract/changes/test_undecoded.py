@@ -1,0 +1,105 @@
+"""What cannot be decoded is a row that says so; a catalog that is too old is taken anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import LogOf
+from decoding import Row, read_all
+from pgoutput import exact_json
+
+from spark.catalog import Catalog, Column, Table
+from spark.errors import CatalogError
+
+POINT = 600
+
+
+def undecoded(rows: list[Row]) -> list[tuple[str | None, str]]:
+    return [(row["table"], row["detail"]) for row in rows if row["operation"] == "unknown"]
+
+
+@pytest.mark.parametrize("major", [15, 16, 18])
+def test_rewrites_and_forgotten_files(changed_log: LogOf, major: int) -> None:
+    found = undecoded(read_all(changed_log(major, "logical")))
+    assert [table for table, _ in found] == [None, None, "whole", "by_index", None]
+    details = [detail for _, detail in found]
+    # The materialized view's first file, one between two TRUNCATEs, a table that was dropped.
+    for number, detail in ((1, details[0]), (1, details[1]), (2, details[4])):
+        assert detail.startswith(f"{number} changes of relation ")
+        assert "which the catalog does not know" in detail
+    for detail in details[2:4]:
+        assert detail.startswith("the table was rewritten into a new file")
+
+
+def test_catalog_is_refreshed(changed_log: LogOf) -> None:
+    log = changed_log(16, "logical")
+    asked: list[Catalog] = []
+
+    def refresh() -> Catalog:
+        asked.append(log.catalogs[1])
+        return asked[-1]
+
+    assert read_all(log, log.catalogs[0], refresh=refresh) == read_all(log)
+    assert len(asked) == 1
+    stale = undecoded(read_all(log, log.catalogs[0]))
+    assert sum("which the catalog does not know" in detail for _, detail in stale) > 3
+
+
+def test_type_that_is_not_decoded(changed_log: LogOf) -> None:
+    """The column is left out, and the others are there."""
+    log = changed_log(16, "logical")
+    catalog = with_columns(log.catalogs[1], "copied", lambda column: retyped(column, "t"))
+    rows = [row for row in read_all(log, catalog) if row["table"] == "copied"]
+    assert len(rows) == 700
+    for number, row in enumerate(rows):
+        if number % 3:
+            assert exact_json(row["new"]) == {"id": str(number)}
+            assert row["detail"] == f"column t: type {POINT} is not decoded"
+        else:
+            assert exact_json(row["new"]) == {"id": str(number), "t": None}
+            assert row["detail"] is None
+
+
+def test_catalog_that_is_older_than_a_column(changed_log: LogOf) -> None:
+    log = changed_log(16, "logical")
+    catalog = with_columns(log.catalogs[1], "copied", lambda c: None if c.name == "t" else c)
+    rows = [row for row in read_all(log, catalog) if row["table"] == "copied"]
+    assert exact_json(rows[0]["new"]) == {"id": "0"}
+    assert rows[0]["detail"] == (
+        "the row has 2 columns, the catalog knows 1 of table public.copied: take the catalog anew"
+    )
+
+
+def test_catalog_of_another_cluster(changed_log: LogOf) -> None:
+    with pytest.raises(CatalogError, match="the catalog is of system identifier"):
+        read_all(changed_log(16, "logical"), changed_log(18, "logical").catalogs[1])
+
+
+def retyped(column: Column, name: str) -> Column:
+    if column.name != name:
+        return column
+    return Column(name, POINT, -1, column.length, column.align, False, False, None, None)
+
+
+def with_columns(catalog: Catalog, name: str, change: Any) -> Catalog:
+    tables = [
+        Table(
+            *(getattr(table, each) for each in Table.__slots__ if each != "columns"),
+            columns=tuple(filter(None, map(change, table.columns))),
+        )
+        if table.name == name
+        else table
+        for table in catalog.tables
+    ]
+    return Catalog(
+        system_id=catalog.system_id,
+        version_major=catalog.version_major,
+        database_oid=catalog.database_oid,
+        database_name=catalog.database_name,
+        lsn=catalog.lsn,
+        wal_level=catalog.wal_level,
+        tables=tables,
+        types=[each for each in catalog.types.values() if each.oid != POINT],
+        ignored=catalog.ignored,
+    )

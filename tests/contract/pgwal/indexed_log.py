@@ -1,0 +1,89 @@
+"""A log as `spark` reads it: indexed in chunks of any length, and decoded to a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+from wal_folder import WalFolder
+
+from pgwal.errors import WalFormatError
+from pgwal.record import Record
+from pgwal.walker import NEED_DATA, RecordWalker
+from spark.record_index import RecordIndex, RecordIndexer
+from spark.wal_decoder import WalDecoder
+from spark.wal_filter import WalFilter
+
+MIB = 1 << 20
+
+#: start, end, bytes
+Span = tuple[int, int, bytes]
+
+#: records, why there are no more, where the last one ends
+Walk = tuple[list[Span], str, int]
+
+
+def spans_of(records: Sequence[Record]) -> list[Span]:
+    return [(record.start_lsn, record.end_lsn, record.data) for record in records]
+
+
+def walk_by_index(
+    wal: bytes | bytearray, wal_lsn: int, indexer: RecordIndexer, chunk_bytes: Callable[[], int]
+) -> Walk:
+    """What the indexer makes of the WAL that begins at `wal_lsn`."""
+    spans: list[Span] = []
+    try:
+        at = indexer.fed_lsn - wal_lsn
+        while at < len(wal) and not indexer.is_done:
+            chunk = wal[at : at + chunk_bytes()]
+            spans += _spans(indexer.feed(chunk))
+            at += len(chunk)
+        if indexer.failure is not None:
+            raise indexer.failure
+    except WalFormatError as error:
+        return spans, str(error), indexer.next_lsn
+    return spans, "", indexer.next_lsn
+
+
+def _spans(index: RecordIndex) -> Iterator[Span]:
+    data = index.data.tobytes()
+    places = zip(index.at.tolist(), index.start_lsn.tolist(), index.end_lsn.tolist(), strict=True)
+    for at, start_lsn, end_lsn in places:
+        length = int.from_bytes(data[at : at + 4], "little")
+        yield start_lsn, end_lsn, data[at : at + length]
+
+
+def walk_by_walker(wal: bytes | bytearray, wal_lsn: int, folder: WalFolder) -> Walk:
+    """What RecordWalker makes of it."""
+    walker = RecordWalker(
+        wal_lsn,
+        wal_seg_size=folder.wal_seg_size,
+        version_major=folder.major,
+        skip_continuation=True,
+    )
+    records = []
+    try:
+        walker.feed(wal)
+        while (record := walker.next()) is not NEED_DATA:
+            records.append(record)
+    except WalFormatError as error:
+        return spans_of(records), str(error), walker.record_end_lsn
+    return spans_of(records), "", walker.record_end_lsn
+
+
+def decode_folder(
+    folder: WalFolder, columns: Sequence[str], wal_filter: WalFilter | None = None
+) -> pa.Table:
+    """All records that pass, in one table."""
+    indexer = RecordIndexer(
+        folder.start_lsn, wal_seg_size=folder.wal_seg_size, version_major=folder.major
+    )
+    decoder = WalDecoder(folder.major, columns, wal_filter or WalFilter())
+    batches = []
+    for at in range(0, len(folder.wal), MIB):
+        batches.append(decoder.decode(indexer.feed(folder.wal[at : at + MIB])))
+        if indexer.failure is not None:
+            break
+    table = pa.Table.from_batches(batches)
+    table.validate(full=True)
+    return table

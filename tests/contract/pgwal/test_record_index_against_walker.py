@@ -1,0 +1,81 @@
+"""RecordIndexer hands out exactly the records that RecordWalker does, and fails as it does."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from full_logs import SWITCH_LOGS, LogMaker
+from indexed_log import spans_of, walk_by_index, walk_by_walker
+
+from pgwal.page import WAL_PAGE_SIZE
+from pgwal.segment import segno_of
+from spark.record_index import RecordIndexer
+
+DAMAGED_LOGS = 12
+SPLITS = 6
+
+
+@pytest.mark.parametrize(("major", "seg_mib"), SWITCH_LOGS)
+def test_any_chunks_give_the_same_records(
+    full_log: LogMaker, major: int, seg_mib: int, rng: random.Random
+) -> None:
+    log = full_log(major, seg_mib)
+    folder = log.folder
+    indexer = RecordIndexer(folder.start_lsn, wal_seg_size=folder.wal_seg_size, version_major=major)
+    spans, error, end_lsn = walk_by_index(
+        folder.wal, folder.start_lsn, indexer, lambda: WAL_PAGE_SIZE * rng.randrange(1, 1000)
+    )
+    assert spans == spans_of(log.records)
+    assert (error, end_lsn) == (log.walk[1], log.end_lsn)
+
+
+@pytest.mark.parametrize(("major", "seg_mib"), SWITCH_LOGS[1:])
+def test_damage_is_found_at_the_same_place_for_the_same_reason(
+    full_log: LogMaker, major: int, seg_mib: int, rng: random.Random
+) -> None:
+    folder = full_log(major, seg_mib).folder
+    errors = set()
+    for _ in range(DAMAGED_LOGS):
+        wal_lsn = folder.start_lsn + rng.randrange(0, len(folder.wal), WAL_PAGE_SIZE)
+        # Whole segments: the walker waits for the padding of a switch, the indexer does not.
+        end_segno = segno_of(wal_lsn, folder.wal_seg_size) + 1
+        wal = bytearray(folder.slice(wal_lsn, end_segno * folder.wal_seg_size))
+        for _ in range(rng.randrange(1, 3)):
+            at = rng.randrange(len(wal))
+            if rng.random() < 0.5:  # in the header of a page
+                at -= at % WAL_PAGE_SIZE - rng.randrange(24)
+            wal[at] ^= 1 << rng.randrange(8)
+        indexer = RecordIndexer(
+            wal_lsn, wal_seg_size=folder.wal_seg_size, version_major=major, is_boundary=True
+        )
+        found = walk_by_index(wal, wal_lsn, indexer, lambda: WAL_PAGE_SIZE * rng.randrange(1, 100))
+        assert found == walk_by_walker(wal, wal_lsn, folder)
+        errors.add(found[1])
+    assert len(errors) > 1, "the damage was not found, or nothing was damaged"
+
+
+@pytest.mark.parametrize(("major", "seg_mib"), SWITCH_LOGS)
+def test_any_split_gives_every_record_once(
+    full_log: LogMaker, major: int, seg_mib: int, rng: random.Random
+) -> None:
+    log = full_log(major, seg_mib)
+    folder, expected = log.folder, spans_of(log.records)
+    for _ in range(SPLITS):
+        inner = (rng.randrange(folder.start_lsn, log.end_lsn) for _ in range(rng.randrange(1, 5)))
+        cuts = sorted({folder.start_lsn, log.end_lsn, *inner})
+        spans = []
+        for begin_lsn, end_lsn in pairwise(cuts):
+            indexer = RecordIndexer(
+                begin_lsn, end_lsn, wal_seg_size=folder.wal_seg_size, version_major=major
+            )
+            found, _, _ = walk_by_index(
+                folder.wal,
+                folder.start_lsn,
+                indexer,
+                lambda: WAL_PAGE_SIZE * rng.randrange(1, 500),
+            )
+            assert all(begin_lsn <= start_lsn < end_lsn for start_lsn, _, _ in found)
+            spans += found
+        assert spans == expected

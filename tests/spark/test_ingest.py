@@ -1,0 +1,155 @@
+"""The lake has each record exactly once, whatever was killed and however often."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from wal_rows import flip, rows_of, segment
+
+from pg_fixtures.processes import SK
+from spark.errors import LakeError
+from spark.folder_input import FolderInput
+from spark.ingest import Ingest
+from spark.ingested_wal import IngestedWal
+from spark.input_options import parse_options
+from spark.wal_schema import DEFAULT_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIB = 1 << 20
+KILLS = 2
+
+
+def job(session: SparkSession, folder: Path, lake: Path, **options: str) -> Ingest:
+    parsed = parse_options({"path": str(folder), **options})
+    rows = IngestedWal(parsed, batch_bytes=3 * MIB, range_bytes=MIB)
+    return Ingest(session, rows, str(lake), {})
+
+
+def lake_rows(lake: Path) -> pa.Table:
+    """All rows of all files, by LSN."""
+    files = sorted(lake.glob("date=*/hour=*/*.parquet"))
+    table = pa.concat_tables(pq.ParquetFile(file).read() for file in files)
+    return table.sort_by("lsn").combine_chunks()
+
+
+def test_the_lake_has_every_record_once(
+    session: SparkSession, server_wal: Path, tmp_path: Path
+) -> None:
+    ingest = job(session, server_wal, tmp_path / "lake")
+    committed = list(ingest.run_once())
+    assert len(committed) > 1
+    assert sum(file.rows for batch in committed for file in batch.files) > 0
+    expected = rows_of(FolderInput(str(server_wal)), columns=DEFAULT_COLUMNS).combine_chunks()
+    assert lake_rows(tmp_path / "lake").equals(expected)
+    assert ingest.run_batch() is None
+
+
+def test_it_goes_on_where_it_ended(session: SparkSession, wal_folder: Path, tmp_path: Path) -> None:
+    """With more WAL than before, among it the rest of a record that was cut."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    for path in sorted(path for path in wal_folder.iterdir() if len(path.name) == 24)[3:]:
+        shutil.move(path, hidden)
+    assert list(job(session, wal_folder, tmp_path / "lake").run_once())
+    for path in hidden.iterdir():
+        shutil.move(path, wal_folder)
+    assert list(job(session, wal_folder, tmp_path / "lake").run_once())
+    expected = rows_of(FolderInput(str(wal_folder)), columns=DEFAULT_COLUMNS).combine_chunks()
+    assert lake_rows(tmp_path / "lake").equals(expected)
+
+
+def test_an_unfinished_batch_is_written_as_it_was_planned(
+    session: SparkSession, server_wal: Path, tmp_path: Path
+) -> None:
+    """Also by a driver that would plan another one."""
+    ingest = job(session, server_wal, tmp_path / "lake")
+    start_lsn = ingest.begin().start_lsn
+    planned = job(session, server_wal, tmp_path / "lake")._rows.plan(start_lsn)
+    assert planned is not None
+    ingest.lake.plan(planned)
+    other = Ingest(
+        session,
+        IngestedWal(parse_options({"path": str(server_wal)}), 64 * MIB, 2 * MIB),
+        str(tmp_path / "lake"),
+        {},
+    )
+    first = other.run_batch()
+    assert first is not None
+    assert first.batch == planned
+    assert list(other.run_once())
+    assert pc.count_distinct(lake_rows(tmp_path / "lake")["lsn"]).as_py() == len(
+        lake_rows(tmp_path / "lake")
+    )
+
+
+def test_columns_that_nobody_asked_for_are_not_in_the_lake(
+    session: SparkSession, server_wal: Path, tmp_path: Path
+) -> None:
+    ingest = job(session, server_wal, tmp_path / "lake", columns="lsn,rmgr", rmgr="Heap")
+    assert list(ingest.run_once())
+    table = lake_rows(tmp_path / "lake")
+    assert table.column_names == ["lsn", "rmgr"]
+    assert set(table["rmgr"].to_pylist()) == {"Heap"}
+    with pytest.raises(LakeError, match="another job"):
+        job(session, server_wal, tmp_path / "lake").run_batch()
+
+
+def test_a_reader_of_the_folder_sees_partitions(
+    session: SparkSession, server_wal: Path, tmp_path: Path
+) -> None:
+    list(job(session, server_wal, tmp_path / "lake").run_once())
+    frame = session.read.parquet(str(tmp_path / "lake"))
+    assert {"date", "hour"} <= set(frame.columns)
+    assert frame.count() == len(lake_rows(tmp_path / "lake"))
+
+
+def test_kill_9_of_the_driver_at_random_moments(server_wal: Path, tmp_path: Path) -> None:
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    lake = tmp_path / "lake"
+    command = [
+        *SK, "spark", "ingest", str(lake), "--path", str(server_wal), "--once",
+        "--batch-bytes-max", str(MIB), "--master", "local[2]",
+    ]  # fmt: skip
+    for _ in range(KILLS):
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        if process.stdout.readline():  # a batch is committed, and the next one under way
+            time.sleep(rng.uniform(0, 0.3))  # a random moment is what this is about
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    expected = rows_of(FolderInput(str(server_wal)), columns=DEFAULT_COLUMNS).combine_chunks()
+    assert lake_rows(lake).equals(expected)
+    assert not list(lake.glob("_ingest/compactions/*"))
+
+
+def test_damage_ends_it_in_one_sentence(wal_folder: Path, tmp_path: Path) -> None:
+    flip(segment(wal_folder, 1), 500_000)
+    ended = subprocess.run(
+        [*SK, "spark", "ingest", str(tmp_path / "lake"), "--path", str(wal_folder), "--once"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "checksum in record at" in ended.stderr
+    assert str(wal_folder) in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,173 @@
+"""`format("pg_changes")`: in batches and streams, what the decoder gives in one go."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+
+from pg_fixtures.binaries import PostgresBinaries
+from pg_fixtures.postgres import Postgres
+from spark.catalog import load_catalog
+from spark.catalog_snapshot import take_catalog
+from spark.change_reader import ChangeOptions, read_changes
+from spark.folder_input import FolderInput
+from spark.wal_reader import WalRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MIB = 1 << 20
+ORDER = ["commit_lsn", "lsn", "ctid"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedWal:
+    folder: Path
+    catalog: Path
+
+
+@pytest.fixture(scope="module")
+def changed_wal(
+    pg_binaries: PostgresBinaries,
+    initdb_template: Callable[[PostgresBinaries, int], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> ChangedWal:
+    """Some segments, and a transaction that is open over most of them."""
+    folder = tmp_path_factory.mktemp("changed")
+    postgres = Postgres(
+        pg_binaries,
+        folder / "data",
+        settings={"wal_level": "logical", "wal_keep_size": "1GB", "autovacuum": False},
+        wal_seg_size=MIB,
+        template=initdb_template(pg_binaries, MIB),
+    )
+    with postgres:
+        _write_changes(postgres)
+        (folder / "catalog.json").write_bytes(take_catalog(postgres.dsn()).to_json())
+        postgres.stop()
+        shutil.copytree(postgres.pg_wal, folder / "pg_wal")
+    return ChangedWal(folder / "pg_wal", folder / "catalog.json")
+
+
+def _write_changes(postgres: Postgres) -> None:
+    postgres.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, name text, paid numeric(8, 2), at timestamptz)"
+    )
+    postgres.execute("CREATE TABLE notes (id int)")
+    with postgres.connect(autocommit=False) as slow:
+        slow.execute("INSERT INTO notes VALUES (1)")
+        for begin in range(0, 12_000, 3000):
+            postgres.execute(
+                "INSERT INTO orders SELECT g, 'order ' || g, g / 8.0, '2024-01-01T00:00Z'"
+                " FROM generate_series(%s::int, %s::int) g",
+                (begin, begin + 2999),
+            )
+            slow.execute("INSERT INTO notes VALUES (2)")
+        postgres.execute("UPDATE orders SET paid = 1 WHERE id % 10 = 0")
+        slow.commit()
+    postgres.execute("DELETE FROM orders WHERE id < 10")
+
+
+@pytest.fixture(scope="module")
+def expected(changed_wal: ChangedWal) -> pa.Table:
+    wal_input = FolderInput(str(changed_wal.folder))
+    first_lsn, end_lsn = wal_input.extent()
+    options = ChangeOptions(load_catalog(str(changed_wal.catalog)))
+    batches = read_changes(wal_input, WalRange(first_lsn, end_lsn, end_lsn), options)
+    return pa.Table.from_batches(batches)
+
+
+def changes(session: SparkSession, wal: ChangedWal, **options: Any) -> DataFrame:
+    reader = session.read.format("pg_changes").options(path=wal.folder, catalog=wal.catalog)
+    return reader.options(**options).load()
+
+
+def in_order(table: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.sort_by([(name, "ascending") for name in ORDER]).to_pylist()
+    return rows
+
+
+def test_batch(session: SparkSession, changed_wal: ChangedWal, expected: pa.Table) -> None:
+    frame = changes(session, changed_wal, partition_bytes="1MB")
+    assert frame.rdd.getNumPartitions() > 3
+    assert in_order(frame.toArrow()) == in_order(expected)
+    assert expected.num_rows == 12_000 + 1200 + 10 + 5
+
+
+def test_typed_columns(session: SparkSession, changed_wal: ChangedWal) -> None:
+    frame = changes(session, changed_wal, table="public.orders")
+    assert frame.schema["new"].dataType.simpleString() == (
+        "struct<id:int,name:string,paid:decimal(8,2),at:timestamp>"
+    )
+    found = frame.where("new.id = 10").selectExpr("operation", "new.name", "new.paid").collect()
+    assert [(row[0], row[1], str(row[2])) for row in found] == [
+        ("insert", "order 10", "1.25"),
+        ("update", "order 10", "1.00"),
+    ]
+
+
+def test_stream_with_a_transaction_over_its_batches(
+    session: SparkSession, changed_wal: ChangedWal, expected: pa.Table, tmp_path: Path
+) -> None:
+    """The second run begins anew, from its checkpoint alone."""
+    folder = tmp_path / "pg_wal"
+    shutil.copytree(changed_wal.folder, folder)
+    segments = sorted(file for file in folder.iterdir() if len(file.name) == 24)
+    assert len(segments) > 4
+    away = tmp_path / "away"
+    away.mkdir()
+    for file in segments[3:]:
+        shutil.move(file, away)
+    run_available(session, ChangedWal(folder, changed_wal.catalog), tmp_path)
+    before = written(tmp_path)
+    assert 0 < before.num_rows < expected.num_rows
+    for file in away.iterdir():
+        shutil.move(file, folder)
+    run_available(session, ChangedWal(folder, changed_wal.catalog), tmp_path)
+    assert in_order(written(tmp_path)) == in_order(expected)
+
+
+def run_available(session: SparkSession, wal: ChangedWal, work: Path) -> None:
+    stream = session.readStream.format("pg_changes").options(path=wal.folder, catalog=wal.catalog)
+    query = (
+        stream.option("max_bytes_per_batch", "1MB")
+        .load()
+        .writeStream.format("parquet")
+        .option("path", str(work / "lake"))
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(60)
+    assert query.exception() is None
+
+
+def written(work: Path) -> pa.Table:
+    table = pa.concat_tables(pq.read_table(file) for file in (work / "lake").glob("*.parquet"))
+    time = table.schema.get_field_index("commit_time")
+    column = table["commit_time"].cast(pa.timestamp("us", tz="UTC"))
+    return table.set_column(time, "commit_time", column)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"catalog": ""}, "neither catalog nor dsn is given"),
+        ({"table": "nowhere"}, 'has no table "nowhere"'),
+        ({"rmgr": "Heap"}, 'option "rmgr" is of pg_wal'),
+        ({"tabel": "orders"}, 'unknown option "tabel"'),
+    ],
+)
+def test_wrong_options(
+    session: SparkSession, changed_wal: ChangedWal, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException, match=message):
+        changes(session, changed_wal, **options).collect()

@@ -1,0 +1,78 @@
+"""A streaming query runs while clients commit and the primary is lost: not a record is missing or
+comes twice, over the change of the timeline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from failover_world import SETTINGS, TIMEOUT, FailoverWorld, Loss
+from sink_rows import written
+from wal_rows import lsns, rows_of
+
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.proxy import TcpProxy
+from pg_fixtures.waiting import wait_until
+from pgwal.lsn import Lsn
+from spark.safekeeper_input import SafekeeperInput
+from spark.safekeeper_session import parse_safekeepers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def world(
+    quorum_cluster: Callable[..., QuorumCluster],
+    standby_factory: Callable[..., Postgres],
+) -> Iterator[FailoverWorld]:
+    cluster = quorum_cluster(proxied=True, wal_seg_size=MIB, settings=SETTINGS)
+    standby = standby_factory(cluster.postgres, "standby", cluster.replica_conninfo())
+    with TcpProxy("127.0.0.1", cluster.postgres.port) as front:
+        yield FailoverWorld(cluster, standby, front)
+
+
+def test_a_stream_over_a_failover(
+    session: SparkSession, world: FailoverWorld, tmp_path: Path
+) -> None:
+    query = (
+        session.readStream.format("pg_wal")
+        .options(safekeepers=world.cluster.replica_conninfo(), columns="lsn,tli", slot="stream")
+        .load()
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "lake"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    wal_input = SafekeeperInput(parse_safekeepers(world.cluster.replica_conninfo(), None))
+
+    def end_lsn() -> int:
+        last = query.lastProgress
+        offset = json.loads(last.json)["sources"][0]["endOffset"] if last else None
+        assert query.isActive, query.exception()
+        return Lsn.parse(offset["lsn"]) if offset else 0
+
+    with Ledger(world.clients_dsn, clients=3) as ledger:
+        ledger.wait_for_progress(100, TIMEOUT)
+        wait_until(lambda: end_lsn() > 0, TIMEOUT, "the first batch")
+        world.lose(Loss.KILLED)
+        with world.promotion() as promotion:
+            promotion.wait_streaming(TIMEOUT)
+            ledger.wait_for_progress(100, TIMEOUT)
+            ledger.pause()
+            ledger.wait_idle(TIMEOUT)
+            committed = wal_input.newest_lsn()
+            wait_until(lambda: end_lsn() >= committed, TIMEOUT, "the stream to have it all")
+    query.stop()
+    found = written(tmp_path / "lake")
+    whole = rows_of(wal_input, columns=("lsn", "tli"))
+    assert set(whole["tli"].to_pylist()) == {1, 2}
+    assert found == lsns(whole)[: len(found)]  # what came since has not all been read
+    assert found[-1] >= max(lsn for lsn in lsns(whole) if lsn < committed)

@@ -1,0 +1,185 @@
+"""Live safekeepers as an input, alone and above an archive: one log, whoever serves it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from archived_log import TIMELINE, log_facts
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from wal_rows import lsns, rows_of
+
+from objectstore.archive import TimelineArchive, find_timelines
+from objectstore.local import LocalStore
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.waiting import wait_until
+from pgwal.lsn import Lsn, format_lsn
+from spark.archive_input import ArchiveInput
+from spark.errors import WalInputError
+from spark.folder_input import FolderInput
+from spark.input_options import parse_options
+from spark.joined_input import JoinedInput
+from spark.safekeeper_input import SafekeeperInput
+from spark.safekeeper_session import parse_safekeepers
+from spark.slot import StreamSlot
+from spark.wal_input import LostWal
+from spark.wal_stream import WalStreamReader
+
+MIB = 1 << 20
+TIMEOUT = 60.0
+ALL = ReadAllAvailable()
+FILL = (
+    "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 900000)) FROM generate_series(1, {})"
+)
+
+
+@pytest.fixture
+def cluster(quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path) -> QuorumCluster:
+    """With an archive, little WAL kept on disk, and five segments written."""
+    made = quorum_cluster(
+        wal_seg_size=MIB,
+        settings={"wal_keep_size": "1GB", "autovacuum": False},
+        safekeeper_arguments=[
+            f"--archive={tmp_path / 'archive'}",
+            "--archive-partial-interval=0.2",
+            "--wal-keep-size=2MB",
+        ],
+    )
+    made.postgres.execute("CREATE TABLE t AS SELECT md5(i::text) FROM generate_series(1, 5000) i")
+    made.postgres.execute(FILL.format(4))
+    return made
+
+
+def input_of(cluster: QuorumCluster) -> SafekeeperInput:
+    return SafekeeperInput(parse_safekeepers(cluster.replica_conninfo(), None))
+
+
+def archived(tmp_path: Path) -> ArchiveInput:
+    return ArchiveInput(str(tmp_path / "archive"))
+
+
+def archived_lsn(tmp_path: Path) -> int:
+    """0 before there is anything."""
+    store = LocalStore(str(tmp_path / "archive"))
+    try:
+        (timeline,) = find_timelines(store)
+    except ValueError:
+        return 0
+    archive = TimelineArchive.open(store, timeline)
+    return archive.archived_lsn(archive.newest_history(), archive.facts.timeline_start_lsn)
+
+
+def timeline_of(safekeeper: SafekeeperProcess) -> dict[str, Any]:
+    timeline = safekeeper.timeline()
+    assert timeline is not None
+    return timeline
+
+
+def primary_rows(cluster: QuorumCluster, begin: int, end: int) -> pa.Table:
+    """What the primary's own files have."""
+    return rows_of(FolderInput(str(cluster.postgres.pg_wal)), begin, end)
+
+
+def test_one_log_from_archive_and_safekeepers(cluster: QuorumCluster, tmp_path: Path) -> None:
+    live = pickle.loads(pickle.dumps(input_of(cluster)))
+    first_lsn, end_lsn = live.extent()
+    wait_until(lambda: archived_lsn(tmp_path) >= end_lsn - MIB, TIMEOUT, "the archive to follow")
+
+    # alone, whatever of it is still there
+    expected = primary_rows(cluster, first_lsn, end_lsn)
+    assert expected.num_rows > 5000
+    assert rows_of(live, first_lsn, end_lsn).equals(expected)
+
+    # one is killed while it serves: another goes on
+    chunks = live.read(first_lsn, end_lsn)
+    wal = next(chunks).data
+    cluster.safekeepers[0].kill()
+    wal += b"".join(chunk.data for chunk in chunks)
+    assert wal == b"".join(c.data for c in input_of(cluster).read(first_lsn, end_lsn))
+    assert rows_of(live, first_lsn, end_lsn).equals(expected)
+    cluster.safekeepers[0].start()
+    cluster.safekeepers[0].wait_ready()
+
+    # old WAL leaves the safekeepers, and is in the archive
+    def is_removed() -> bool:
+        return all(Lsn.parse(timeline_of(s)["local_start_lsn"]) > first_lsn for s in keepers)
+
+    keepers = cluster.safekeepers
+    cluster.postgres.execute(FILL.format(4))
+    wait_until(is_removed, TIMEOUT, "old WAL to leave the safekeepers")
+    with pytest.raises(LostWal, match=f"no safekeeper has WAL from {format_lsn(first_lsn)} on"):
+        rows_of(live, first_lsn, end_lsn)
+    local_start = max(Lsn.parse(timeline_of(s)["local_start_lsn"]) for s in keepers)
+    assert live.extent()[0] <= local_start
+
+    joined = pickle.loads(pickle.dumps(JoinedInput(archived(tmp_path), live)))
+    assert joined.facts() == live.facts()
+    begin, end_lsn = joined.extent()
+    assert begin <= first_lsn
+    whole = primary_rows(cluster, begin, end_lsn)
+    assert rows_of(joined, begin, end_lsn).equals(whole)
+    cuts = [begin, *range(begin + MIB + 4321, end_lsn, MIB), end_lsn]
+    parts = [rows_of(joined, *cut) for cut in pairwise(cuts)]
+    assert pa.concat_tables(parts).equals(whole)
+
+
+def test_a_slot_follows_what_was_committed(cluster: QuorumCluster) -> None:
+    options = {"safekeepers": cluster.replica_conninfo(), "slot": "spark", "columns": "lsn"}
+    reader = WalStreamReader(parse_options(options, is_stream=True))
+    start = reader.initialOffset()
+
+    def slots() -> list[Any]:
+        return [
+            Lsn.parse(slot["restart_lsn"])
+            for safekeeper in cluster.safekeepers
+            for slot in timeline_of(safekeeper)["slots"]
+        ]
+
+    end = reader.latestOffset(start, ALL)
+    assert slots() == [Lsn.parse(start["lsn"])] * 3
+    tasks = reader.partitions(start, end)
+    found = [lsn for task in tasks for b in reader.read(task) for lsn in b["lsn"].to_pylist()]
+    expected = primary_rows(cluster, Lsn.parse(start["lsn"]), Lsn.parse(end["lsn"]))
+    assert found == lsns(expected)
+    reader.commit(end)  # the next one is what counts
+    assert slots() == [Lsn.parse(start["lsn"])] * 3
+
+    cluster.postgres.execute(FILL.format(2))
+    cluster.safekeepers[2].kill()  # a slot that cannot be moved stays behind
+    behind = reader.latestOffset(end, ALL)
+    assert slots_of(cluster, 2) == [Lsn.parse(end["lsn"])] * 2
+    cluster.safekeepers[2].start()
+    cluster.safekeepers[2].wait_ready()
+    wait_until(
+        lambda: (
+            Lsn.parse(timeline_of(cluster.safekeepers[2])["commit_lsn"]) >= Lsn.parse(behind["lsn"])
+        ),
+        TIMEOUT,
+        "the third to catch up",
+    )
+    reader.latestOffset(behind, ALL)
+    assert slots() == [Lsn.parse(behind["lsn"])] * 3
+
+    StreamSlot("spark", input_of(cluster).addresses).drop()
+    assert slots() == []
+
+
+def slots_of(cluster: QuorumCluster, count: int) -> list[Any]:
+    return [
+        Lsn.parse(slot["restart_lsn"])
+        for safekeeper in cluster.safekeepers[:count]
+        for slot in timeline_of(safekeeper)["slots"]
+    ]
+
+
+def test_an_archive_of_another_cluster_is_refused(cluster: QuorumCluster, tmp_path: Path) -> None:
+    stranger = TimelineArchive.create(LocalStore(str(tmp_path / "other")), TIMELINE, log_facts())
+    joined = JoinedInput(ArchiveInput(stranger.store.url), input_of(cluster))
+    with pytest.raises(WalInputError, match="has WAL of another server"):
+        joined.facts()

@@ -1,0 +1,26 @@
+"""What Spark says of an error of ours becomes our sentence again."""
+
+from __future__ import annotations
+
+from cli.spark_session import command_error_of
+
+TRACEBACK = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/x/spark/wal_reader.py", line 136, in _whole_records
+    raise LostWal(lsn, f"{reason}, in {name}")
+spark.wal_input.LostWal: incorrect checksum in record at 0/97A0F0, in /wal/000000010000000000000009
+hint: Use another source.
+"""
+
+
+def test_our_sentence_and_its_hint() -> None:
+    error = command_error_of(TRACEBACK)
+    assert error.message == (
+        "incorrect checksum in record at 0/97A0F0, in /wal/000000010000000000000009"
+    )
+    assert error.hint == "Use another source."
+
+
+def test_what_is_not_ours_has_no_stack() -> None:
+    error = command_error_of("[DIVIDE_BY_ZERO] Division\nby zero.\n\tat org.apache.X(Y.scala:1)\n")
+    assert error.message == "[DIVIDE_BY_ZERO] Division by zero."
