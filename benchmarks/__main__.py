@@ -16,7 +16,18 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from benchmarks import archive, bulk, commit, decode, failover, restart, restore, serve
+from benchmarks import (
+    archive,
+    bulk,
+    changes,
+    commit,
+    decode,
+    failover,
+    lake,
+    restart,
+    restore,
+    serve,
+)
 from benchmarks.machine import describe_machine, format_load
 from benchmarks.primary import Primary
 from benchmarks.rounds import Verdict
@@ -30,7 +41,9 @@ RESTART_MEGABYTES = 1024
 SERVE_MEGABYTES = 512
 ARCHIVE_MEGABYTES = 1024
 RESTORE_MEGABYTES = 2048
-DECODE_MEGABYTES = 512
+LAKE_MEGABYTES = 8192
+DECODE_MEGABYTES = 256
+CHANGES_MEGABYTES = 256
 
 S = TypeVar("S")
 
@@ -126,6 +139,22 @@ def run_decode(options: Options) -> Report:
     return Report(decode.table(samples), decode.verdicts(samples), samples)
 
 
+def run_changes(options: Options) -> Report:
+    primary = Primary(options.binaries, options.directory)
+    primary.postgres.configure(wal_level="logical")
+    with primary:
+        megabytes = options.megabytes or CHANGES_MEGABYTES
+        samples = _told(changes.measure(primary, options.rounds, megabytes))
+    return Report(changes.table(samples), changes.verdicts(samples), samples)
+
+
+def run_lake(options: Options) -> Report:
+    with Primary(options.binaries, options.directory) as primary:
+        megabytes = options.megabytes or LAKE_MEGABYTES
+        samples = _told(lake.measure(primary, options.directory, options.rounds, megabytes))
+    return Report(lake.table(samples), lake.verdicts(samples), samples)
+
+
 BENCHMARKS = {
     "commit": run_commit,
     "bulk": run_bulk,
@@ -135,6 +164,8 @@ BENCHMARKS = {
     "archive": run_archive,
     "restore": run_restore,
     "decode": run_decode,
+    "lake": run_lake,
+    "changes": run_changes,
 }
 
 
@@ -161,7 +192,8 @@ BENCHMARKS = {
     type=click.IntRange(1),
     help=f"WAL to write.  [default: bulk {BULK_MEGABYTES}, restart {RESTART_MEGABYTES}, "
     f"serve {SERVE_MEGABYTES}, archive {ARCHIVE_MEGABYTES}, "
-    f"restore {RESTORE_MEGABYTES}, decode {DECODE_MEGABYTES}]",
+    f"restore {RESTORE_MEGABYTES}, decode {DECODE_MEGABYTES}, "
+    f"changes {CHANGES_MEGABYTES}]",
 )
 @click.option(
     "--against",

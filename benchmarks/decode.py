@@ -12,7 +12,7 @@ import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import pgbench
@@ -31,6 +31,7 @@ STATS_RATIO_MIN = 1.0
 
 PGBENCH_SCALE = 10
 PGBENCH_TRANSACTIONS = 5_000
+PGBENCH_BYTES_MAX = 128 << 20
 ROWS_PER_INSERT = 100_000
 #: bytes that are decoded at once: what is made of them stays in the processor's cache
 CHUNK_BYTES = 2 << 20
@@ -64,14 +65,18 @@ class Segments:
     version_major: int
     program: Path
 
+    def first(self, count: int) -> Segments:
+        """The same, shortened."""
+        return replace(self, paths=self.paths[:count])
+
 
 def measure(
     primary: Primary, directory: Path, rounds: int, megabytes: int
 ) -> Iterator[DecodeSample]:
     """Samples as they are taken."""
-    segments = _write_segments(primary, directory / "segments", megabytes)
+    segments = write_segments(primary, directory / "segments", megabytes)
     decoders: dict[str, Callable[[Segments], int]] = {
-        OURS: _decode,
+        OURS: decode_segments,
         TEXT: _print_text,
         STATS: _print_stats,
         CONTROL: _print_stats,
@@ -91,14 +96,15 @@ def measure(
         )
 
 
-def _write_segments(primary: Primary, target: Path, megabytes: int) -> Segments:
-    """Half of it by small transactions, page images included, half by rows and their index."""
+def write_segments(primary: Primary, target: Path, megabytes: int) -> Segments:
+    """Half of it, but no more than takes a minute, by small transactions, page images included; the
+    rest by rows and their index."""
     primary.postgres.configure(synchronous_commit=False)
     pgbench.initialize(primary.postgres, PGBENCH_SCALE)
     primary.execute("CREATE TABLE loaded (id bigserial PRIMARY KEY, payload text)")
     primary.execute("CHECKPOINT")
     begin_lsn = primary.insert_lsn()
-    while primary.insert_lsn() - begin_lsn < megabytes << 19:
+    while primary.insert_lsn() - begin_lsn < min(megabytes << 19, PGBENCH_BYTES_MAX):
         primary.postgres.pgbench(
             "--client=2", "--protocol=prepared", f"--transactions={PGBENCH_TRANSACTIONS}"
         )
@@ -124,7 +130,7 @@ def _cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def _decode(segments: Segments) -> int:
+def decode_segments(segments: Segments) -> int:
     """The default columns of every record, as Arrow batches; how many records."""
     indexer = RecordIndexer(
         segments.start_lsn, wal_seg_size=WAL_SEG_SIZE, version_major=segments.version_major

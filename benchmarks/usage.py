@@ -42,6 +42,19 @@ def rss_peak_bytes(pid: int) -> int:
     return _number(Path(f"/proc/{pid}/status"), "VmHWM") * 1024
 
 
+def descendants(pid: int) -> list[int]:
+    """All processes below one, its children's children too."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        parents.setdefault(parent, []).append(int(stat.parent.name))
+    found = parents.get(pid, [])
+    return found + [below for child in found for below in descendants(child)]
+
+
 def _number(status: Path, name: str) -> int:
     for line in status.read_text().splitlines():
         key, _, value = line.partition(":")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark.boundary import next_boundary
+from spark.boundary import boundary_at, next_boundary
 from spark.ingest import BATCH_BYTES_MAX, RANGE_BYTES, cut
 from spark.input_options import InputOptions
 from spark.lake import Batch
@@ -16,6 +16,7 @@ from spark.wal_reader import WalRange, read_records
 from spark.wal_schema import schema_of
 
 TIME = "xact_time"
+RECORD_ALIGNMENT = 8
 
 
 def first_lsn(options: InputOptions) -> int:
@@ -30,9 +31,11 @@ def plan_batch(
     """Up to a record boundary, and not behind the options' end; None when no record is whole.
     Raises SparkWalError."""
     wal_input, facts = options.wal_input, options.wal_input.facts()
-    limit_lsn = wal_input.newest_lsn()
-    if options.end_lsn is not None:
-        limit_lsn = min(limit_lsn, options.end_lsn)
+    limit_lsn = newest_lsn = wal_input.newest_lsn()
+    if options.end_lsn is not None and options.end_lsn < newest_lsn:
+        # One that starts below end_lsn is taken whole; where a segment begins, it may go on.
+        behind = options.end_lsn + (0 if options.end_lsn % facts.wal_seg_size else RECORD_ALIGNMENT)
+        limit_lsn = boundary_at(wal_input, facts, behind, newest_lsn)
     if limit_lsn <= start_lsn:
         return None
     end_lsn = next_boundary(wal_input, facts, start_lsn, limit_lsn, batch_bytes)

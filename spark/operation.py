@@ -74,10 +74,7 @@ def operation_name(rmgr_id: int, info: int, version_major: int) -> str:
     """`UNKNOWN (c0)` for a code that the version does not use. Raises WalError for an rmgr id
     that it does not have."""
     rmgr = rmgr_name(rmgr_id, version_major)
-    if rmgr_id >= RM_MIN_CUSTOM_ID:
-        names = []
-    else:
-        names = _names(rmgr, version_major)
+    names = [] if rmgr_id >= RM_MIN_CUSTOM_ID else _names(rmgr, version_major)
     operation = (info & _XACT_OPMASK if rmgr == "Transaction" else info) >> 4
     if operation < len(names) and names[operation] != "-":
         return names[operation]

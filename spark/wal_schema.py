@@ -39,8 +39,9 @@ WAL_SCHEMA = pa.schema(
         pa.field("tli", pa.int32()),
         #: 0 if it was written outside of a transaction that has one
         pa.field("xid", pa.int64()),
-        #: the top-level transaction, where the record says it: the first one of a subtransaction
-        #: with wal_level logical, and the end or the PREPARE of a transaction; otherwise null
+        #: the top-level transaction, where the record says it, otherwise null: with wal_level
+        #: logical the first record of a subtransaction does; COMMIT, PREPARE, COMMIT_PREPARED and
+        #: ABORT_PREPARED do; an ABORT may be of a subtransaction, and does not tell
         pa.field("top_xid", pa.int64()),
         pa.field("rmgr", pa.string()),
         #: as `pg_waldump` of the server's version names it

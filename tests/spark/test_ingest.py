@@ -18,6 +18,7 @@ import pytest
 from wal_rows import flip, rows_of, segment
 
 from pg_fixtures.processes import SK
+from pgwal.lsn import format_lsn
 from spark.errors import LakeError
 from spark.folder_input import FolderInput
 from spark.ingest import Ingest
@@ -105,6 +106,20 @@ def test_columns_that_nobody_asked_for_are_not_in_the_lake(
     assert set(table["rmgr"].to_pylist()) == {"Heap"}
     with pytest.raises(LakeError, match="another job"):
         job(session, server_wal, tmp_path / "lake").run_batch()
+
+
+def test_it_ends_before_end_lsn(session: SparkSession, server_wal: Path, tmp_path: Path) -> None:
+    """Also where a segment begins inside a record, which is taken whole."""
+    whole = rows_of(FolderInput(str(server_wal)), columns=DEFAULT_COLUMNS)
+    crossing = [
+        end // MIB * MIB
+        for lsn, end in zip(whole["lsn"].to_pylist(), whole["end_lsn"].to_pylist(), strict=True)
+        if lsn // MIB < end // MIB and end % MIB
+    ]
+    end_lsn = crossing[0]
+    list(job(session, server_wal, tmp_path / "lake", end_lsn=format_lsn(end_lsn)).run_once())
+    expected = whole.filter(pc.less(whole["lsn"], end_lsn)).combine_chunks()
+    assert lake_rows(tmp_path / "lake").equals(expected)
 
 
 def test_a_reader_of_the_folder_sees_partitions(

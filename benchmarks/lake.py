@@ -1,0 +1,168 @@
+"""`lake`: WAL to a Parquet lake by `sk spark ingest`'s job, against decoding alone.
+
+    decode      one process, CPU checked, columns made and thrown away        WAL in the page cache
+    ingest      Spark on two cores: the same, written as Parquet with zstd    the same WAL
+
+The share is the ingest's rate over twice the rate of decoding. Two sizes say whether the cost grows
+with the WAL alone; memory is the most that the driver's Python, and any one worker, had. Spark's
+start is not counted: each size has one batch, and a session runs for more than one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import decode
+from benchmarks.primary import Primary
+from benchmarks.rounds import Spread, Verdict
+from benchmarks.usage import descendants, rss_peak_bytes
+from pg_fixtures.data_directory import WAL_SEG_SIZE
+from pgwal.lsn import format_lsn
+from spark.ingest import Ingest
+from spark.ingested_wal import IngestedWal
+from spark.input_options import parse_options
+from spark.session import new_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DECODE, INGEST = "decode alone", "ingest"
+MASTER, CORES = "local[2]", 2
+COLUMNS = (
+    "job", "MB of WAL", "seconds", "MB/s", "share of decode x 2", "driver MB", "worker MB",
+)  # fmt: skip
+SHARE_MIN = 0.6
+#: the larger size over the smaller one, in time and in WAL
+GROWTH_MAX = 1.25
+DRIVER_MB_MAX, WORKER_MB_MAX = 600.0, 400.0
+SMALL_PART = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSample:
+    """One pass over so much WAL; memory in MB, None where nothing but this process ran."""
+
+    setup: str
+    round: int
+    wal_bytes: int
+    seconds: float
+    driver_mb: float | None = None
+    worker_mb: float | None = None
+
+    @property
+    def megabytes_per_second(self) -> float:
+        return self.wal_bytes / self.seconds / (1 << 20)
+
+
+def measure(primary: Primary, directory: Path, rounds: int, megabytes: int) -> Iterator[LakeSample]:
+    """Samples as they are taken: of an eighth of the WAL, and of all of it."""
+    segments = decode.write_segments(primary, directory / "segments", megabytes)
+    session = new_session("benchmark", MASTER, {"spark.driver.memory": "1g"})
+    session.sparkContext.setLogLevel("OFF")
+    try:
+        _ingest(session, segments, directory / "warm", 2)  # compilers and workers are warm
+        for number in range(rounds):
+            for count in (len(segments.paths) // SMALL_PART, len(segments.paths)):
+                wal_bytes = count * WAL_SEG_SIZE
+                begun = time.perf_counter()
+                decode.decode_segments(segments.first(count))
+                yield LakeSample(DECODE, number, wal_bytes, time.perf_counter() - begun)
+                seconds = _ingest(session, segments, directory / "lake", count)
+                yield LakeSample(INGEST, number, wal_bytes, seconds, *_peak_megabytes())
+    finally:
+        session.stop()
+
+
+def _ingest(
+    session: SparkSession, segments: decode.Segments, lake: Path, segment_count: int
+) -> float:
+    """Seconds for that many segments."""
+    end_lsn = segments.start_lsn + segment_count * WAL_SEG_SIZE
+    options = {"path": str(segments.paths[0].parent), "end_lsn": format_lsn(end_lsn)}
+    job = Ingest(session, IngestedWal(parse_options(options)), str(lake), {})
+    begun = time.perf_counter()
+    for _ in job.run_once():
+        pass
+    seconds = time.perf_counter() - begun
+    shutil.rmtree(lake)
+    return seconds
+
+
+def _peak_megabytes() -> tuple[float, float]:
+    """(this process, the largest of Spark's Python workers) so far."""
+    pythons = [pid for pid in descendants(os.getpid()) if _is_python(pid)]
+    peaks = [rss_peak_bytes(pid) / (1 << 20) for pid in (os.getpid(), *pythons)]
+    return peaks[0], max(peaks[1:])
+
+
+def _is_python(pid: int) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text().startswith(("python", "sk"))
+
+
+def table(samples: Sequence[LakeSample]) -> list[list[str]]:
+    rows = [list(COLUMNS)]
+    for setup in (DECODE, INGEST):
+        for wal_bytes in sorted({sample.wal_bytes for sample in samples}):
+            found = [s for s in samples if (s.setup, s.wal_bytes) == (setup, wal_bytes)]
+            share = _shares(samples, wal_bytes).format(2) if setup == INGEST else ""
+            rows.append(
+                [
+                    setup,
+                    str(wal_bytes >> 20),
+                    Spread.of([sample.seconds for sample in found]).format(1),
+                    f"{Spread.of([s.megabytes_per_second for s in found]).median:.0f}",
+                    share,
+                    _most(sample.driver_mb for sample in found),
+                    _most(sample.worker_mb for sample in found),
+                ]
+            )
+    return rows
+
+
+def verdicts(samples: Sequence[LakeSample]) -> list[Verdict]:
+    small, large = sorted({sample.wal_bytes for sample in samples})
+    ingests = [sample for sample in samples if sample.setup == INGEST]
+    seconds = {
+        size: [sample.seconds for sample in ingests if sample.wal_bytes == size]
+        for size in (small, large)
+    }
+    growth = Spread.of(
+        [b / a * small / large for a, b in zip(seconds[small], seconds[large], strict=True)]
+    )
+    driver = Spread.of([sample.driver_mb or 0.0 for sample in ingests])
+    worker = Spread.of([sample.worker_mb or 0.0 for sample in ingests])
+    name = f"{large // small} times the WAL"
+    return [
+        Verdict(
+            f"ingest on {CORES} cores >= {SHARE_MIN} x {CORES} x decode",
+            _shares(samples, large), SHARE_MIN, at_least=True,
+        ),
+        Verdict(f"{name}: time / WAL <= {GROWTH_MAX} x", growth, GROWTH_MAX, at_least=False),
+        Verdict("memory of the driver", driver, DRIVER_MB_MAX, at_least=False, unit=" MB"),
+        Verdict("memory of a worker", worker, WORKER_MB_MAX, at_least=False, unit=" MB"),
+    ]  # fmt: skip
+
+
+def _shares(samples: Sequence[LakeSample], wal_bytes: int) -> Spread:
+    """Of each round: the ingest's rate over that of decoding on as many cores."""
+    rates = {
+        setup: [
+            sample.megabytes_per_second
+            for sample in samples
+            if (sample.setup, sample.wal_bytes) == (setup, wal_bytes)
+        ]
+        for setup in (DECODE, INGEST)
+    }
+    pairs = zip(rates[INGEST], rates[DECODE], strict=True)
+    return Spread.of([ingest / (decode * CORES) for ingest, decode in pairs])
+
+
+def _most(values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{max(known):.0f}" if known else ""
