@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: of WAL; what one task holds in memory as rows is two to four times as much
-RANGE_BYTES = 32 << 20
+RANGE_BYTES = 16 << 20
 BATCH_BYTES_MAX = 1 << 30
+#: A task costs some 50 ms whatever it does; several for each core, since they are not equally long.
+TASKS_PER_CORE = 4
 
 
 class IngestedRows(Protocol):
@@ -122,7 +124,9 @@ class Ingest:
 
     def _write(self, batch: Batch) -> list[LakeFile]:
         task = RangeTask(self._rows, self._lake_url, self._lake_options, batch)
-        ranges = self._session.sparkContext.parallelize(batch.ranges, len(batch.ranges))
+        context = self._session.sparkContext
+        tasks = min(len(batch.ranges), TASKS_PER_CORE * context.defaultParallelism)
+        ranges = context.parallelize(batch.ranges, tasks)
         files: list[LakeFile] = ranges.flatMap(task.write).collect()
         return sorted(files, key=lambda file: file.key)
 

@@ -25,6 +25,17 @@ SECONDS_PER_HOUR = 3600
 #: of zstd: higher ones cost more than they save on WAL's numbers
 COMPRESSION_LEVEL = 1
 
+#: Positions and numbers that mostly grow: their differences are small. Beside dictionaries for what
+#: has few values only, this makes files a fourth as large in two thirds of the time.
+GROWING = frozenset({"lsn", "end_lsn", "prev_lsn", "commit_lsn", "xid", "block"})
+FEW_VALUES = frozenset(
+    {
+        "tli", "rmgr", "operation", "schema", "table", "record_length", "main_data_length",
+        "fpi_count", "fpi_bytes", "block_id", "tablespace", "database", "relfilenode", "fork",
+        "data_length",
+    }
+)  # fmt: skip
+
 
 def write_range(
     store: ObjectStore,
@@ -42,10 +53,10 @@ def write_range(
     table = pa.Table.from_batches(batches, schema)
     hours = _hours(table.column(time_column))
     kept = table.drop_columns(sorted(dropped))
-    return [
-        _write(store, kept.filter(_is_hour(hours, hour)), hour, lsns)
-        for hour in sorted(pc.unique(hours).to_pylist(), key=lambda hour: (hour is None, hour))
-    ]
+    found = sorted(pc.unique(hours).to_pylist(), key=lambda hour: (hour is None, hour))
+    if len(found) == 1:
+        return [_write(store, kept, found[0], lsns)]
+    return [_write(store, kept.filter(_is_hour(hours, hour)), hour, lsns) for hour in found]
 
 
 def _hours(times: pa.ChunkedArray) -> pa.Array:
@@ -79,4 +90,23 @@ def parquet_bytes(rows: pa.Table) -> bytes:
 
 
 def parquet_writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
-    return pq.ParquetWriter(sink, schema, compression="zstd", compression_level=COMPRESSION_LEVEL)
+    leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
+    return pq.ParquetWriter(
+        sink,
+        schema,
+        compression="zstd",
+        compression_level=COMPRESSION_LEVEL,
+        use_dictionary=[leaf for leaf in leaves if leaf.rpartition(".")[2] in FEW_VALUES],
+        column_encoding={
+            leaf: "DELTA_BINARY_PACKED" for leaf in leaves if leaf.rpartition(".")[2] in GROWING
+        },
+    )
+
+
+def _leaves(path: str, kind: pa.DataType) -> list[str]:
+    """Columns as Parquet names them: blocks.list.element.fork"""
+    if pa.types.is_list(kind):
+        return _leaves(f"{path}.list.{kind.value_field.name}", kind.value_type)
+    if pa.types.is_struct(kind):
+        return [leaf for each in kind for leaf in _leaves(f"{path}.{each.name}", each.type)]
+    return [path]

@@ -38,6 +38,10 @@ _NAME = re.compile(
 )
 
 
+class RemovedSegment(LostWal):
+    """The file was there a moment ago: its name may have lost a suffix since."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
     """`compression` is the suffix of its name, or nothing."""
@@ -50,7 +54,8 @@ class SegmentFile:
 
     def blocks(self, wal_seg_size: int, offset: int = 0) -> Iterator[bytes]:
         """Its content from `offset`, a whole number of blocks, on; every block but the last has
-        BLOCK_BYTES. Raises LostWal where it is cut short or damaged, WalInputError."""
+        BLOCK_BYTES. Raises LostWal where it is cut short or damaged, RemovedSegment,
+        WalInputError."""
         length = offset
         try:
             with self.path.open("rb", buffering=0) as file:
@@ -60,7 +65,9 @@ class SegmentFile:
                         raise self._lost(wal_seg_size, wal_seg_size, "is longer than that")
                     yield block
         except FileNotFoundError as error:
-            raise self._lost(length, wal_seg_size, "has been removed") from error
+            lsn = self.segno * wal_seg_size
+            text = f"segment file {self.path} at {format_lsn(lsn)} has been removed"
+            raise RemovedSegment(lsn, text) from error
         except OSError as error:
             raise WalInputError(f"could not read {self.path}: {error.strerror}") from error
         except (zlib.error, zstandard.ZstdError, EOFError, RuntimeError) as error:
@@ -72,7 +79,7 @@ class SegmentFile:
     def _content(self, file: BinaryIO, offset: int) -> Iterator[bytes]:
         if not self.compression:
             file.seek(offset)
-            return _even(iter(lambda: file.read(BLOCK_BYTES), b""))
+            return iter(lambda: file.read(BLOCK_BYTES), b"")  # a file gives all that is asked for
         content = _even(_DECOMPRESSORS[self.compression](file))
         return islice(content, offset // BLOCK_BYTES, None)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -66,14 +67,7 @@ class WalDecoder:
         self._passes_all = wal_filter == WalFilter()
         self._block_format = block_format(self._version)
         self._xact_format = xact_format(self._version)
-        rmgrs = [
-            rmgr_name(rmgr_id, version_major) if is_rmgr_id(rmgr_id, self._version) else ""
-            for rmgr_id in range(256)
-        ]
-        self._names = {
-            "rmgr": NameTable.of([name for name in rmgrs for _ in range(16)]),
-            "operation": NameTable.of(operation_names(version_major)),
-        }
+        self._names = _name_tables(version_major)
         self._places = block_places(0)
 
     def decode(self, index: RecordIndex) -> pa.RecordBatch:
@@ -210,3 +204,18 @@ def _copy_records(data: Bytes, at: Numbers, offsets: Numbers, values: Bytes) -> 
     for i in range(len(at)):
         begin = np.int64(offsets[i])
         copy_bytes(values, begin, data, at[i], np.int64(offsets[i + 1]) - begin)
+
+
+@cache
+def _name_tables(version_major: int) -> dict[str, NameTable]:
+    """Of the columns rmgr and operation, by `rmgr_id << 4 | info >> 4`; made once a version, since
+    it takes as long as thousands of records."""
+    version = wal_version(version_major)
+    rmgrs = [
+        rmgr_name(rmgr_id, version_major) if is_rmgr_id(rmgr_id, version) else ""
+        for rmgr_id in range(256)
+    ]
+    return {
+        "rmgr": NameTable.of([name for name in rmgrs for _ in range(16)]),
+        "operation": NameTable.of(operation_names(version_major)),
+    }
