@@ -12,6 +12,7 @@ committed before it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,41 +32,55 @@ _TYPES = {
     FLOAT4: "float", FLOAT8: "double",
 }  # fmt: skip
 
-#: A later insert replaces the row; an update changes the columns it has, since a TOASTed value that
-#: stayed as it was is not in the WAL; a delete leaves nothing.
+#: An insert replaces the row; a delete leaves nothing; an update changes the columns it has, of the
+#: row of the old key: a TOASTed value that stayed as it was is not in the WAL. Rows whose keys are
+#: changed into each other are one family, and are folded together.
 _STATE = """
 WITH events AS (
-    SELECT {key_of_row} AS key, -1L AS commit_lsn, -1L AS lsn, 'insert' AS operation, row
+    SELECT {key_of_row} AS key, NULL AS old_key, -1L AS commit_lsn, -1L AS lsn,
+           'insert' AS operation, row
     FROM base
     UNION ALL
-    SELECT {key_of_new}, commit_lsn, lsn, operation, new FROM changes
-    WHERE operation IN ('insert', 'update')
+    SELECT {key_of_new}, CASE WHEN old IS NULL THEN NULL ELSE {key_of_old} END, commit_lsn, lsn,
+           operation, new
+    FROM changes WHERE operation IN ('insert', 'update')
     UNION ALL
-    SELECT {key_of_key}, commit_lsn, lsn, 'delete', NULL FROM changes WHERE operation = 'delete'
-    UNION ALL
-    SELECT {key_of_old}, commit_lsn, lsn - 1, 'delete', NULL FROM changes
-    WHERE operation = 'update' AND old IS NOT NULL AND {key_of_old} <> {key_of_new}
+    SELECT {key_of_key}, NULL, commit_lsn, lsn, operation, NULL
+    FROM changes WHERE operation = 'delete'
 ), truncates AS (
     SELECT max(struct(commit_lsn, lsn)) AS last FROM changes WHERE operation = 'truncate'
 ), kept AS (
-    SELECT events.* FROM events CROSS JOIN truncates
+    SELECT coalesce(family, events.key) AS family, events.*
+    FROM events CROSS JOIN truncates LEFT JOIN families ON families.key = events.key
     WHERE last IS NULL OR struct(events.commit_lsn, events.lsn) > last
 ), folded AS (
     SELECT aggregate(
-        array_sort(collect_list(struct(commit_lsn, lsn, operation, row))),
-        CAST(NULL AS MAP<STRING, STRING>),
-        (state, event) -> CASE
-            WHEN event.operation = 'delete' THEN NULL
-            WHEN event.operation = 'insert' OR state IS NULL THEN {event_map}
-            ELSE map_concat(
-                map_filter(state, (name, value) -> NOT map_contains_key({event_map}, name)),
-                {event_map})
-        END) AS state
-    FROM kept GROUP BY key
-)
-SELECT {columns} FROM folded WHERE state IS NOT NULL
+        array_sort(collect_list(struct(commit_lsn, lsn, operation, key, old_key, row))),
+        CAST(MAP() AS MAP<STRING, MAP<STRING, STRING>>),
+        (state, event) -> map_concat(
+            map_filter(state, (key, _) ->
+                key <> event.key AND key <> coalesce(event.old_key, event.key)),
+            CASE event.operation
+                WHEN 'delete' THEN CAST(MAP() AS MAP<STRING, MAP<STRING, STRING>>)
+                WHEN 'insert' THEN map(event.key, {event_row})
+                ELSE map(event.key, map_concat(
+                    map_filter(
+                        coalesce(
+                            try_element_at(state, coalesce(event.old_key, event.key)),
+                            CAST(MAP() AS MAP<STRING, STRING>)),
+                        (name, _) -> NOT map_contains_key({event_row}, name)),
+                    {event_row}))
+            END)) AS state
+    FROM kept GROUP BY family
+), rows AS (SELECT explode(map_values(state)) AS state FROM folded)
+SELECT {columns} FROM rows
 """
-_EVENT_MAP = "from_json(event.row, 'MAP<STRING, STRING>')"
+_EVENT_ROW = "from_json(event.row, 'MAP<STRING, STRING>')"
+
+_MOVES = """
+SELECT DISTINCT {key_of_old} AS old_key, {key_of_new} AS key FROM changes
+WHERE operation = 'update' AND old IS NOT NULL AND {key_of_old} <> {key_of_new}
+"""
 
 
 class UndecodedChange(SparkWalError):
@@ -87,10 +102,10 @@ def replay_table(
     CatalogError, UndecodedChange."""
     found = read_base(base)
     name = f"{table.schema}.{table.name}"
+    of_table = f"schema = '{_escaped(table.schema)}' AND table = '{_escaped(table.name)}'"
+    # What is of a file that the catalog does not know may be this table's: after a TRUNCATE it is.
     unseen = (
-        changes.where(f"schema = '{_escaped(table.schema)}' AND table = '{_escaped(table.name)}'")
-        .where(is_unseen(found.snapshot))
-        .persist()
+        changes.where(f"{of_table} OR table IS NULL").where(is_unseen(found.snapshot)).persist()
     )
     try:
         _check_decoded(unseen, name)
@@ -99,14 +114,29 @@ def replay_table(
         raise
     unseen.createOrReplaceTempView("changes")
     session.read.parquet(str(base)).createOrReplaceTempView("base")
-    frame = session.sql(
-        _STATE.format(
-            **{f"key_of_{name}": _key(name, found.key) for name in ("row", "new", "key", "old")},
-            event_map=_EVENT_MAP,
-            columns=", ".join(_typed(table, datums)),
-        )
+    keys = {f"key_of_{name}": _key(name, found.key) for name in ("row", "new", "key", "old")}
+    moves = [(row.old_key, row.key) for row in session.sql(_MOVES.format(**keys)).collect()]
+    families = session.createDataFrame(families_of(moves), "key string, family string")
+    families.createOrReplaceTempView("families")
+    columns = ", ".join(_typed(table, datums))
+    return ReplayedTable(
+        found, session.sql(_STATE.format(**keys, event_row=_EVENT_ROW, columns=columns))
     )
-    return ReplayedTable(found, frame)
+
+
+def families_of(moves: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """(key, family) of all keys that are changed into each other, by whatever steps. Such changes
+    are rare, so they are gathered on the driver."""
+    parents: dict[str, str] = {}
+
+    def family(key: str) -> str:
+        while (parent := parents.setdefault(key, key)) != key:
+            parents[key] = key = parents[parent]
+        return key
+
+    for old_key, key in moves:
+        parents[family(key)] = family(old_key)
+    return [(key, family(key)) for key in list(parents)]
 
 
 def is_unseen(snapshot: Snapshot) -> str:
@@ -121,8 +151,9 @@ def _check_decoded(changes: DataFrame, table: str) -> None:
     row = changes.where("operation = 'unknown' OR detail IS NOT NULL").first()
     if row is not None:
         raise UndecodedChange(
-            f"a change of {table} at {format_lsn(row.lsn)} cannot be replayed: {row.detail}",
-            hint="With wal_level = logical all of a row is in the WAL.",
+            f"a change at {format_lsn(row.lsn)} cannot be replayed on {table}: {row.detail}",
+            hint="Where a file is unknown, name a newer catalog, too: --catalog OLD,NEW. With "
+            "wal_level = logical all of a row is in the WAL.",
         )
 
 
