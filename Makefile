@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -q
+# Most tests wait for something: two at once take little more than half the time.
+WORKERS ?= 2
 MINUTES ?= 10
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -22,7 +24,7 @@ demo: $(VENV)/installed  ## Postgres, three safekeepers, faults, and the verdict
 	$(BIN)/sk demo
 
 test: check  ## every ring of tests
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadgroup $(PYTEST_ARGS)
 
 mutants: $(VENV)/installed  ## planted bugs: the simulator must catch every one
 	$(BIN)/python -m tests.simulation --mutants

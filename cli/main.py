@@ -31,6 +31,7 @@ COMMANDS = {
     "archive": "cli.archive:archive",
     "backup": "cli.backup:backup",
     "restore": "cli.restore:restore",
+    "catalog": "cli.catalog:catalog",
     "spark": "cli.spark:spark",
     "dev": "cli.dev:dev",
     "demo": "cli.demo:demo",
