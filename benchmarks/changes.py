@@ -92,7 +92,11 @@ def _write(primary: Primary, megabytes: int) -> WrittenWal:
     """About `megabytes` of WAL."""
     rows = megabytes * ROWS_PER_MEGABYTE * 2
     single_rows = rows // SINGLE_ROWS_PART
-    primary.postgres.configure(synchronous_commit=False, wal_keep_size="16GB")
+    primary.postgres.configure(
+        synchronous_commit=False,
+        wal_keep_size="16GB",
+        logical_decoding_work_mem="1GB",  # or it would write transactions to disk
+    )
     primary.execute(
         "CREATE TABLE accounts (aid int PRIMARY KEY, bid int, abalance int, filler text,"
         " changed timestamptz DEFAULT now())"

@@ -93,7 +93,7 @@ def ingest(
 
 
 def _rows(options: dict[str, str], catalog: str | None, batch_bytes: int) -> IngestedRows:
-    parsed = parse_options(options)
+    parsed = parse_options(options, is_stream="slot" in options)
     if catalog is None:
         return IngestedWal(parsed, batch_bytes)
     return IngestedChanges(parsed, ChangeOptions(load_catalog(catalog)), batch_bytes)

@@ -3,7 +3,7 @@
     {"format": 1, "system_id": "7301…", "version_major": 16, "database": [16384, "shop"],
      "lsn": "0/1A2B3C4", "wal_level": "logical",
      "tables": [{"oid": 16401, "relfilenode": 16401, "schema": "public", "name": "orders",
-                 "toast_oid": 16405, "toast_relfilenode": 16405, "key": [1], "identity": [1],
+                 "toast_oid": 16405, "toast_relfilenode": 16405, "key": [0],
                  "columns": [{"name": "id", "type": 23, "length": 4, "align": 4, …}, …]}, …],
      "types": [{"oid": 23, "name": "int4", "kind": "b", …}, …],
      "ignored": {"1259": "pg_catalog.pg_class", …}}
@@ -29,7 +29,7 @@ from spark.errors import CatalogError
 FORMAT = 1
 
 #: `pg_type.typtype`
-BASE, DOMAIN, ENUM, ARRAY = "b", "d", "e", "a"
+DOMAIN, ENUM, ARRAY = "d", "e", "a"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class Column:
     length: int
     align: int
     by_value: bool
+    #: or virtual: its rows have no value of it, but a place
     is_dropped: bool
     #: the value in tuples that are older than the column, as text and as JSON; None: NULL
     missing: str | None
@@ -74,11 +75,14 @@ class Table:
     name: str
     toast_oid: int
     toast_relfilenode: int
-    #: of the primary key, in its order
+    #: of the primary key, in its order; without one, of the replica identity's index
     key: tuple[int, ...]
-    #: of what the replica identity logs of an old row: an index's, or all
-    identity: tuple[int, ...]
     columns: tuple[Column, ...]
+
+    @property
+    def live_columns(self) -> tuple[int, ...]:
+        """Those that are not dropped."""
+        return tuple(i for i, column in enumerate(self.columns) if not column.is_dropped)
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"

@@ -29,7 +29,6 @@ _SERVER = """
 _TABLES = """
     SELECT c.oid::bigint, pg_relation_filenode(c.oid)::bigint, n.nspname, c.relname,
            c.reltoastrelid::bigint, coalesce(pg_relation_filenode(c.reltoastrelid), 0)::bigint,
-           c.relreplident::text,
            (SELECT i.indkey::int2[] FROM pg_index i
              WHERE i.indrelid = c.oid AND i.indisprimary),
            (SELECT i.indkey::int2[] FROM pg_index i
@@ -42,7 +41,7 @@ _TABLES = """
 
 _COLUMNS = """
     SELECT a.attrelid::bigint, a.attname, a.atttypid::bigint, a.atttypmod, a.attlen,
-           a.attalign::text, a.attbyval, a.attisdropped,
+           a.attalign::text, a.attbyval, a.attisdropped OR a.attgenerated = 'v',
            CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END,
            format_type(a.atttypid, a.atttypmod)
       FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
@@ -133,17 +132,9 @@ def _column(connection: psycopg.Connection[Any], row: tuple[Any, ...]) -> Column
 
 
 def _table(row: tuple[Any, ...], columns: tuple[Column, ...]) -> Table:
-    oid, relfilenode, schema, name, toast_oid, toast_file, identity, primary, replica = row
-    key = _positions(primary)
-    if identity == "f":
-        logged = tuple(i for i, column in enumerate(columns) if not column.is_dropped)
-    else:
-        logged = {"d": key, "i": _positions(replica)}.get(identity, ())
-    # Without a primary key, the index that the user has declared to identify rows.
-    return Table(
-        oid, relfilenode or 0, schema, name, toast_oid, toast_file,
-        key or _positions(replica), logged, columns,
-    )  # fmt: skip
+    oid, relfilenode, schema, name, toast_oid, toast_file, primary, replica = row
+    key = _positions(primary) or _positions(replica)
+    return Table(oid, relfilenode or 0, schema, name, toast_oid, toast_file, key, columns)
 
 
 def _positions(numbers: list[int] | None) -> tuple[int, ...]:

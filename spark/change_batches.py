@@ -72,6 +72,7 @@ class ChangeBatches:
         self.is_typed = only is not None
         self.schema = CHANGES_SCHEMA if only is None else typed_schema(only, self._datums)
         self._row_type: pa.DataType = self.schema.field("new").type
+        self._row_columns = () if only is None else only.live_columns
 
     def build(
         self, rows: ChangeRows, data: Array, commits: Commits, toast: ToastChunks
@@ -96,11 +97,11 @@ class ChangeBatches:
     def table(self, number: int) -> Table:
         return self._tables[number]
 
-    def row_array(self, cells: Cells, columns: Sequence[int]) -> pa.Array:
-        """`new` or `old`; columns that are not among these are NULL, or not in the JSON."""
+    def row_array(self, cells: Cells) -> pa.Array:
+        """`new` or `old`."""
         if self.is_typed:
-            return struct_of(cells, columns, self._row_type)
-        return cells.json(columns)
+            return struct_of(cells, self._row_columns, self._row_type)
+        return cells.json(cells.format.live_columns)
 
     def no_rows(self, count: int) -> pa.Array:
         return pa.nulls(count, self._row_type)
@@ -118,6 +119,7 @@ class _Batch:
     commits: Commits
     toast: ToastChunks
     notes: dict[int, list[str]] = field(default_factory=dict)
+    unchanged: dict[int, list[str]] = field(default_factory=dict)
 
     def build(self) -> pa.RecordBatch:
         changes = self.rows.changes[:, self.begin : self.end]
@@ -146,6 +148,7 @@ class _Batch:
             key,
             new,
             old,
+            self._unchanged(),
             _ctid(changes),
             self._detail(),
         ]
@@ -168,66 +171,71 @@ class _Batch:
         decoded = mine[OPERATION] != UNDECODED
         has_new = np.flatnonzero((mine[NEW_LENGTH] > 0) & decoded)
         has_old = np.flatnonzero((mine[OLD_LENGTH] > 0) & decoded)
-        key_cells = [
-            self._cells(form, mine, rows, chosen, place, form.table.key)
-            for chosen, place in ((has_new, _NEW), (has_old, _OLD))
-        ]
         return _Group(
             rows,
             self._new(form, mine, rows, has_new),
             self._old(form, mine, rows, has_old),
-            _keys(form.table, mine, has_new, has_old, key_cells),
+            self._keys(form, mine, has_new, has_old),
         )
 
     def _cells(
         self,
         form: TableFormat,
         mine: Array,
-        rows: Array,
         chosen: Array,
         place: tuple[int, int],
         columns: Sequence[int],
         *,
+        is_key: Array | None = None,
         is_typed: bool = False,
     ) -> Cells:
         at, length = place
         return read_cells(
             form, self.data, mine[at, chosen], mine[length, chosen], mine[COMMIT, chosen],
-            self.toast, columns, is_typed=is_typed,
+            self.toast, columns, is_key=is_key, is_typed=is_typed,
         )  # fmt: skip
 
     def _new(self, form: TableFormat, mine: Array, rows: Array, has_new: Array) -> pa.Array:
-        cells = self._cells(
-            form, mine, rows, has_new, _NEW, form.live_columns, is_typed=self.batches.is_typed
-        )
-        new = _spread(self.batches.row_array(cells, form.live_columns), has_new, len(rows))
+        is_typed = self.batches.is_typed
+        cells = self._cells(form, mine, has_new, _NEW, form.live_columns, is_typed=is_typed)
+        new = self.batches.row_array(cells)
         self._take_notes(cells, rows[has_new], "")
-        return new
+        for place, names in cells.unchanged.items():
+            self.unchanged[int(rows[has_new[place]])] = names
+        return _spread(new, has_new, len(rows))
 
     def _old(self, form: TableFormat, mine: Array, rows: Array, has_old: Array) -> pa.Array:
         """All of a row; or only what identifies it, and nothing of its other columns is known."""
-        is_key = mine[FLAGS, has_old] & OLD_IS_KEY != 0
-        old = self.batches.no_rows(len(rows))
-        for chosen, columns in (
-            (has_old[~is_key], form.live_columns),
-            (has_old[is_key], tuple(sorted(form.table.identity))),
-        ):
-            if len(chosen) == 0:
-                continue
-            cells = self._cells(
-                form, mine, rows, chosen, _OLD, columns, is_typed=self.batches.is_typed
-            )
-            found = _spread(self.batches.row_array(cells, columns), chosen, len(rows))
-            self._take_notes(cells, rows[chosen], "old ")
-            is_found = np.zeros(len(rows), np.bool_)
-            is_found[chosen] = True
-            old = pc.if_else(pa.array(is_found), found, old)
-        return old
+        cells = self._cells(
+            form, mine, has_old, _OLD, form.live_columns,
+            is_key=mine[FLAGS, has_old] & OLD_IS_KEY != 0, is_typed=self.batches.is_typed,
+        )  # fmt: skip
+        old = self.batches.row_array(cells)
+        self._take_notes(cells, rows[has_old], "old ")
+        return _spread(old, has_old, len(rows))
+
+    def _keys(self, form: TableFormat, mine: Array, has_new: Array, has_old: Array) -> pa.Array:
+        """Of the new row; of what is deleted, the old one's."""
+        count, key = mine.shape[1], form.table.key
+        if not key:
+            return pa.nulls(count, pa.string())
+        new, old = (
+            _spread(self._cells(form, mine, chosen, place, key).json(key), chosen, count)
+            for chosen, place in ((has_new, _NEW), (has_old, _OLD))
+        )
+        is_deleted = mine[OPERATION] == DELETE
+        return pc.if_else(pa.array(is_deleted), old, new) if is_deleted.any() else new
 
     def _take_notes(self, cells: Cells, rows: Array, prefix: str) -> None:
         for place, notes in cells.notes.items():
             mine = self.notes.setdefault(int(rows[place]), [])
             mine.extend(prefix + note for note in notes)
+
+    def _unchanged(self) -> pa.Array:
+        count, kind = self.end - self.begin, self.batches.schema.field("unchanged").type
+        if not self.unchanged:
+            return pa.nulls(count, kind)
+        return pa.array([self.unchanged.get(row) for row in range(count)], kind)
 
     def _detail(self) -> pa.Array:
         details: list[str | None] = [None] * (self.end - self.begin)
@@ -243,21 +251,6 @@ def _spread(values: pa.Array, rows: Array, count: int) -> pa.Array:
     places = np.full(count, -1, np.int64)
     places[rows] = np.arange(len(rows))
     return values.take(pa.array(places, mask=places < 0))
-
-
-def _keys(
-    table: Table, mine: Array, has_new: Array, has_old: Array, cells: Sequence[Cells]
-) -> pa.Array:
-    """Of the new row; of what is deleted, the old one's."""
-    count = mine.shape[1]
-    if not table.key:
-        return pa.nulls(count, pa.string())
-    new, old = (each.json(table.key) for each in cells)
-    keys = _spread(new, has_new, count)
-    is_deleted = mine[OPERATION] == DELETE
-    if not is_deleted.any():
-        return keys
-    return pc.if_else(pa.array(is_deleted), _spread(old, has_old, count), keys)
 
 
 def _only(values: pa.Array, chosen: Array) -> pa.Array:

@@ -30,32 +30,28 @@ from spark.change_rows import arrange, is_stale
 from spark.change_set import CODE, COMMIT, ChangeSet, Gathered
 from spark.errors import CatalogError, WalInputError
 from spark.heap_pages import HeapPages
-from spark.heap_scan import (
-    CHECKPOINT_ONLINE,
-    CHECKPOINT_SHUTDOWN,
-    MARK_KIND,
-    MARK_RECORD,
-    NEW_AT,
-    NEW_LENGTH,
-    HeapScan,
-    scan_heap,
-)
+from spark.heap_scan import NEW_AT, NEW_LENGTH, HeapScan, scan_heap
 from spark.record_index import RecordIndex
 from spark.toast_chunks import ToastChunks
 from spark.transaction_commits import Commits, find_commits
-from spark.transaction_marks import parse_redo
-from spark.transaction_progress import OpenTransactions, begun_later, last_list_without
+from spark.transaction_glance import Glance
+from spark.transaction_progress import (
+    OpenTransactions,
+    begun_later,
+    last_list_without,
+    last_redo,
+)
 from spark.wal_input import WalInput
 from spark.wal_reader import Gap, OnDamage, WalRange, read_indexes
 
 #: of WAL: what is decoded at once
-WINDOW_BYTES = 32 << 20
+WINDOW_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeOptions:
     """`table` is the only one, as typed columns; `refresh` takes the catalog anew, when the WAL has
-    files that it does not know."""
+    files or columns that it does not know."""
 
     catalog: Catalog
     table: Table | None = None
@@ -80,8 +76,8 @@ def read_changes(
 
 
 def restart_lsn(wal_input: WalInput, lsn: int, options: ChangeOptions) -> int:
-    """Where WAL begins that is needed for the changes of what commits at `lsn` or later. Raises
-    WalInputError."""
+    """Where WAL begins that is needed for the changes of what commits at `lsn`, a record boundary,
+    or later. Raises WalInputError."""
     facts = wal_input.facts()
     reader = _ChangeReader(wal_input, facts, WalRange(lsn, lsn, lsn), options, OnDamage.FAIL)
     return reader.restart_lsn()
@@ -113,9 +109,10 @@ class _ChangeReader:
         self._range = wal_range
         self._options = options
         self._on_damage = on_damage
-        self._gaps: list[Gap] = []
+        self._gaps: dict[int, Gap] = {}
+        self._said: set[int] = set()
         self._is_refreshed = False
-        self._open = OpenTransactions(wal_range.start_lsn, None)
+        self._open = OpenTransactions(wal_range.start_lsn)
         self._use(options.catalog)
 
     def _use(self, catalog: Catalog) -> None:
@@ -132,11 +129,20 @@ class _ChangeReader:
         self._open = self._look_back()
         for window in self._windows():
             scans = list(self._scan(window, self._on_damage))
+            glances = [Glance.at(scan) for scan in scans]
             commits = find_commits(scans)
             if len(commits):
-                yield from self._read_window(window, scans, commits)
-            for scan in scans:
-                self._open.advance(scan)
+                start_lsn, incomplete = self._find_start(window, glances, commits)
+                if incomplete:
+                    yield self._say_incomplete(start_lsn, window, incomplete)
+                gathered = self._gather_known(start_lsn, window, scans, commits)
+                scans.clear()  # all that is needed of them is there now
+                toast, data = self._toast(gathered), gathered.data
+                rows = arrange(gathered, self._catalog, self._options.table)
+                del gathered
+                yield from self._batches.build(rows, data, commits, toast)
+            for glance in glances:
+                self._open.advance(glance)
             yield from self._say_gaps()
 
     def restart_lsn(self) -> int:
@@ -146,17 +152,25 @@ class _ChangeReader:
         if found.running:
             backwards = self._backwards(found.since_lsn)
             first_lsn = last_list_without(found.running, backwards) or found.since_lsn
-        if self._follows_pages:
-            first_lsn = self._redo_before(first_lsn) or first_lsn
-        return first_lsn
+        return self._with_pages(first_lsn)
+
+    def _with_pages(self, lsn: int) -> int:
+        """From where on every page is known that changes behind `lsn`."""
+        if not self._follows_pages:
+            return lsn
+        return last_redo(self._backwards(lsn)) or lsn
 
     def _look_back(self) -> OpenTransactions:
         place_lsn = self._range.start_lsn
         return OpenTransactions.look_back(place_lsn, self._backwards(place_lsn))
 
     def _windows(self) -> Iterator[WalRange]:
-        """What is decoded at once; they end where segments do, or the range."""
+        """What is decoded at once; they end where segments do, or the range. Whoever follows pages
+        reads back to a checkpoint, and does so once."""
         whole, seg_size = self._range, self._facts.wal_seg_size
+        if self._follows_pages:
+            yield whole
+            return
         step = max(1, WINDOW_BYTES // seg_size) * seg_size
         begin_lsn = whole.start_lsn
         while begin_lsn < whole.end_lsn:
@@ -165,91 +179,77 @@ class _ChangeReader:
             yield WalRange(begin_lsn, end_lsn, whole.limit_lsn, is_boundary)
             begin_lsn = end_lsn
 
-    def _read_window(
-        self, window: WalRange, scans: list[HeapScan], commits: Commits
-    ) -> Iterator[pa.RecordBatch]:
-        start_lsn, incomplete = self._find_start(window, scans, commits)
-        if self._follows_pages:
-            start_lsn = self._redo_before(start_lsn) or start_lsn
-        gathered = self._gather(start_lsn, window, scans, commits)
-        if is_stale(gathered) and not self._is_refreshed and self._options.refresh is not None:
-            self._is_refreshed = True
-            self._use(self._catalog.merged(self._options.refresh()))
-            gathered = self._gather(start_lsn, window, scans, commits)
-        if incomplete:
-            yield self._batches.note(
-                start_lsn,
-                f"the WAL begins at {format_lsn(start_lsn)} and does not say which transactions "
-                f"were open: of {incomplete} that commit before {format_lsn(window.end_lsn)}, "
-                f"changes may be missing",
-            )
-        yield from self._build(gathered, commits)
-
     def _scan(self, wal_range: WalRange, on_damage: OnDamage) -> Iterator[HeapScan]:
         for found in read_indexes(self._input, self._facts, wal_range, on_damage):
             if isinstance(found, RecordIndex):
                 yield scan_heap(found, self._version, with_images=self._follows_pages)
-            else:
-                self._gaps.append(found)
+            elif found.lsn >= self._range.start_lsn:  # else it is for those to say whose it is
+                self._gaps.setdefault(found.lsn, found)
+
+    def _say_incomplete(self, lsn: int, window: WalRange, count: int) -> pa.RecordBatch:
+        return self._batches.note(
+            lsn,
+            f"the WAL begins at {format_lsn(lsn)} and does not say which transactions were open: "
+            f"of {count} that commit before {format_lsn(window.end_lsn)}, changes may be missing",
+        )
 
     def _say_gaps(self) -> Iterator[pa.RecordBatch]:
-        for gap in self._gaps:
+        for gap in self._gaps.values():
+            if gap.lsn in self._said:
+                continue
+            self._said.add(gap.lsn)
             yield self._batches.note(
                 gap.lsn,
-                f"the WAL from {format_lsn(gap.lsn)} to {format_lsn(gap.end_lsn)} is lost, and all "
-                f"transactions that commit there: {gap.reason}",
+                f"the WAL from {format_lsn(gap.lsn)} to {format_lsn(gap.end_lsn)} is lost, with it "
+                f"changes, also of transactions that commit later: {gap.reason}",
             )
-        self._gaps.clear()
 
     # ---- history
 
     def _find_start(
-        self, window: WalRange, scans: list[HeapScan], commits: Commits
+        self, window: WalRange, glances: list[Glance], commits: Commits
     ) -> tuple[int, int]:
         """(where to read from, of how many transactions changes may be before all WAL)."""
-        members = commits.member_xids.tolist()
-        start_lsn = self._open.first_lsn(members, window.start_lsn)
-        early = self._open.begun_before(commits)
-        if not early.any():
-            return start_lsn, 0
-        if self._open.is_cut_off:
-            early &= ~begun_later(scans, commits)
-            return min(start_lsn, self._open.since_lsn), int(early.sum())
-        backwards = self._backwards(self._open.since_lsn)
-        first_lsn = last_list_without(frozenset(commits.xid[early].tolist()), backwards)
-        if first_lsn is not None:
-            return first_lsn, 0
-        return self._oldest_lsn(), int(early.sum())
+        first_lsn = self._open.first_lsn(commits.member_xids.tolist(), window.start_lsn)
+        early = self._open.begun_before(commits) & ~begun_later(glances, commits)
+        incomplete = 0
+        if early.any():
+            backwards = self._backwards(self._open.since_lsn)
+            found = last_list_without(frozenset(commits.xid[early].tolist()), backwards)
+            first_lsn = self._oldest_lsn() if found is None else found
+            incomplete = int(early.sum()) if found is None else 0
+        return self._with_pages(first_lsn), incomplete
 
     def _oldest_lsn(self) -> int:
         begins = [begin_lsn for begin_lsn, _ in self._backwards(self._open.since_lsn)]
         return min(begins, default=self._open.since_lsn)
 
-    def _redo_before(self, lsn: int) -> int | None:
-        """The redo point of the last checkpoint whose record is before."""
-        for _, scans in self._backwards(lsn):
-            for scan in reversed(scans):
-                is_checkpoint = np.isin(
-                    scan.marks[MARK_KIND], (CHECKPOINT_SHUTDOWN, CHECKPOINT_ONLINE)
-                )
-                for i in np.flatnonzero(is_checkpoint)[::-1].tolist():
-                    return parse_redo(scan.body(int(scan.marks[MARK_RECORD, i])).main_data)
-        return None
-
-    def _backwards(self, lsn: int) -> Iterator[tuple[int, list[HeapScan]]]:
-        """What is before `lsn`: (where a segment begins, its scans), as far as there is WAL."""
+    def _backwards(self, lsn: int) -> Iterator[tuple[int, list[Glance]]]:
+        """What is before `lsn`, a segment a step, as far as there is WAL."""
         seg_size = self._facts.wal_seg_size
         while lsn > seg_size:  # the first segment is never written
             begin_lsn = (lsn - 1) // seg_size * seg_size
             wal_range = WalRange(begin_lsn, lsn, self._range.limit_lsn)
             try:
-                scans = list(self._scan(wal_range, OnDamage.FAIL))
+                glances = [Glance.at(scan) for scan in self._scan(wal_range, OnDamage.FAIL)]
             except WalInputError:
                 return
-            yield begin_lsn, scans
+            yield begin_lsn, glances
             lsn = begin_lsn
 
     # ---- changes
+
+    def _gather_known(
+        self, start_lsn: int, window: WalRange, scans: list[HeapScan], commits: Commits
+    ) -> Gathered:
+        """With a catalog that knows the files, if one can be had."""
+        gathered = self._gather(start_lsn, window, scans, commits)
+        refresh = None if self._is_refreshed else self._options.refresh
+        if refresh is None or not is_stale(gathered, self._catalog):
+            return gathered
+        self._is_refreshed = True
+        self._use(self._catalog.merged(refresh()))
+        return self._gather(start_lsn, window, scans, commits)
 
     def _gather(
         self, start_lsn: int, window: WalRange, scans: list[HeapScan], commits: Commits
@@ -260,14 +260,11 @@ class _ChangeReader:
         # Where it begins is a record, or a segment.
         is_boundary = start_lsn % self._facts.wal_seg_size != 0
         before = WalRange(start_lsn, window.start_lsn, self._range.limit_lsn, is_boundary)
-        for scan in chain(self._scan(before, OnDamage.FAIL), scans):
+        is_strict = self._on_damage is not OnDamage.SKIP
+        history = self._scan(before, OnDamage.FAIL if is_strict else OnDamage.SKIP)
+        for scan in chain(history, scans):
             changes.add(scan)
         return changes.gathered()
-
-    def _build(self, gathered: Gathered, commits: Commits) -> Iterator[pa.RecordBatch]:
-        toast = self._toast(gathered)
-        rows = arrange(gathered, self._catalog, self._options.table)
-        yield from self._batches.build(rows, gathered.data, commits, toast)
 
     def _toast(self, gathered: Gathered) -> ToastChunks:
         changes = gathered.changes

@@ -25,10 +25,12 @@ from spark.heap_scan import (
     INSERT,
     IS_SUPER,
     LSN,
+    NEW_AT,
     NEW_LENGTH,
     NEW_PAGE,
     OFFSET,
     OLD_BLOCK,
+    OLD_LENGTH,
     OLD_OFFSET,
     OPERATION,
     PAGE_IMAGE,
@@ -42,6 +44,9 @@ from spark.record_index import Array
 UNDECODED = 0
 NO_TABLE = -1
 
+#: of a tuple's infomask2, which it begins with
+_COLUMNS_MASK = 0x07FF
+
 _REWRITTEN = (
     "the table was rewritten into a new file (VACUUM FULL, CLUSTER, or ALTER TABLE); "
     "its rows are as they were, or as the ALTER TABLE says"
@@ -51,6 +56,7 @@ _REPLACED = (
     "what is inserted from here on are all of its rows"
 )
 _PAGES = "pages of the table were written as a whole; their rows are not decoded"
+_NO_OLD_ROW = "the deleted row is not in the WAL"
 _DAMAGED = "the record is not as a record of its kind should be"
 
 
@@ -94,6 +100,8 @@ class _Arrangement:
         self._sum_up_files()
         self._sum_up_unknown()
         self._shown &= operation != CREATE_FILE
+        is_lost = self._shown & (operation == DELETE) & (changes[OLD_LENGTH] == 0)
+        self._notes.update(dict.fromkeys(np.flatnonzero(is_lost).tolist(), _NO_OLD_ROW))
         has_none = (operation == INSERT) | (operation == UPDATE)
         has_none &= (changes[NEW_LENGTH] == 0) & self._shown
         for row in np.flatnonzero(has_none).tolist():
@@ -198,7 +206,14 @@ class _Arrangement:
         self._undecoded(rows[0], note)
 
 
-def is_stale(gathered: Gathered) -> bool:
-    """Whether there are changes of files that the catalog does not know."""
-    changes = gathered.changes
-    return bool(((changes[CODE] == UNKNOWN) & (changes[OPERATION] <= DELETE)).any())
+def is_stale(gathered: Gathered, catalog: Catalog) -> bool:
+    """Whether there are changes of files that the catalog does not know, or rows with more columns
+    than it knows."""
+    changes, data = gathered.changes, gathered.data
+    is_change = changes[OPERATION] <= DELETE
+    if ((changes[CODE] == UNKNOWN) & is_change).any():
+        return True
+    rows = changes[:, is_change & (changes[CODE] & 1 == 0) & (changes[NEW_LENGTH] > 0)]
+    known = np.array([len(table.columns) for table in catalog.tables] or [0], np.int64)
+    low, high = data[rows[NEW_AT]].astype(np.int64), data[rows[NEW_AT] + 1].astype(np.int64)
+    return bool(((high << 8 | low) & _COLUMNS_MASK > known[rows[CODE] // 2]).any())

@@ -28,6 +28,9 @@ _COMMIT_FIELDS = (
     pa.field("key", pa.string()),
 )
 _PLACE_FIELDS = (
+    #: columns of `new` whose out-of-line values an update has left as they were: the values are not
+    #: in the transaction's WAL, so `new` does not have them; null if there are none
+    pa.field("unchanged", pa.list_(pa.field("element", pa.string()))),
     #: where the row is then, or, deleted, was: (block,line)
     pa.field("ctid", pa.string()),
     #: what could not be decoded, and why; null if all of it was

@@ -16,7 +16,7 @@ from numba import njit
 from pgwal.block_ref import BlockRef
 from pgwal.errors import WalFormatError
 from spark.byte_copy import copy_bytes
-from spark.change_files import UNKNOWN, FileMap
+from spark.change_files import FOREIGN, UNKNOWN, FileMap
 from spark.datum_varlena import DatumError
 from spark.heap_page import is_heap_page, joined_tuple, restore_page
 from spark.heap_pages import HeapPages
@@ -55,6 +55,7 @@ from spark.transaction_commits import Commits
 #: rows behind those of a scan: the transaction's number, the file's code, the oid of TRUNCATE
 COMMIT, CODE, OID, FIELDS = CHANGE_FIELDS, CHANGE_FIELDS + 1, CHANGE_FIELDS + 2, CHANGE_FIELDS + 3
 
+_ROOM = 16
 _NO_TUPLE = "the row is not in the record, and its page was not seen before"
 
 
@@ -98,13 +99,18 @@ class ChangeSet:
             if row in places:
                 self._complete(rows, places[row], *found)
         self._forget_index_pages(scan, rows)
-        truncated = np.flatnonzero((operation == TRUNCATE) & (commits >= 0))
+        is_ours = (commits >= 0) & (codes != FOREIGN)
+        truncated = np.flatnonzero((operation == TRUNCATE) & is_ours)
         if len(truncated):
             self._add_truncated(scan, truncated, commits)
 
     def gathered(self) -> Gathered:
+        """All of it, once: the set is empty then."""
         changes = np.concatenate([np.empty((FIELDS, 0), np.int64), *self._parts], axis=1)
-        data = np.concatenate([np.zeros(1, np.uint8), *self._buffers])
+        self._parts.clear()
+        room = np.zeros(_ROOM, np.uint8)  # a number is loaded before it is known to be whole
+        data = np.concatenate([np.zeros(1, np.uint8), *self._buffers, room])
+        self._buffers.clear()
         return Gathered(changes, data, self._notes)
 
     def _append(self, rows: Array, buffer: Array) -> None:

@@ -18,6 +18,8 @@ def numeric_text(data: bytes) -> str:
     """As numeric_out prints it. Raises ValueError, struct.error on damage."""
     (header,) = struct.unpack_from("<H", data)
     if header & 0xC000 == 0xC000:
+        if header & 0xF000 not in _SPECIAL:
+            raise ValueError(f"numeric with header {header:04X}")
         return _SPECIAL[header & 0xF000]
     if header & 0x8000:
         is_negative = header & 0x2000 != 0

@@ -45,10 +45,6 @@ class ToastPointer:
         return self.stored_length < self.raw_length - _U32.size
 
 
-def is_external(value: bytes) -> bool:
-    return value[0] == _EXTERNAL
-
-
 def parse_pointer(value: bytes) -> ToastPointer:
     """Raises DatumError, if it is not one that is on disk."""
     if len(value) < 2 + _POINTER.size or value[1] != _ON_DISK:

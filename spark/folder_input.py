@@ -11,16 +11,23 @@ Every executor must see the folder under the same path.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from consensus.messages import ServerFacts
 from pgwal.lsn import format_lsn
 from spark.boundary import as_boundary
 from spark.record_index import RecordIndexer
+from spark.segment_file import RemovedSegment
 from spark.segment_folder import SegmentFolder, open_folder
 from spark.wal_input import LostWal, WalChunk
+
+#: of a folder that changes under the reader
+TRIES = 3
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,10 +40,12 @@ class FolderInput:
     ends_at_record: bool = True
 
     def facts(self) -> ServerFacts:
-        return self._open().facts
+        return self._asked(lambda folder: folder.facts)
 
     def extent(self, from_lsn: int | None = None) -> tuple[int, int]:
-        folder = self._open()
+        return self._asked(lambda folder: self._extent(folder, from_lsn))
+
+    def _extent(self, folder: SegmentFolder, from_lsn: int | None) -> tuple[int, int]:
         segno = min(folder.files) if from_lsn is None else from_lsn // folder.facts.wal_seg_size
         behind = segno
         while behind in folder.files:
@@ -47,27 +56,41 @@ class FolderInput:
         return first_lsn, _end_of_log(folder, segno, behind - 1)
 
     def newest_lsn(self, from_lsn: int = 0) -> int:
-        folder = self._open()
-        return max(from_lsn, _end_of_log(folder, 0, max(folder.files)))
+        return max(from_lsn, self._asked(lambda folder: _end_of_log(folder, 0, max(folder.files))))
 
     def read(self, lsn: int, end_lsn: int | None = None) -> Iterator[WalChunk]:
-        folder = self._open()
+        end_lsn = self.newest_lsn(lsn) if end_lsn is None else end_lsn
+        folder, tries = self._asked(lambda folder: folder), TRIES
         seg_size = folder.facts.wal_seg_size
-        if end_lsn is None:
-            end_lsn = _end_of_log(folder, lsn // seg_size, max(folder.files))
         while lsn < end_lsn:
             before_lsn = lsn
-            for chunk in folder.chunks(lsn // seg_size, lsn):
-                lsn = chunk.lsn + len(chunk.data)
-                yield WalChunk(chunk.lsn, chunk.data[: end_lsn - chunk.lsn], chunk.name)
-                if lsn >= end_lsn:
-                    return
+            try:
+                for chunk in folder.chunks(lsn // seg_size, lsn):
+                    lsn = chunk.lsn + len(chunk.data)
+                    yield WalChunk(chunk.lsn, chunk.data[: end_lsn - chunk.lsn], chunk.name)
+                    if lsn >= end_lsn:
+                        return
+            except RemovedSegment:
+                tries -= 1
+                if tries == 0:
+                    raise
+                folder = self._asked(lambda folder: folder)
+                continue
             if lsn == before_lsn or lsn % seg_size:
                 raise LostWal(
                     lsn,
                     f"folder {self.path} has WAL up to {format_lsn(lsn)}, expected "
                     f"{format_lsn(end_lsn)}",
                 )
+
+    def _asked(self, question: Callable[[SegmentFolder], T]) -> T:
+        """Once more where a file has got another name meanwhile: pg_receivewal drops `.partial`."""
+        for _ in range(TRIES - 1):
+            try:
+                return question(self._open())
+            except RemovedSegment:
+                continue
+        return question(self._open())
 
     def _open(self) -> SegmentFolder:
         return open_folder(Path(self.path), self.tli)
@@ -78,9 +101,11 @@ def _end_of_log(folder: SegmentFolder, floor_segno: int, last: int) -> int:
     ends in it."""
     for first in range(last, floor_segno - 1, -1):
         if first not in folder.files:
-            break
+            return folder.start_lsn(first + 1)
         try:
             end_lsn = _decoded_end(folder, first, last)
+        except RemovedSegment:
+            raise
         except LostWal:
             return folder.start_lsn(last + 1)
         if end_lsn is not None:
@@ -100,9 +125,14 @@ def _decoded_end(folder: SegmentFolder, first: int, last: int) -> int | None:
     for segno in range(first, last + 1):
         for chunk in folder.chunks(segno, folder.start_lsn(segno)):
             indexer.feed(chunk.data)
-            if indexer.failure is not None:
-                if folder.goes_on(indexer.failure.lsn):
-                    return folder.start_lsn(last + 1)
-                break
-    end_lsn = as_boundary(indexer.next_lsn, facts.wal_seg_size)
+            if indexer.failure is None:
+                continue
+            if segno < last or folder.goes_on(indexer.failure.lsn):
+                return folder.start_lsn(last + 1)
+            return _end_behind(indexer, folder, first)
+    return _end_behind(indexer, folder, first)
+
+
+def _end_behind(indexer: RecordIndexer, folder: SegmentFolder, first: int) -> int | None:
+    end_lsn = as_boundary(indexer.next_lsn, folder.facts.wal_seg_size)
     return end_lsn if end_lsn > folder.start_lsn(first) else None

@@ -5,8 +5,9 @@ decided here.
     tuple  | infomask2 2 | infomask 2 | hoff 1 | bitmap, padding, values |
 
 A tuple is named by where its infomask2 begins and by its length; on a page the same bytes follow
-the 18 that the WAL leaves out. Only for records whose CRC has been checked; a record that is not as
-it should be all the same is given as DAMAGED. Source: Postgres `access/heapam_xlog.h`, `heapam.c`.
+the 18 that the WAL leaves out. Only for records whose CRC has been checked; one that is not as it
+should be all the same is refused, a tuple that is not is DAMAGED. Source: Postgres
+`access/heapam_xlog.h`, `heapam.c`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy as np
 from numba import njit
 
 from pgwal.block_ref import RecordBody, decode_body
-from pgwal.lsn import Lsn
+from pgwal.errors import WalFormatError
+from pgwal.lsn import Lsn, format_lsn
 from pgwal.record import HEADER, Record, RecordHeader
 from pgwal.versions import WalVersion
 from spark.loads import Bytes, Int, Numbers, load_u16, load_u32
@@ -60,7 +62,10 @@ _B_FORK, _B_IMAGE, _B_DATABASE, _B_RELFILENODE, _B_BLOCK, _B_AT, _B_LENGTH, _B_F
 _BODY_FIELDS = _FIRST_BLOCK + _MAX_BLOCKS * _B_FIELDS
 
 _HEAP_HEADER = 5
-_DELETE_SIZE, _UPDATE_SIZE, _MULTI_SIZE = 8, 14, 4
+_INSERT_SIZE, _DELETE_SIZE, _UPDATE_SIZE, _TRUNCATE_SIZE, _MULTI_SIZE = 3, 8, 14, 12, 4
+
+
+_NOTHING: Array = np.empty((0, 0), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +93,31 @@ class HeapScan:
 
 
 def scan_heap(index: RecordIndex, version: WalVersion, *, with_images: bool) -> HeapScan:
-    """`with_images` also gives a PAGE_IMAGE for every page image that comes without a change."""
-    counts = np.zeros(2, np.int64)
+    """`with_images` also gives a PAGE_IMAGE for every page image that comes without a change.
+    Raises WalFormatError."""
+    counts = np.zeros(3, np.int64)
     nothing = np.empty((CHANGE_FIELDS, 0), np.int64), np.empty((MARK_FIELDS, 0), np.int64)
     arguments = (
         index.data, index.at, index.start_lsn, version.image_apply, xact_format(version),
         with_images,
     )  # fmt: skip
     _scan(*arguments, *nothing, counts, False)
+    if counts[2]:
+        raise _damaged(index, version, int(counts[2]) - 1)
     changes = np.empty((CHANGE_FIELDS, counts[0]), np.int64)
     marks = np.empty((MARK_FIELDS, counts[1]), np.int64)
     _scan(*arguments, changes, marks, counts, True)
     return HeapScan(index, version.major, changes, marks)
+
+
+def _damaged(index: RecordIndex, version: WalVersion, number: int) -> WalFormatError:
+    """What is wrong with a record whose CRC is right."""
+    lsn = int(index.start_lsn[number])
+    try:
+        HeapScan(index, version.major, _NOTHING, _NOTHING).body(number)
+    except WalFormatError as error:
+        return error
+    return WalFormatError(lsn, f"record is shorter than those of its kind at {format_lsn(lsn)}")
 
 
 @njit(cache=True, nogil=True)
@@ -107,14 +125,17 @@ def _scan(
     data: Bytes, at: Numbers, start_lsn: Numbers, image_apply: Int, form: XactFormat,
     with_images: bool, changes: Numbers, marks: Numbers, counts: Numbers, fills: bool,
 ) -> None:  # fmt: skip
-    """Counts, or fills what was counted."""
+    """Counts, or fills what was counted; counts[2] is 1 more than the first damaged record."""
     end_of = np.zeros(ENDS, np.int64)
     counts[:] = 0
     body = np.zeros(_BODY_FIELDS, np.int64)
     for i in range(len(at)):
         info, rmgr = data[at[i] + 16] & 0xF0, data[at[i] + 17]
         if rmgr == _RM_HEAP or (rmgr == _RM_HEAP2 and info & 0x70 == 0x50):
-            _parse(data, at[i], image_apply, body)
+            is_whole = _parse(data, at[i], image_apply, body)
+            if not is_whole or body[_MAIN_LENGTH] < _main_length_min(data, rmgr, info, body):
+                counts[2] = i + 1
+                return
             before = counts[0]
             if rmgr == _RM_HEAP:
                 _heap(data, info & 0x70, body, changes, counts, fills)
@@ -129,7 +150,9 @@ def _scan(
                 kind = CHECKPOINT_ONLINE if info else CHECKPOINT_SHUTDOWN
                 _mark(i, kind, start_lsn[i], marks, counts, fills)
                 continue
-            _parse(data, at[i], image_apply, body)
+            if not _parse(data, at[i], image_apply, body):
+                counts[2] = i + 1
+                return
             if rmgr == _RM_SMGR:
                 _file(data, info, body, changes, counts, fills)
             elif rmgr == _RM_XLOG and info == 0xB0:
@@ -156,8 +179,9 @@ def _identify(
 
 
 @njit(cache=True, nogil=True)
-def _parse(data: Bytes, record_at: Int, image_apply: Int, body: Numbers) -> None:
-    """The record's headers: where its main data and each block's data are."""
+def _parse(data: Bytes, record_at: Int, image_apply: Int, body: Numbers) -> bool:
+    """The record's headers: where its main data and each block's data are. False if they are not
+    all there."""
     end = record_at + np.int64(load_u32(data, record_at))
     at, payload, blocks = record_at + 24, np.int64(0), np.int64(0)
     database = relfilenode = np.int64(0)
@@ -169,7 +193,7 @@ def _parse(data: Bytes, record_at: Int, image_apply: Int, body: Numbers) -> None
             body[_MAIN_LENGTH] = data[at]
             at += 1
             break
-        if kind == 254:
+        if kind == 254 and at + 4 <= end:
             body[_MAIN_LENGTH] = load_u32(data, at)
             at += 4
             break
@@ -179,9 +203,11 @@ def _parse(data: Bytes, record_at: Int, image_apply: Int, body: Numbers) -> None
         if kind == 252:
             at += 4
             continue
-        if blocks >= _MAX_BLOCKS:
-            break
-        flags, length = data[at], np.int64(load_u16(data, at + 1))
+        flags = data[at]
+        size = 7 + (7 if flags & 0x10 else 0) + (0 if flags & 0x80 else 12)
+        if kind >= _MAX_BLOCKS or blocks >= _MAX_BLOCKS or at + size > end:
+            return False
+        length = np.int64(load_u16(data, at + 1))
         at += 3
         row = _FIRST_BLOCK + blocks * _B_FIELDS
         body[row + _B_IMAGE] = 0
@@ -209,6 +235,24 @@ def _parse(data: Bytes, record_at: Int, image_apply: Int, body: Numbers) -> None
     for block in range(blocks):
         body[_FIRST_BLOCK + block * _B_FIELDS + _B_AT] += at
     body[_MAIN_AT] = at + payload
+    return bool(at + payload + body[_MAIN_LENGTH] == end)
+
+
+@njit(cache=True, nogil=True)
+def _main_length_min(data: Bytes, rmgr: Int, info: Int, body: Numbers) -> Int:
+    """Of a record of the heap; what is not decoded need not have any."""
+    if rmgr == _RM_HEAP2:
+        if info & 0x80 or body[_MAIN_LENGTH] < _MULTI_SIZE:
+            return np.int64(_MULTI_SIZE)
+        return _MULTI_SIZE + 2 * np.int64(load_u16(data, body[_MAIN_AT] + 2))
+    operation = np.int64(info & 0x70)
+    if operation == 0x00:
+        return np.int64(_INSERT_SIZE)
+    if operation == 0x10:
+        return np.int64(_DELETE_SIZE)
+    if operation in (0x20, 0x40):
+        return np.int64(_UPDATE_SIZE)
+    return np.int64(_TRUNCATE_SIZE if operation == 0x30 else 0)
 
 
 @njit(cache=True, nogil=True)

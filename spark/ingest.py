@@ -63,6 +63,10 @@ class IngestedRows(Protocol):
         """The next batch, at `start_lsn`; None when there is no whole record yet."""
         ...
 
+    def hold(self, start_lsn: int) -> None:
+        """What a batch at `start_lsn` reads must not go away before it is committed."""
+        ...
+
     def read(self, batch: Batch, start_lsn: int, end_lsn: int) -> Iterator[pa.RecordBatch]:
         """The rows of one of the batch's ranges. Runs on the executors."""
         ...
@@ -94,6 +98,7 @@ class Ingest:
         self._rows = rows
         self._lake_url = lake_url
         self._lake_options = tuple(sorted(lake_options.items()))
+        self._held_lsn = -1
         self.lake = Lake(open_store(lake_url, lake_options))
 
     def begin(self) -> Job:
@@ -109,6 +114,9 @@ class Ingest:
         """
         job, last = self.begin(), self.lake.last_commit()
         start_lsn = job.start_lsn if last is None else last.batch.end_lsn
+        if start_lsn != self._held_lsn:
+            self._rows.hold(start_lsn)
+            self._held_lsn = start_lsn
         batch = self.lake.planned(start_lsn)
         if batch is None:
             batch = self._rows.plan(start_lsn)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark.change_reader import ChangeOptions, read_changes
+from spark.change_reader import ChangeOptions, read_changes, restart_lsn
 from spark.change_schema import CHANGES_SCHEMA
 from spark.ingest import BATCH_BYTES_MAX, RANGE_BYTES
-from spark.ingested_wal import first_lsn, plan_batch, range_of
+from spark.ingested_wal import first_lsn, hold_slot, plan_batch, range_of
 from spark.input_options import InputOptions
 from spark.lake import Batch
 
@@ -48,6 +48,12 @@ class IngestedChanges:
 
     def plan(self, start_lsn: int) -> Batch | None:
         return plan_batch(self.options, start_lsn, self.batch_bytes, self.range_bytes)
+
+    def hold(self, start_lsn: int) -> None:
+        """Also what transactions have begun that are still open there."""
+        if self.options.slot is not None:
+            oldest_lsn = restart_lsn(self.options.wal_input, start_lsn, self.changes)
+            hold_slot(self.options, oldest_lsn)
 
     def read(self, batch: Batch, start_lsn: int, end_lsn: int) -> Iterator[pa.RecordBatch]:
         return read_changes(

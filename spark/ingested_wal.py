@@ -12,6 +12,7 @@ from spark.ingest import BATCH_BYTES_MAX, RANGE_BYTES, cut
 from spark.input_options import InputOptions
 from spark.lake import Batch
 from spark.range_plan import plan_start
+from spark.slot import slot_of
 from spark.wal_reader import WalRange, read_records
 from spark.wal_schema import schema_of
 
@@ -42,6 +43,14 @@ def plan_batch(
     if end_lsn <= start_lsn:
         return None
     return Batch(start_lsn, end_lsn, cut(start_lsn, end_lsn, max(range_bytes, facts.wal_seg_size)))
+
+
+def hold_slot(options: InputOptions, lsn: int) -> None:
+    """Let the safekeepers keep WAL from `lsn` on, if option `slot` names a slot. Raises
+    WalInputError."""
+    slot = slot_of(options)
+    if slot is not None:
+        slot.hold(lsn, options.wal_input.facts().wal_seg_size)
 
 
 def range_of(batch: Batch, start_lsn: int, end_lsn: int) -> WalRange:
@@ -82,6 +91,9 @@ class IngestedWal:
 
     def plan(self, start_lsn: int) -> Batch | None:
         return plan_batch(self.options, start_lsn, self.batch_bytes, self.range_bytes)
+
+    def hold(self, start_lsn: int) -> None:
+        hold_slot(self.options, start_lsn)
 
     def read(self, batch: Batch, start_lsn: int, end_lsn: int) -> Iterator[pa.RecordBatch]:
         return read_records(

@@ -11,6 +11,7 @@ committed WAL is the same on all. Nothing is served twice, and what none has any
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import TypeVar
@@ -32,19 +33,24 @@ CHUNK_BYTES = 1 << 20
 #: how long WAL that was committed may take to come, over all safekeepers
 PATIENCE_SECONDS = 60.0
 RETRY_SECONDS = 0.2
+#: after which another safekeeper is asked how far the commits are
+STILL_SECONDS = 5.0
 
 T = TypeVar("T")
 
 
 class SafekeeperInput:
-    """`addresses` in the order in which they are asked. One connection for questions stays open in
-    the process that asks; it does not travel to executors."""
+    """`addresses` in the order in which they are asked at first. One connection for questions stays
+    open in the process that asks; it does not travel to executors."""
 
     poll_seconds = 0.1
     ends_at_record = True
 
     def __init__(self, addresses: Sequence[SafekeeperAddress]) -> None:
         self.addresses = tuple(addresses)
+        self._order = deque(self.addresses)
+        self._commit_lsn = 0
+        self._moved_at = 0.0
         self._session: SafekeeperSession | None = None
         self._server: ServerFacts | None = None
 
@@ -67,7 +73,16 @@ class SafekeeperInput:
         return self._first_lsn(end_lsn), end_lsn
 
     def newest_lsn(self, from_lsn: int = 0) -> int:
-        return max(from_lsn, self._ask(SafekeeperSession.commit_lsn))
+        commit_lsn = self._ask(SafekeeperSession.commit_lsn)
+        now = time.monotonic()
+        if commit_lsn > self._commit_lsn:
+            self._commit_lsn, self._moved_at = commit_lsn, now
+        elif now - self._moved_at > STILL_SECONDS:
+            # Nothing is written, or this one is cut off: the next one may know more.
+            self._moved_at = now
+            self._forget_session()
+            self._order.rotate(-1)
+        return max(from_lsn, self._commit_lsn)
 
     def read(self, lsn: int, end_lsn: int | None = None) -> Iterator[WalChunk]:
         with closing(_Stream(self.addresses, lsn, end_lsn).pieces()) as pieces:
@@ -108,10 +123,9 @@ class SafekeeperInput:
             try:
                 return question(self._session)
             except WalInputError:
-                self._session.close()
-                self._session = None
+                self._forget_session()
         errors = []
-        for address in self.addresses:
+        for address in self._order:
             try:
                 session = SafekeeperSession(address)
             except WalInputError as error:
@@ -126,6 +140,11 @@ class SafekeeperInput:
             self._session = session
             return answer
         raise none_answers(errors)
+
+    def _forget_session(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
 
 
 def none_answers(errors: Sequence[WalInputError]) -> WalInputError:

@@ -24,7 +24,7 @@ from pgwal.page import WAL_PAGE_SIZE, PageHeader, parse_page_header
 from pgwal.segment import WAL_SEG_SIZE_MAX, WAL_SEG_SIZE_MIN, check_wal_seg_size
 from pgwal.versions import SUPPORTED_MAJORS, wal_version
 from spark.errors import WalInputError
-from spark.segment_file import BLOCK_BYTES, SegmentFile, parse_segment_file
+from spark.segment_file import BLOCK_BYTES, RemovedSegment, SegmentFile, parse_segment_file
 from spark.wal_input import LostWal, WalChunk
 
 _MAJORS = {wal_version(major).page_magic: major for major in SUPPORTED_MAJORS}
@@ -82,6 +82,8 @@ class SegmentFolder:
         lsn = self.start_lsn(segno)
         try:
             block = next(file.blocks(self.facts.wal_seg_size), b"")
+        except RemovedSegment:
+            raise
         except LostWal:
             return False
         header = parse_page_header(block)

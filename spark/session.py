@@ -38,7 +38,7 @@ for argument in "$@"; do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
 done
-exec {java} "$@"
+exec "{java}" "$@"
 """
 
 

@@ -11,6 +11,7 @@ segments, so it is moved when the segment changes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import closing
 
@@ -19,7 +20,9 @@ import structlog
 from pgwal.lsn import format_lsn
 from pgwire.commands import quote_name
 from spark.errors import WalInputError
-from spark.safekeeper_input import none_answers
+from spark.input_options import InputOptions
+from spark.joined_input import JoinedInput
+from spark.safekeeper_input import SafekeeperInput, none_answers
 from spark.safekeeper_session import (
     UNDEFINED_FILE,
     SafekeeperAddress,
@@ -30,6 +33,8 @@ from spark.safekeeper_session import (
 log = structlog.get_logger()
 
 UNDEFINED_OBJECT = "42704"
+#: a safekeeper that is away must not keep the stream waiting at every batch
+RETRY_SECONDS = 30.0
 
 
 class StreamSlot:
@@ -38,28 +43,27 @@ class StreamSlot:
     def __init__(self, name: str, addresses: Sequence[SafekeeperAddress]) -> None:
         self._name = name
         self._addresses = tuple(addresses)
-        self._held_segno: int | None = None
+        self._held_segno: dict[SafekeeperAddress, int] = {}
+        self._retry_at: dict[SafekeeperAddress, float] = {}
 
     def hold(self, lsn: int, wal_seg_size: int) -> None:
         """WAL from `lsn` on is needed, and nothing below. Slots that are missing are made; a
-        safekeeper that is away is told later. Raises WalInputError if none could ever be told."""
-        segno = lsn // wal_seg_size
-        if segno == self._held_segno:
-            return
+        safekeeper that is away is told later. Raises WalInputError if none was ever told."""
+        segno, now = lsn // wal_seg_size, time.monotonic()
         errors = []
         for address in self._addresses:
+            if self._held_segno.get(address) == segno or now < self._retry_at.get(address, now):
+                continue
             try:
                 with closing(SafekeeperSession(address)) as session:
                     self._move(session, lsn)
+                self._held_segno[address] = segno
             except WalInputError as error:
                 log.warning("slot not moved", slot=self._name, reason=str(error))
+                self._retry_at[address] = time.monotonic() + RETRY_SECONDS
                 errors.append(error)
-        if len(errors) == len(self._addresses):
-            if self._held_segno is None:
-                raise none_answers(errors)
-            return
-        if not errors:
-            self._held_segno = segno
+        if errors and not self._held_segno:
+            raise none_answers(errors)
 
     def drop(self) -> None:
         """On every safekeeper that can be reached; what does not exist is dropped already."""
@@ -90,3 +94,13 @@ class StreamSlot:
             # Without RESERVE_WAL, which would begin at the newest WAL instead of at `lsn`.
             session.execute(f"CREATE_REPLICATION_SLOT {name} PHYSICAL")
             self._move(session, lsn)
+
+
+def slot_of(options: InputOptions) -> StreamSlot | None:
+    """That of option `slot`."""
+    if options.slot is None:
+        return None
+    wal_input = options.wal_input
+    safekeepers = wal_input.safekeepers if isinstance(wal_input, JoinedInput) else wal_input
+    assert isinstance(safekeepers, SafekeeperInput)
+    return StreamSlot(options.slot, safekeepers.addresses)

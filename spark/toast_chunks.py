@@ -29,7 +29,7 @@ _COLUMNS = tuple(
 
 
 class UnchangedToastError(DatumError):
-    """The value is not in the transaction's WAL."""
+    """The value is not in the transaction's WAL, as an update has left it as it was."""
 
 
 class ToastChunks:
@@ -67,7 +67,7 @@ class ToastChunks:
         found = parse_pointer(pointer)
         bounds = self._groups.get((commit, found.toast_oid, found.value_id))
         if bounds is None:
-            raise UnchangedToastError("an unchanged out-of-line value is not in the WAL")
+            raise UnchangedToastError("the value is older than the transaction")
         rows = self._order[bounds[0] : bounds[1]]
         stored = b"".join(
             self._data[at : at + length].tobytes()

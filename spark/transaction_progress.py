@@ -12,27 +12,17 @@ range can be read by anybody, without what was read before. Source: Postgres `Lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from spark.heap_scan import (
-    CHECKPOINT_SHUTDOWN,
-    LSN,
-    MARK_KIND,
-    MARK_LSN,
-    MARK_RECORD,
-    RUNNING_XACTS,
-    XID,
-    HeapScan,
-)
 from spark.record_index import Array
-from spark.transaction_commits import Commits, ended_xids
-from spark.transaction_marks import parse_running
+from spark.transaction_commits import Commits
+from spark.transaction_glance import Glance
 
-#: pieces of WAL that come before a place, the last one first: (where a piece begins, its scans)
-Backwards = Iterable[tuple[int, list[HeapScan]]]
+#: what comes before a place, the last segment first: (where it begins, glances in their order)
+Backwards = Iterable[tuple[int, list[Glance]]]
 
 
 @dataclass(slots=True)
@@ -40,42 +30,38 @@ class OpenTransactions:
     """At the place up to which it was advanced."""
 
     since_lsn: int
-    #: open at since_lsn, with changes that may be before it; None: prepared ones, or any
-    running: frozenset[int] | None
-    #: whether `running` is None because the WAL begins there, and not for a shutdown
-    is_cut_off: bool = False
+    #: may have changes before since_lsn; None: none but prepared ones
+    running: frozenset[int] | None = None
+    #: False: nothing has told yet, and any may
+    is_told: bool = False
+    #: there is no WAL before since_lsn
+    is_cut_off: bool = True
     first_lsns: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def look_back(cls, place_lsn: int, backwards: Backwards) -> OpenTransactions:
         """At `place_lsn`, from the last record before it that lists them."""
         ended = [np.empty(0, np.int64)]
-        found = cls(place_lsn, None, is_cut_off=True)
-        for begin_lsn, scans in backwards:
-            last = max(_lists(scans), default=None, key=lambda each: each[0])
+        found = cls(place_lsn)
+        for begin_lsn, glances in backwards:
             found.since_lsn = begin_lsn
-            if last is not None:
-                found.since_lsn, found.running, found.is_cut_off = *last, False
-            for scan in reversed(scans):
-                ended.append(ended_xids(scan))
-                xids, lsns = _first_changes(scan, found.since_lsn)
-                is_open = ~np.isin(xids, np.concatenate(ended))
-                found.first_lsns.update(
-                    zip(xids[is_open].tolist(), lsns[is_open].tolist(), strict=True)
-                )
-            if last is not None:
-                break
+            for glance in reversed(glances):
+                ended.append(glance.ended_xids)
+                found.first_lsns.update(_open_changes(glance, np.concatenate(ended)))
+                if glance.lists:
+                    found.since_lsn, found.running = glance.lists[-1].lsn, glance.lists[-1].running
+                    found.is_told, found.is_cut_off = True, False
+                    return found
         return found
 
-    def advance(self, scan: HeapScan) -> None:
-        """To behind the scan, which begins where this stands."""
-        ended = ended_xids(scan)
-        xids, lsns = _first_changes(scan, 0)
-        is_open = ~np.isin(xids, ended)
-        for xid, lsn in zip(xids[is_open].tolist(), lsns[is_open].tolist(), strict=True):
+    def advance(self, glance: Glance) -> None:
+        """To behind the piece, which begins where this stands."""
+        if not self.is_told and glance.lists:
+            self.is_told, self.running = True, glance.lists[0].running
+        for xid, lsn in _open_changes(glance, glance.ended_xids).items():
             self.first_lsns.setdefault(xid, lsn)
         if self.first_lsns:
-            for xid in ended.tolist():
+            for xid in glance.ended_xids.tolist():
                 self.first_lsns.pop(xid, None)
 
     def first_lsn(self, xids: Iterable[int], place_lsn: int) -> int:
@@ -85,43 +71,48 @@ class OpenTransactions:
 
     def begun_before(self, commits: Commits) -> Array:
         """Which of these may have changes before `since_lsn`."""
-        if self.running is not None:
-            return np.isin(commits.xid, list(self.running))
-        return np.ones(len(commits), np.bool_) if self.is_cut_off else commits.is_prepared
+        if not self.is_told:
+            return np.ones(len(commits), np.bool_)
+        return _open_among(commits, self.running)
 
 
 def last_list_without(xids: frozenset[int], backwards: Backwards) -> int | None:
-    """The last record that lists open transactions, and none of these; None if there is none."""
-    for _, scans in backwards:
-        without = [
-            lsn for lsn, running in _lists(scans) if running is not None and not running & xids
-        ]
-        if without:
-            return max(without)
+    """The last place that tells which transactions are open, and none of these; None if there is
+    none."""
+    for _, glances in backwards:
+        for glance in reversed(glances):
+            for each in reversed(glance.lists):
+                if each.running is not None and not each.running & xids:
+                    return each.lsn
     return None
 
 
-def begun_later(scans: Iterable[HeapScan], commits: Commits) -> Array:
-    """Of which transactions the scans prove that they begin somewhere in them, or behind."""
+def last_redo(backwards: Backwards) -> int | None:
+    """Where the last checkpoint began whose record is there; None if there is none."""
+    for _, glances in backwards:
+        for glance in reversed(glances):
+            if glance.redo_lsn is not None:
+                return glance.redo_lsn
+    return None
+
+
+def begun_later(glances: Iterable[Glance], commits: Commits) -> Array:
+    """Of which transactions it is proven that they begin somewhere in these, or behind."""
     proven = np.zeros(len(commits), np.bool_)
-    for lsn, running in _lists(scans):
-        is_open = commits.is_prepared if running is None else np.isin(commits.xid, list(running))
-        proven |= (commits.lsn > lsn) & ~is_open
+    for glance in glances:
+        for each in glance.lists:
+            proven |= (commits.lsn > each.lsn) & ~_open_among(commits, each.running)
     return proven
 
 
-def _first_changes(scan: HeapScan, from_lsn: int) -> tuple[Array, Array]:
-    """(xids, where the first change of each is)."""
-    begin = int(np.searchsorted(scan.changes[LSN], from_lsn))
-    xids, places = np.unique(scan.changes[XID, begin:], return_index=True)
-    return xids, scan.changes[LSN, begin:][places]
+def _open_among(commits: Commits, running: frozenset[int] | None) -> Array:
+    if running is None:
+        return commits.is_prepared
+    return np.isin(commits.xid, np.array(sorted(running), np.int64))
 
 
-def _lists(scans: Iterable[HeapScan]) -> Iterator[tuple[int, frozenset[int] | None]]:
-    """(where, which transactions were open); None: none but prepared ones."""
-    for scan in scans:
-        telling = np.isin(scan.marks[MARK_KIND], (RUNNING_XACTS, CHECKPOINT_SHUTDOWN))
-        marks = scan.marks[[MARK_LSN, MARK_KIND, MARK_RECORD]][:, telling]
-        for lsn, kind, record in marks.T.tolist():
-            is_list = kind == RUNNING_XACTS
-            yield lsn, parse_running(scan.body(record).main_data) if is_list else None
+def _open_changes(glance: Glance, ended: Array) -> dict[int, int]:
+    """xid: its first change, of those that have not ended."""
+    is_open = ~np.isin(glance.changing_xids, ended)
+    xids, lsns = glance.changing_xids[is_open], glance.first_lsns[is_open]
+    return dict(zip(xids.tolist(), lsns.tolist(), strict=True))

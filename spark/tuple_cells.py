@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numba import njit
 
 from spark import datum, tuple_print
@@ -23,7 +24,7 @@ from spark.datum_jsonb import json_string
 from spark.datum_varlena import DatumError, plain_varlena
 from spark.loads import Bytes, Int, Numbers
 from spark.record_index import Array
-from spark.toast_chunks import ToastChunks
+from spark.toast_chunks import ToastChunks, UnchangedToastError
 from spark.tuple_layout import DAMAGED, EXTERNAL, MISSING, PACKED, PLAIN, Values, lay_out
 from spark.tuple_layout import NULL as LAID_NULL
 from spark.tuple_print import COPY, NULL, OMIT, PRINT, is_printable, print_rows, room_of
@@ -58,7 +59,14 @@ _KINDS = {
     datum.NUMERIC: tuple_print.NUMERIC,
     datum.UUID: tuple_print.UUID,
     datum.BYTEA: tuple_print.BYTEA,
+    datum.FLOAT4: tuple_print.FLOAT4,
+    datum.FLOAT8: tuple_print.FLOAT8,
 }
+
+#: kind of floats: as which numbers they are stored, and up to where neither Postgres nor Arrow
+#: prints an exponent
+_FLOATS = {tuple_print.FLOAT4: ("<f4", 1e6), tuple_print.FLOAT8: ("<f8", 1e10)}
+_FLOAT_MIN = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +97,7 @@ class TableFormat:
 
     @property
     def live_columns(self) -> tuple[int, ...]:
-        columns = enumerate(self.table.columns)
-        return tuple(i for i, column in columns if not column.is_dropped)
+        return self.table.live_columns
 
 
 @dataclass(slots=True)
@@ -105,6 +112,8 @@ class Cells:
     texts: Array = field(default_factory=lambda: np.empty(0, np.uint8))
     #: tuple: what could not be read of it
     notes: dict[int, list[str]] = field(default_factory=dict)
+    #: tuple: columns whose out-of-line values are older than the transaction
+    unchanged: dict[int, list[str]] = field(default_factory=dict)
     #: the texts are not of JSON, and what Arrow stores as Postgres does is not printed at all
     is_typed: bool = False
 
@@ -155,14 +164,17 @@ def read_cells(
     toast: ToastChunks,
     columns: Sequence[int],
     *,
+    is_key: Array | None = None,
     is_typed: bool = False,
 ) -> Cells:
     """Of the tuples data[at : at + length], each of the transaction with the number `commit`; only
-    these columns."""
+    these columns. A tuple that `is_key` has what identifies the row, and NULL elsewhere."""
     values = lay_out(data, at, length, form.table.columns)
     state = np.full(values.state.shape, OMIT, np.uint8)
     cells = Cells(form, data, state, values.at, values.length, is_typed=is_typed)
     _CellReader(cells, values, commit, toast).read(columns)
+    if is_key is not None:
+        state[is_key & ((values.state == LAID_NULL) | (values.state == MISSING))] = OMIT
     return cells
 
 
@@ -198,19 +210,23 @@ class _CellReader:
             kind = tuple_print.INT8  # whatever the bits are
         at, length = self._values.at[number], self._values.length[number]
         _decide(kind, cells.data, found, at, length, state)
+        if kind in _FLOATS:
+            self._copy_floats(number, np.flatnonzero((state == OMIT) & (found == PLAIN)))
         missing = np.flatnonzero(found == MISSING)
         if len(missing) and column.missing_json is not None:
             self._copy(number, missing, cells.missing(number))
         for row in np.flatnonzero(state == OMIT).tolist():
             try:
                 text = self._print(number, row)
-            except (DatumError, ValueError, IndexError, struct.error) as error:
+            except UnchangedToastError:
+                cells.unchanged.setdefault(row, []).append(column.name)
+            except (ValueError, IndexError, RecursionError, struct.error) as error:
                 cells.note(row, f"column {column.name}: {error}")
             else:
                 self._copy(number, row, text)
 
     def _print(self, number: int, row: int) -> bytes:
-        """Raises DatumError, ValueError, IndexError, struct.error."""
+        """Raises UnchangedToastError, ValueError, IndexError, RecursionError, struct.error."""
         form = self._cells.format
         reader = form.readers[number]
         if reader is None:
@@ -231,6 +247,25 @@ class _CellReader:
         if found == EXTERNAL:
             return self._toast.fetch(value, int(self._commit[row]))
         return plain_varlena(value) if found == PACKED else value
+
+    def _copy_floats(self, number: int, rows: Array) -> None:
+        """Those that are printed without an exponent: Arrow finds the shortest text, too."""
+        cells = self._cells
+        stored, exponent_from = _FLOATS[int(cells.format.kinds[number])]
+        size = np.dtype(stored).itemsize
+        values = cells.data[cells.at[number, rows, np.newaxis] + np.arange(size)].view(stored)[:, 0]
+        is_fixed = (np.abs(values) >= _FLOAT_MIN) & (np.abs(values) < exponent_from)
+        is_fixed |= values == 0
+        rows = rows[is_fixed]
+        texts = pa.array(values[is_fixed]).cast(pa.string())
+        texts = pc.replace_substring_regex(texts, r"\.0$", "")
+        _, offsets, printed = texts.buffers()
+        ends = np.frombuffer(offsets, np.int32, len(rows) + 1).astype(np.int64)
+        cells.state[number, rows] = COPY
+        cells.at[number, rows] = self._texts_length + ends[:-1]
+        cells.length[number, rows] = np.diff(ends)
+        self._texts.append(printed.to_pybytes() if printed is not None else b"")
+        self._texts_length += len(self._texts[-1])
 
     def _copy(self, number: int, rows: int | Array, text: bytes) -> None:
         cells = self._cells

@@ -18,6 +18,7 @@ from numba import njit
 
 from spark import datum
 from spark.byte_copy import copy_bytes
+from spark.change_schema import arrow_type as arrow_type_of
 from spark.loads import Bytes, Int, Numbers
 from spark.record_index import Array
 from spark.tuple_cells import STORED, Cells
@@ -46,27 +47,30 @@ _EPOCHS = {
 
 
 def struct_of(cells: Cells, columns: Sequence[int], row_type: pa.StructType) -> pa.Array:
-    """One struct a tuple; columns that are not among these are NULL."""
-    chosen = set(columns)
+    """One struct a tuple, of these columns; what is omitted is NULL.
+
+    The tuples may be of another time than the row's type, when a column was not there, or had
+    another type.
+    """
     arrays = [
-        _column(cells, number, row_type.field(place).type)
-        if number in chosen
-        else pa.nulls(cells.state.shape[1], row_type.field(place).type)
-        for place, number in enumerate(cells.format.live_columns)
+        _column(cells, number, field.type) for number, field in zip(columns, row_type, strict=True)
     ]
     return pa.StructArray.from_arrays(arrays, fields=list(row_type))
 
 
-def _column(cells: Cells, number: int, arrow_type: pa.DataType) -> pa.Array:
+def _column(cells: Cells, number: int, wanted: pa.DataType) -> pa.Array:
     form = cells.format
-    base = form.base(number)
-    if base in STORED:
-        return _stored(cells, number, base, arrow_type)
-    return _printed(cells, number, arrow_type)
+    if number not in form.live_columns:
+        return pa.nulls(cells.state.shape[1], wanted)
+    arrow_type = arrow_type_of(form.table.columns[number], form.datums)
+    read = _stored if form.base(number) in STORED else _printed
+    array = read(cells, number, arrow_type)
+    return array if arrow_type == wanted else array.cast(wanted)
 
 
-def _stored(cells: Cells, number: int, base: int, arrow_type: pa.DataType) -> pa.Array:
-    state, dtype = cells.state[number], np.dtype(STORED[base])
+def _stored(cells: Cells, number: int, arrow_type: pa.DataType) -> pa.Array:
+    base, state = cells.format.base(number), cells.state[number]
+    dtype = np.dtype(STORED[base])
     values = np.zeros(len(state) * dtype.itemsize, np.uint8)
     is_there = state == PRINT
     _gather(cells.data, cells.at[number], is_there, dtype.itemsize, values)

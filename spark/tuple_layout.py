@@ -25,6 +25,7 @@ from spark.record_index import Array
 PLAIN, NULL, MISSING, PACKED, EXTERNAL, DAMAGED = range(6)
 
 _LEFT_OUT = 18
+_HEADER_SIZE = 5
 _HAS_NULL = 0x0001
 _COUNT_MASK = 0x07FF
 
@@ -67,6 +68,11 @@ def _lay_out(
         base = begin + data[begin + 4] - _LEFT_OUT
         counts[i] = count
         offset = np.int64(0)
+        shown = count if count < len(column_length) else np.int64(len(column_length))
+        bitmap = (shown + 7) // 8 if has_null else np.int64(0)
+        if length[i] < _HEADER_SIZE + bitmap:
+            state[:, i], value_at[:, i], value_length[:, i] = DAMAGED, 0, 0
+            continue
         for column in range(len(column_length)):
             value_at[column, i] = value_length[column, i] = 0
             if column >= count:

@@ -14,11 +14,11 @@ from numba import njit
 from spark.byte_copy import copy_bytes
 from spark.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
 
-#: kinds of columns; NO_KIND are those that only `datum.py` knows
+#: kinds of columns; NO_KIND are those that only `datum.py` knows, and floats Arrow prints
 (
     NO_KIND, INT2, INT4, INT8, OID, BOOL, TEXT, RAW, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, UUID,
-    BYTEA,
-) = range(14)  # fmt: skip
+    BYTEA, FLOAT4, FLOAT8,
+) = range(16)  # fmt: skip
 
 #: states of a cell: PRINT by its kind, NULL, COPY a text that is there already, OMIT
 PRINT, NULL, COPY, OMIT = range(4)
@@ -49,7 +49,7 @@ def is_printable(kind: Int, data: Bytes, at: Int, length: Int) -> bool:
     if kind == NUMERIC:
         weight, scale, begin = _numeric_head(data, at, length)
         return bool(begin > 0 and -_WEIGHT_MAX <= weight <= _WEIGHT_MAX and scale <= _SCALE_MAX)
-    return bool(kind != NO_KIND)
+    return bool(kind not in (NO_KIND, FLOAT4, FLOAT8))
 
 
 @njit(cache=True, nogil=True)

@@ -19,9 +19,11 @@ from enum import Enum
 import pyarrow as pa
 
 from consensus.messages import ServerFacts
+from pgwal.errors import WalFormatError
 from pgwal.lsn import format_lsn
 from pgwal.page import WAL_PAGE_SIZE
 from spark.boundary import as_boundary
+from spark.errors import WalInputError
 from spark.record_index import RecordIndex, RecordIndexer
 from spark.wal_decoder import WalDecoder
 from spark.wal_filter import WalFilter
@@ -76,7 +78,10 @@ def read_records(
     facts = wal_input.facts()
     decoder = WalDecoder(facts.pg_major, columns, wal_filter or WalFilter())
     for found in read_indexes(wal_input, facts, wal_range, on_damage):
-        batch = gap_row(found, columns) if isinstance(found, Gap) else decoder.decode(found)
+        try:
+            batch = gap_row(found, columns) if isinstance(found, Gap) else decoder.decode(found)
+        except WalFormatError as error:
+            raise WalInputError(str(error)) from error
         if batch.num_rows:
             yield batch
 
@@ -102,12 +107,16 @@ def read_indexes(
             yield from _whole_records(wal_input, wal_range, indexer, facts.wal_seg_size)
             return
         except LostWal as lost:
+            next_lsn, seg_size = indexer.next_lsn, facts.wal_seg_size
+            if lost.lsn < next_lsn and next_lsn % seg_size == 0:
+                start_lsn, is_boundary = next_lsn, True
+                continue  # nothing was there: it is behind an XLOG_SWITCH
             if on_damage is OnDamage.STOP:
                 return
             if on_damage is OnDamage.FAIL:
                 raise
-            end_lsn = indexer.next_lsn - indexer.next_lsn % facts.wal_seg_size + facts.wal_seg_size
-            yield Gap(max(start_lsn, indexer.next_lsn), end_lsn, str(lost))
+            end_lsn = next_lsn - next_lsn % seg_size + seg_size
+            yield Gap(max(start_lsn, next_lsn), end_lsn, str(lost))
             start_lsn, is_boundary = end_lsn, False
 
 

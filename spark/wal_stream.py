@@ -27,11 +27,9 @@ from pgwal.lsn import Lsn, format_lsn
 from spark.boundary import boundary_at, next_boundary
 from spark.errors import OptionError
 from spark.input_options import InputOptions
-from spark.joined_input import JoinedInput
 from spark.range_plan import plan_start, split
-from spark.safekeeper_input import SafekeeperInput
 from spark.shown_errors import shown_errors
-from spark.slot import StreamSlot
+from spark.slot import slot_of
 from spark.wal_input import LostWal
 from spark.wal_reader import OnDamage, WalRange
 from spark.wal_task import WalTask, run_task
@@ -48,7 +46,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: InputOptions) -> None:
         self._options = options
         self._input = options.wal_input
-        self._slot = _slot_of(options)
+        self._slot = slot_of(options)
         self._target_lsn: int | None = None
         self._idle_until = 0.0
         self._waits_since: float | None = None
@@ -140,15 +138,6 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._options.on_damage is not OnDamage.SKIP:
                 raise
             return start_lsn - start_lsn % facts.wal_seg_size + facts.wal_seg_size
-
-
-def _slot_of(options: InputOptions) -> StreamSlot | None:
-    if options.slot is None:
-        return None
-    wal_input = options.wal_input
-    safekeepers = wal_input.safekeepers if isinstance(wal_input, JoinedInput) else wal_input
-    assert isinstance(safekeepers, SafekeeperInput)
-    return StreamSlot(options.slot, safekeepers.addresses)
 
 
 def _offset(lsn: int) -> Offset:

@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         shares = "/".join(folders) if folders[:1] in TOGETHER else str(item.path)
         item.add_marker(pytest.mark.xdist_group(shares))
     # The longest runs of tests in one process first, so that the others end with them.
-    items.sort(key=lambda item: not any(item.get_closest_marker(ring) for ring, in TOGETHER))
+    items.sort(key=lambda item: not any(item.get_closest_marker(ring) for (ring,) in TOGETHER))
 
 
 @pytest.hookimpl(wrapper=True)

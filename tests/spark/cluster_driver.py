@@ -1,14 +1,18 @@
-"""A driver on a cluster: `python cluster_driver.py MASTER SOURCE WORK`; a batch, then a stream.
+"""A driver on a cluster: a batch, then a stream: `cluster_driver.py MASTER SOURCE WORK [batch]`.
 
-The batch's LSNs go to WORK/batch, the stream's to WORK/lake, in batches of one megabyte.
+The batch's LSNs go to WORK/batch, the stream's to WORK/lake, in batches of two megabytes.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spark.session import new_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SETTINGS = {
     "spark.driver.memory": "512m",
@@ -19,16 +23,22 @@ SETTINGS = {
 }
 
 
-def main(master: str, source: str, work: str) -> None:
+def main(master: str, source: str, work: str, what: str = "") -> None:
     session = new_session("cluster", master, SETTINGS)
     session.sparkContext.setLogLevel("OFF")
     options = {"path": source, "columns": "lsn,rmgr"}
     frame = session.read.format("pg_wal").options(**options, partition_bytes="2MB").load()
     rows = frame.select("lsn").toArrow()
     Path(work, "batch").write_text("\n".join(map(str, sorted(rows["lsn"].to_pylist()))))
+    if what != "batch":
+        stream(session, options, work)
+    session.stop()
+
+
+def stream(session: SparkSession, options: dict[str, str], work: str) -> None:
     query = (
         session.readStream.format("pg_wal")
-        .options(**options, max_bytes_per_batch="1MB", partition_bytes="1MB")
+        .options(**options, max_bytes_per_batch="2MB", partition_bytes="1MB")
         .load()
         .writeStream.format("parquet")
         .option("path", f"{work}/lake")
@@ -37,7 +47,6 @@ def main(master: str, source: str, work: str) -> None:
         .start()
     )
     query.awaitTermination()
-    session.stop()
 
 
 if __name__ == "__main__":

@@ -1,14 +1,22 @@
-"""A driver to be killed: `python streaming_driver.py SOURCE WORK`."""
+"""A driver to be killed: `streaming_driver.py SOURCE WORK`. Spark finds the source by itself."""
 
 from __future__ import annotations
 
 import sys
 
-from spark.session import new_session
+from pyspark.sql import SparkSession
+
+from spark.session import prepare_environment
 
 
 def main(source: str, work: str) -> None:
-    session = new_session("driver", "local[1,4]", {"spark.driver.memory": "512m"})
+    prepare_environment()
+    session = (
+        SparkSession.builder.master("local[1,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "512m")
+        .getOrCreate()
+    )
     query = (
         session.readStream.format("pg_wal")
         .options(path=source, columns="lsn,rmgr", max_bytes_per_batch="200kB")

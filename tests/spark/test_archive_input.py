@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from archived_log import TIMELINE, log, log_facts
 from wal_builder import WalBuilder
-from wal_rows import lsns, rows_of
+from wal_rows import archive_of, lsns, rows_of
 
-from objectstore.archive import ArchivedTimeline, TimelineArchive
+from objectstore.archive import TimelineArchive
 from objectstore.keys import ArchivedWal
 from objectstore.local import LocalStore
 from pgwal.history import TimelineHistory, TimelineSwitch
@@ -30,20 +30,6 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def whole(server_wal: Path) -> pa.Table:
     return rows_of(FolderInput(str(server_wal)))
-
-
-def archive_of(server_wal: Path, folder: Path) -> TimelineArchive:
-    """The last segment only up to its last record, as an archiver leaves it."""
-    source = FolderInput(str(server_wal))
-    facts, (first_lsn, end_lsn) = source.facts(), source.extent()
-    timeline = ArchivedTimeline(facts.system_id, facts.pg_version, MIB, 1, first_lsn)
-    archive = TimelineArchive.create(LocalStore(str(folder)), TIMELINE, timeline)
-    wal = b"".join(chunk.data for chunk in source.read(first_lsn))
-    for begin in range(first_lsn, end_lsn, MIB):
-        end = min(begin + MIB, end_lsn)
-        content = wal[begin - first_lsn : end - first_lsn]
-        archive.put_wal(ArchivedWal(1, begin // MIB, end), content)
-    return archive
 
 
 def test_an_archive_has_the_rows_of_its_segments(

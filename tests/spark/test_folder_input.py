@@ -74,6 +74,19 @@ def test_the_last_segment_may_be_partial(wal_folder: Path, whole: pa.Table, form
     assert reads(wal_folder).equals(whole)
 
 
+def test_a_file_that_gets_another_name_is_found_again(wal_folder: Path, whole: pa.Table) -> None:
+    """pg_receivewal drops `.partial` when a segment is whole."""
+    path = segment(wal_folder, 3)
+    partial = path.rename(path.with_name(f"{path.name}.partial"))
+    wal_input = FolderInput(str(wal_folder))
+    begin, end_lsn = wal_input.extent()
+    chunks = wal_input.read(begin, end_lsn)
+    wal = next(chunks).data
+    partial.rename(path)
+    wal += b"".join(chunk.data for chunk in chunks)
+    assert wal == b"".join(chunk.data for chunk in wal_input.read(begin, end_lsn))
+
+
 def test_lz4_without_its_library_is_said(wal_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lz4.frame", None)
     path = segment(wal_folder, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,13 @@ from pyspark.errors import PySparkException
 
 from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.postgres import Postgres
+from pgwal.lsn import Lsn
 from spark.catalog import load_catalog
 from spark.catalog_snapshot import take_catalog
 from spark.change_reader import ChangeOptions, read_changes
 from spark.folder_input import FolderInput
+from spark.input_options import parse_options
+from spark.pg_changes import ChangeStreamReader, parse_change_options
 from spark.wal_reader import WalRange
 
 if TYPE_CHECKING:
@@ -30,8 +33,11 @@ ORDER = ["commit_lsn", "lsn", "ctid"]
 
 @dataclass(frozen=True, slots=True)
 class ChangedWal:
+    """`begin_lsn` is behind what the WAL does not know the beginning of."""
+
     folder: Path
     catalog: Path
+    begin_lsn: Lsn
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +56,12 @@ def changed_wal(
         template=initdb_template(pg_binaries, MIB),
     )
     with postgres:
+        begin_lsn = postgres.flush_lsn()
         _write_changes(postgres)
         (folder / "catalog.json").write_bytes(take_catalog(postgres.dsn()).to_json())
         postgres.stop()
         shutil.copytree(postgres.pg_wal, folder / "pg_wal")
-    return ChangedWal(folder / "pg_wal", folder / "catalog.json")
+    return ChangedWal(folder / "pg_wal", folder / "catalog.json", begin_lsn)
 
 
 def _write_changes(postgres: Postgres) -> None:
@@ -64,11 +71,11 @@ def _write_changes(postgres: Postgres) -> None:
     postgres.execute("CREATE TABLE notes (id int)")
     with postgres.connect(autocommit=False) as slow:
         slow.execute("INSERT INTO notes VALUES (1)")
-        for begin in range(0, 12_000, 3000):
+        for begin in range(0, 24_000, 6000):
             postgres.execute(
                 "INSERT INTO orders SELECT g, 'order ' || g, g / 8.0, '2024-01-01T00:00Z'"
                 " FROM generate_series(%s::int, %s::int) g",
-                (begin, begin + 2999),
+                (begin, begin + 5999),
             )
             slow.execute("INSERT INTO notes VALUES (2)")
         postgres.execute("UPDATE orders SET paid = 1 WHERE id % 10 = 0")
@@ -79,15 +86,19 @@ def _write_changes(postgres: Postgres) -> None:
 @pytest.fixture(scope="module")
 def expected(changed_wal: ChangedWal) -> pa.Table:
     wal_input = FolderInput(str(changed_wal.folder))
-    first_lsn, end_lsn = wal_input.extent()
+    end_lsn = wal_input.newest_lsn()
     options = ChangeOptions(load_catalog(str(changed_wal.catalog)))
-    batches = read_changes(wal_input, WalRange(first_lsn, end_lsn, end_lsn), options)
+    batches = read_changes(wal_input, WalRange(changed_wal.begin_lsn, end_lsn, end_lsn), options)
     return pa.Table.from_batches(batches)
 
 
 def changes(session: SparkSession, wal: ChangedWal, **options: Any) -> DataFrame:
-    reader = session.read.format("pg_changes").options(path=wal.folder, catalog=wal.catalog)
+    reader = session.read.format("pg_changes").options(**source(wal))
     return reader.options(**options).load()
+
+
+def source(wal: ChangedWal) -> dict[str, str]:
+    return {"path": str(wal.folder), "catalog": str(wal.catalog), "start_lsn": str(wal.begin_lsn)}
 
 
 def in_order(table: pa.Table) -> list[dict[str, Any]]:
@@ -99,7 +110,7 @@ def test_batch(session: SparkSession, changed_wal: ChangedWal, expected: pa.Tabl
     frame = changes(session, changed_wal, partition_bytes="1MB")
     assert frame.rdd.getNumPartitions() > 3
     assert in_order(frame.toArrow()) == in_order(expected)
-    assert expected.num_rows == 12_000 + 1200 + 10 + 5
+    assert expected.num_rows == 24_000 + 2400 + 10 + 5
 
 
 def test_typed_columns(session: SparkSession, changed_wal: ChangedWal) -> None:
@@ -126,17 +137,17 @@ def test_stream_with_a_transaction_over_its_batches(
     away.mkdir()
     for file in segments[3:]:
         shutil.move(file, away)
-    run_available(session, ChangedWal(folder, changed_wal.catalog), tmp_path)
+    run_available(session, replace(changed_wal, folder=folder), tmp_path)
     before = written(tmp_path)
     assert 0 < before.num_rows < expected.num_rows
     for file in away.iterdir():
         shutil.move(file, folder)
-    run_available(session, ChangedWal(folder, changed_wal.catalog), tmp_path)
+    run_available(session, replace(changed_wal, folder=folder), tmp_path)
     assert in_order(written(tmp_path)) == in_order(expected)
 
 
 def run_available(session: SparkSession, wal: ChangedWal, work: Path) -> None:
-    stream = session.readStream.format("pg_changes").options(path=wal.folder, catalog=wal.catalog)
+    stream = session.readStream.format("pg_changes").options(**source(wal))
     query = (
         stream.option("max_bytes_per_batch", "1MB")
         .load()
@@ -157,6 +168,36 @@ def written(work: Path) -> pa.Table:
     return table.set_column(time, "commit_time", column)
 
 
+class HeldSlot:
+    """In the place of a stream's slot."""
+
+    def __init__(self) -> None:
+        self.lsns: list[int] = []
+
+    def hold(self, lsn: int, wal_seg_size: int) -> None:
+        self.lsns.append(lsn)
+
+
+def test_slot_is_held_where_the_oldest_open_transaction_began(
+    changed_wal: ChangedWal, expected: pa.Table
+) -> None:
+    rows = expected.to_pylist()
+    slow = [row["lsn"] for row in rows if row["table"] == "notes"]
+    filled = sorted({row["commit_lsn"] for row in rows if row["operation"] == "insert"})
+    options = source(changed_wal)
+    changes = parse_change_options({"catalog": options.pop("catalog")})
+    reader = ChangeStreamReader(parse_options(options, is_stream=True), changes)
+    reader._slot = slot = HeldSlot()  # type: ignore[assignment]
+    for start_lsn in filled[1:3]:
+        assert min(slow) < start_lsn < max(slow)
+        reader._hold(start_lsn)
+        reader._hold(start_lsn)
+    assert all(changed_wal.begin_lsn - MIB < lsn <= min(slow) for lsn in slot.lsns)
+    assert len(slot.lsns) == 4
+    reader._hold(rows[-1]["commit_lsn"])
+    assert max(slow) < slot.lsns[-1] <= rows[-1]["lsn"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -171,3 +212,14 @@ def test_wrong_options(
 ) -> None:
     with pytest.raises(PySparkException, match=message):
         changes(session, changed_wal, **options).collect()
+
+
+def test_a_connection_instead_of_a_catalog(postgres: Postgres) -> None:
+    postgres.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    dsn = postgres.dsn(password="secret")
+    options = parse_change_options({"dsn": dsn, "Table": "orders"})
+    assert options.table == options.catalog.table_named("public.orders")
+    assert "secret" not in repr(options)
+    postgres.execute("CREATE TABLE later (id int)")
+    assert options.refresh is not None
+    assert options.refresh().table_named("later").schema == "public"

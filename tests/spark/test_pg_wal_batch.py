@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
-from wal_rows import COLUMNS, flip, rows_of, segment
+from wal_rows import COLUMNS, archive_of, flip, rows_of, segment
 
 from spark.folder_input import FolderInput
 from spark.wal_reader import OnDamage
@@ -86,6 +86,14 @@ def test_a_range_by_options(session: SparkSession, server_wal: Path, whole: pa.T
         end_lsn=f"{end >> 32:X}/{end & 0xFFFFFFFF:X}",
     )
     assert frame.count() == len(lsns) - 200
+
+
+def test_an_archive(
+    session: SparkSession, server_wal: Path, tmp_path: Path, whole: pa.Table
+) -> None:
+    archive_of(server_wal, tmp_path / "archive")
+    frame = wal(session, path=tmp_path / "archive", columns="lsn,end_lsn", partition_bytes="4MB")
+    assert sorted_rows(frame).to_pylist() == whole.select(["lsn", "end_lsn"]).to_pylist()
 
 
 def test_damage_through_spark(session: SparkSession, wal_folder: Path, whole: pa.Table) -> None:

@@ -13,6 +13,8 @@ from failover_world import SETTINGS, TIMEOUT, FailoverWorld, Loss
 from sink_rows import written
 from wal_rows import lsns, rows_of
 
+from objectstore.archive import find_timelines
+from objectstore.local import LocalStore
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres
@@ -32,8 +34,12 @@ MIB = 1 << 20
 def world(
     quorum_cluster: Callable[..., QuorumCluster],
     standby_factory: Callable[..., Postgres],
+    tmp_path: Path,
 ) -> Iterator[FailoverWorld]:
-    cluster = quorum_cluster(proxied=True, wal_seg_size=MIB, settings=SETTINGS)
+    archive = (f"--archive={tmp_path / 'archive'}", "--archive-partial-interval=0.2")
+    cluster = quorum_cluster(
+        proxied=True, wal_seg_size=MIB, settings=SETTINGS, safekeeper_arguments=archive
+    )
     standby = standby_factory(cluster.postgres, "standby", cluster.replica_conninfo())
     with TcpProxy("127.0.0.1", cluster.postgres.port) as front:
         yield FailoverWorld(cluster, standby, front)
@@ -42,16 +48,20 @@ def world(
 def test_a_stream_over_a_failover(
     session: SparkSession, world: FailoverWorld, tmp_path: Path
 ) -> None:
+    conninfo = world.cluster.replica_conninfo()
+    archive_url = str(tmp_path / "archive")
+    store = LocalStore(archive_url)
+    wait_until(lambda: find_timelines(store), TIMEOUT, "the archive")
     query = (
         session.readStream.format("pg_wal")
-        .options(safekeepers=world.cluster.replica_conninfo(), columns="lsn,tli", slot="stream")
+        .options(path=archive_url, safekeepers=conninfo, columns="lsn", slot="stream")
         .load()
         .writeStream.format("parquet")
         .option("path", str(tmp_path / "lake"))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .start()
     )
-    wal_input = SafekeeperInput(parse_safekeepers(world.cluster.replica_conninfo(), None))
+    wal_input = SafekeeperInput(parse_safekeepers(conninfo, None))
 
     def end_lsn() -> int:
         last = query.lastProgress
@@ -76,3 +86,7 @@ def test_a_stream_over_a_failover(
     assert set(whole["tli"].to_pylist()) == {1, 2}
     assert found == lsns(whole)[: len(found)]  # what came since has not all been read
     assert found[-1] >= max(lsn for lsn in lsns(whole) if lsn < committed)
+
+    for source in ({"safekeepers": conninfo}, {"safekeepers": conninfo, "path": archive_url}):
+        frame = session.read.format("pg_wal").options(**source, columns="lsn,tli").load()
+        assert frame.where(f"lsn <= {found[-1]}").count() == len(found)

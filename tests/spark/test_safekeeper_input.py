@@ -20,13 +20,14 @@ from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn, format_lsn
+from spark import safekeeper_input, slot
 from spark.archive_input import ArchiveInput
 from spark.errors import WalInputError
 from spark.folder_input import FolderInput
 from spark.input_options import parse_options
 from spark.joined_input import JoinedInput
 from spark.safekeeper_input import SafekeeperInput
-from spark.safekeeper_session import parse_safekeepers
+from spark.safekeeper_session import SafekeeperSession, parse_safekeepers
 from spark.slot import StreamSlot
 from spark.wal_input import LostWal
 from spark.wal_stream import WalStreamReader
@@ -34,6 +35,7 @@ from spark.wal_stream import WalStreamReader
 MIB = 1 << 20
 TIMEOUT = 60.0
 ALL = ReadAllAvailable()
+real = SafekeeperSession.commit_lsn
 FILL = (
     "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 900000)) FROM generate_series(1, {})"
 )
@@ -56,8 +58,14 @@ def cluster(quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path) -> Quo
     return made
 
 
-def input_of(cluster: QuorumCluster) -> SafekeeperInput:
-    return SafekeeperInput(parse_safekeepers(cluster.replica_conninfo(), None))
+def input_of(cluster: QuorumCluster, timeline: str | None = None) -> SafekeeperInput:
+    return SafekeeperInput(parse_safekeepers(cluster.replica_conninfo(), timeline))
+
+
+def archived_timeline(tmp_path: Path) -> str:
+    """Its name, once there is an archive."""
+    store = LocalStore(str(tmp_path / "archive"))
+    return str(wait_until(lambda: find_timelines(store), TIMEOUT, "an archive")[0])
 
 
 def archived(tmp_path: Path) -> ArchiveInput:
@@ -87,7 +95,7 @@ def primary_rows(cluster: QuorumCluster, begin: int, end: int) -> pa.Table:
 
 
 def test_one_log_from_archive_and_safekeepers(cluster: QuorumCluster, tmp_path: Path) -> None:
-    live = pickle.loads(pickle.dumps(input_of(cluster)))
+    live = pickle.loads(pickle.dumps(input_of(cluster, archived_timeline(tmp_path))))
     first_lsn, end_lsn = live.extent()
     wait_until(lambda: archived_lsn(tmp_path) >= end_lsn - MIB, TIMEOUT, "the archive to follow")
 
@@ -129,16 +137,36 @@ def test_one_log_from_archive_and_safekeepers(cluster: QuorumCluster, tmp_path: 
     assert pa.concat_tables(parts).equals(whole)
 
 
-def test_a_slot_follows_what_was_committed(cluster: QuorumCluster) -> None:
+def test_a_safekeeper_that_stands_still_is_left(
+    cluster: QuorumCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers, but hears of no commit: another one is asked."""
+    monkeypatch.setattr(safekeeper_input, "STILL_SECONDS", 0.2)
+    live = input_of(cluster)
+    before = live.newest_lsn()
+    monkeypatch.setattr(
+        SafekeeperSession,
+        "commit_lsn",
+        lambda session: before if session.name == live.addresses[0].name else real(session),
+    )
+    cluster.postgres.execute(FILL.format(1))
+    assert live.newest_lsn() == before
+    wait_until(lambda: live.newest_lsn() > before, 10, "another one to be asked")
+
+
+def test_a_slot_follows_what_was_committed(
+    cluster: QuorumCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot, "RETRY_SECONDS", 0.0)
     options = {"safekeepers": cluster.replica_conninfo(), "slot": "spark", "columns": "lsn"}
     reader = WalStreamReader(parse_options(options, is_stream=True))
     start = reader.initialOffset()
 
     def slots() -> list[Any]:
         return [
-            Lsn.parse(slot["restart_lsn"])
+            Lsn.parse(each["restart_lsn"])
             for safekeeper in cluster.safekeepers
-            for slot in timeline_of(safekeeper)["slots"]
+            for each in timeline_of(safekeeper)["slots"]
         ]
 
     end = reader.latestOffset(start, ALL)
@@ -172,9 +200,9 @@ def test_a_slot_follows_what_was_committed(cluster: QuorumCluster) -> None:
 
 def slots_of(cluster: QuorumCluster, count: int) -> list[Any]:
     return [
-        Lsn.parse(slot["restart_lsn"])
+        Lsn.parse(each["restart_lsn"])
         for safekeeper in cluster.safekeepers[:count]
-        for slot in timeline_of(safekeeper)["slots"]
+        for each in timeline_of(safekeeper)["slots"]
     ]
 
 

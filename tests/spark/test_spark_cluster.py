@@ -75,7 +75,8 @@ def standalone(environment: dict[str, str], tmp_path: Path) -> Iterator[Standalo
             command = [str(SPARK_HOME / "bin" / "spark-class"), f"{deploy}.{kind}", *arguments]
             return processes.enter_context(running(command, environment, tmp_path / "daemons.log"))
 
-        start("master.Master", f"--host={HOST}", f"--port={port}", f"--webui-port={status_port}")
+        ports = ("--port", str(port), "--webui-port", str(status_port))
+        start("master.Master", "--host", HOST, *ports)
         workers = [
             start("worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0", url)
             for _ in range(2)
@@ -113,24 +114,24 @@ def test_a_worker_is_killed(
         wait_until(
             lambda: driver.poll() is not None or (offsets / "1").exists(), TIMEOUT, "a batch"
         )
+        assert driver.poll() is None
         standalone.workers[0].kill()
         assert driver.wait(TIMEOUT) == 0, (tmp_path / "driver.log").read_text()[-3000:]
     assert standalone.workers[0].wait(TIMEOUT) != 0
-    assert [int(line) for line in (tmp_path / "batch").read_text().split()] == expected
+    assert read_batch(tmp_path) == expected
     assert written(tmp_path / "lake") == expected
 
 
 def test_local_cluster(
     environment: dict[str, str], server_wal: Path, tmp_path: Path, expected: list[int]
 ) -> None:
-    command = [
-        sys.executable,
-        str(DRIVER),
-        "local-cluster[2,1,768]",
-        str(server_wal),
-        str(tmp_path),
-    ]
+    work = str(tmp_path)
+    master = "local-cluster[2,1,768]"
+    command = [sys.executable, str(DRIVER), master, str(server_wal), work, "batch"]
     with running(command, environment, tmp_path / "driver.log") as driver:
         assert driver.wait(TIMEOUT) == 0, (tmp_path / "driver.log").read_text()[-3000:]
-    assert [int(line) for line in (tmp_path / "batch").read_text().split()] == expected
-    assert written(tmp_path / "lake") == expected
+    assert read_batch(tmp_path) == expected
+
+
+def read_batch(work: Path) -> list[int]:
+    return [int(line) for line in (work / "batch").read_text().split()]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+from archived_log import TIMELINE
 
+from objectstore.archive import ArchivedTimeline, TimelineArchive
+from objectstore.keys import ArchivedWal
+from objectstore.local import LocalStore
 from pgwal.segment import format_segment_name
+from spark.folder_input import FolderInput
 from spark.wal_input import WalInput
 from spark.wal_reader import OnDamage, WalRange, read_records
 from spark.wal_schema import WAL_SCHEMA
 
+MIB = 1 << 20
 COLUMNS = tuple(WAL_SCHEMA.names)
 
 
@@ -52,14 +57,21 @@ def flip(path: Path, offset: int) -> None:
 
 
 def name_of(segno: int, tli: int = 1) -> str:
-    return format_segment_name(tli, segno, 1 << 20)
+    return format_segment_name(tli, segno, MIB)
 
 
-def copy_all(source: Path, target: Path) -> None:
-    target.mkdir()
-    for path in source.iterdir():
-        if path.is_file():
-            shutil.copy(path, target)
+def archive_of(server_wal: Path, folder: Path) -> TimelineArchive:
+    """The last segment only up to its last record, as an archiver leaves it."""
+    source = FolderInput(str(server_wal))
+    facts, (first_lsn, end_lsn) = source.facts(), source.extent()
+    timeline = ArchivedTimeline(facts.system_id, facts.pg_version, MIB, 1, first_lsn)
+    archive = TimelineArchive.create(LocalStore(str(folder)), TIMELINE, timeline)
+    wal = b"".join(chunk.data for chunk in source.read(first_lsn))
+    for begin in range(first_lsn, end_lsn, MIB):
+        end = min(begin + MIB, end_lsn)
+        content = wal[begin - first_lsn : end - first_lsn]
+        archive.put_wal(ArchivedWal(1, begin // MIB, end), content)
+    return archive
 
 
 def _schema(columns: Sequence[str]) -> pa.Schema:

@@ -197,7 +197,8 @@ def _toast(connection: psycopg.Connection[Any]) -> None:
     random_text = "(SELECT string_agg(md5((g * %s)::text), '') FROM generate_series(1, %s) g)"
     for number, length in ((1, 70), (2, 400), (3, 3000)):
         connection.execute(
-            f"INSERT INTO big VALUES ({number}, {random_text % (number, length)},"  # type: ignore[arg-type]
+            f"INSERT INTO big VALUES ({number},"  # type: ignore[arg-type]
+            f" {random_text % (number, length)},"
             f" jsonb_build_object('k', {random_text % (number + 7, length)}, 'n', {number}.50),"
             f" decode({random_text % (number + 13, length)}, 'hex'), 0)"
         )
@@ -216,6 +217,18 @@ def _toast(connection: psycopg.Connection[Any]) -> None:
         "DELETE FROM big WHERE id = 2",
     ):
         connection.execute(statement)  # type: ignore[arg-type]
+    with connection.cursor().copy("COPY big FROM STDIN") as copy:
+        for number in range(20, 24):
+            noise = "".join(chr(48 + (i * i * number) % 71) for i in range(9000))
+            copy.write_row((number, noise, '{"copied": true}', None, number))
+    connection.execute(
+        "CREATE TABLE generated (a int PRIMARY KEY, twice int GENERATED ALWAYS AS (a * 2) STORED)"
+    )
+    connection.execute("INSERT INTO generated VALUES (21)")
+    if connection.info.server_version // 10000 == 18:
+        connection.execute("ALTER TABLE generated ADD half int GENERATED ALWAYS AS (a / 2) VIRTUAL")
+        connection.execute("ALTER TABLE generated ADD last text DEFAULT 'x'")
+        connection.execute("INSERT INTO generated VALUES (22)")
     if connection.info.server_version // 10000 == 15:
         connection.execute("CREATE TABLE documents (x xml)")
         connection.execute("INSERT INTO documents VALUES ('<a>b</a>')")

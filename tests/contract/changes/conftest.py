@@ -1,52 +1,18 @@
-"""WAL of each version with changes of every shape, and what Postgres's own decoding says of it."""
+"""WAL of each version with changes of every shape, made once per session."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import change_workload
-import pgoutput
 import pytest
+from changed_logs import COMPRESSION, MIB, SETTINGS, ChangedLog, LogOf, make_changed_log
 
 from pg_fixtures.binaries import PostgresBinaries, find_postgres
-from pg_fixtures.data_directory import Setting
 from pg_fixtures.plugin import skip_if_unavailable
 from pg_fixtures.postgres import Postgres
-from spark.catalog import Catalog
-from spark.folder_input import FolderInput
-
-MIB = 1 << 20
-
-SETTINGS: dict[str, Setting] = {
-    "wal_level": "logical",
-    "autovacuum": False,
-    "max_prepared_transactions": 5,
-    "wal_keep_size": "1GB",
-    "fsync": False,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedLog:
-    """A stopped server's WAL; `begin_lsn` is where the oracle begins, behind which all is known."""
-
-    wal_input: FolderInput
-    begin_lsn: int
-    end_lsn: int
-    #: of the middle and of the end
-    catalogs: tuple[Catalog, Catalog]
-    expected: list[pgoutput.Change]
-
-
-#: (major, wal_level)
-LogOf = Callable[[int, str], ChangedLog]
-
-#: as many ways of full-page images as the servers offer
-COMPRESSION = {15: "zstd", 16: "pglz", 18: "off"}
 
 
 @pytest.fixture(scope="session")
@@ -67,18 +33,6 @@ def changed_log(initdb_template: Callable[[PostgresBinaries, int], Path]) -> Ite
                 wal_seg_size=MIB,
                 template=initdb_template(binaries, MIB),
             )
-            return _make(postgres, has_oracle=wal_level == "logical")
+            return make_changed_log(postgres, has_oracle=wal_level == "logical")
 
         yield make
-
-
-def _make(postgres: Postgres, *, has_oracle: bool) -> ChangedLog:
-    with postgres:
-        if has_oracle:
-            pgoutput.create_slot(postgres)
-        begin_lsn = int(postgres.flush_lsn())
-        catalogs = change_workload.first_half(postgres), change_workload.second_half(postgres)
-        expected = pgoutput.decoded_changes(postgres) if has_oracle else []
-        postgres.stop()
-    wal_input = FolderInput(str(postgres.pg_wal))
-    return ChangedLog(wal_input, begin_lsn, wal_input.newest_lsn(), catalogs, expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from conftest import ChangedLog
+from changed_logs import ChangedLog
 
 from spark.catalog import Catalog
 from spark.change_reader import ChangeOptions, read_changes

@@ -49,7 +49,7 @@ def test_tables_and_types(tables: Postgres) -> None:
     assert taken.lookup(taken.database_oid + 1, table.relfilenode) is None
     ((file,),) = tables.execute("SELECT pg_relation_filenode('pg_class')::bigint")
     assert taken.ignored[file] == "pg_catalog.pg_class"
-    assert taken.table_named("u").identity == (0,)
+    assert taken.table_named("u").key == (0,)
 
 
 def test_ambiguous_and_missing_names(tables: Postgres) -> None:

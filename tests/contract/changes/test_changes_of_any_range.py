@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from conftest import MIB, ChangedLog, LogOf
+from changed_logs import MIB, ChangedLog, LogOf
 from decoding import Row, read, read_all
 
 from pgwal.lsn import Lsn
 from spark import change_reader
-from spark.change_reader import ChangeOptions, restart_lsn
+from spark.change_reader import ChangeOptions, read_changes, restart_lsn
 from spark.folder_input import FolderInput
+from spark.wal_input import LostWal
+from spark.wal_reader import OnDamage, WalRange
 
 LOGS = [(15, "logical"), (18, "logical"), (16, "replica"), (15, "replica")]
 
@@ -35,7 +39,7 @@ def test_any_split(changed_log: LogOf, rng: random.Random, major: int, wal_level
         inner = sorted(rng.sample(range(log.begin_lsn, log.end_lsn), count))
         cuts = [log.begin_lsn, *inner, log.end_lsn]
         parts: list[Row] = []
-        for begin_lsn, end_lsn in zip(cuts, cuts[1:], strict=False):
+        for begin_lsn, end_lsn in itertools.pairwise(cuts):
             parts += read(log, begin_lsn, end_lsn)
         assert parts == whole, [str(Lsn(cut)) for cut in cuts]
 
@@ -58,8 +62,9 @@ def test_restart_lsn_is_enough(
     """Behind a place, all changes are decoded with the WAL from restart_lsn on alone."""
     log = changed_log(major, "logical")
     options = ChangeOptions(log.catalogs[0])
+    boundaries = [row["lsn"] for row in read_all(log)]
     for number in range(3):
-        place_lsn = rng.randrange(log.begin_lsn + MIB // 2, log.end_lsn)
+        place_lsn = rng.choice(boundaries)
         first_lsn = restart_lsn(log.wal_input, place_lsn, options)
         assert first_lsn <= place_lsn
         rest = with_wal_from(log, first_lsn, tmp_path / str(number))
@@ -88,3 +93,26 @@ def with_wal_from(log: ChangedLog, lsn: int, folder: Path) -> ChangedLog:
             shutil.copy(file, folder)
     wal_input = FolderInput(str(folder))
     return ChangedLog(wal_input, log.begin_lsn, log.end_lsn, log.catalogs, log.expected)
+
+
+def test_damage_is_said(changed_log: LogOf, tmp_path: Path) -> None:
+    """With on_damage=skip, the gap is a row, and what commits behind it is there."""
+    log = changed_log(16, "logical")
+    rest = with_wal_from(log, log.begin_lsn, tmp_path / "rest")
+    damaged = sorted(Path(rest.wal_input.path).iterdir())[0]
+    bad_lsn = log.begin_lsn + 200_000
+    with damaged.open("r+b") as file:
+        file.seek(bad_lsn % MIB)
+        file.write(b"damage")
+    wal_range = WalRange(log.begin_lsn, log.end_lsn, log.end_lsn)
+    options = ChangeOptions(log.catalogs[0].merged(log.catalogs[1]))
+    with pytest.raises(LostWal, match=damaged.name):
+        list(read_changes(rest.wal_input, wal_range, options))
+    batches = read_changes(rest.wal_input, wal_range, options, OnDamage.SKIP)
+    rows = pa.Table.from_batches(batches).to_pylist()
+    said = [row for row in rows if "is lost, with it changes" in (row["detail"] or "")]
+    assert len(said) == 1
+    assert said[0]["lsn"] <= bad_lsn
+    segment_end_lsn = bad_lsn - bad_lsn % MIB + MIB
+    behind = [row for row in rows if (row["commit_lsn"] or 0) > segment_end_lsn]
+    assert behind[-1] == read_all(log)[-1]

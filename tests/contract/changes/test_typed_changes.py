@@ -7,11 +7,18 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from conftest import ChangedLog, LogOf
+from changed_logs import ChangedLog, LogOf
 from decoding import Row, read_all
 from pgoutput import exact_json
 
-TABLES = ("public.kinds", "public.grown", "public.big", "public.whole", "other.plain")
+TABLES = (
+    "public.kinds",
+    "public.grown",
+    "public.big",
+    "public.whole",
+    "other.plain",
+    "public.by_index",
+)
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import LogOf
-from decoding import Row, read_all
+from changed_logs import LogOf
+from decoding import Row, read, read_all
 from pgoutput import exact_json
 
 from spark.catalog import Catalog, Column, Table
@@ -69,6 +69,18 @@ def test_catalog_that_is_older_than_a_column(changed_log: LogOf) -> None:
     assert rows[0]["detail"] == (
         "the row has 2 columns, the catalog knows 1 of table public.copied: take the catalog anew"
     )
+
+
+def test_catalog_is_refreshed_for_a_column(changed_log: LogOf) -> None:
+    """Of a table whose file is known."""
+    log = changed_log(16, "logical")
+    older = with_columns(log.catalogs[1], "copied", lambda c: None if c.name == "t" else c)
+    commit_lsn = next(row["commit_lsn"] for row in read_all(log) if row["table"] == "copied")
+    expected = read(log, commit_lsn, commit_lsn + 1)
+    assert len(expected) == 700
+    assert read(log, commit_lsn, commit_lsn + 1, older) != expected
+    found = read(log, commit_lsn, commit_lsn + 1, older, refresh=lambda: log.catalogs[1])
+    assert found == expected
 
 
 def test_catalog_of_another_cluster(changed_log: LogOf) -> None:

