@@ -22,11 +22,11 @@ from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios
 from benchmarks.usage import read_usage
 from pg_fixtures.errors import FixtureError
 from pgwal.lsn import Lsn
-from spark.catalog import Catalog
-from spark.catalog_snapshot import take_catalog
-from spark.change_reader import ChangeOptions, read_changes
-from spark.folder_input import FolderInput
-from spark.wal_reader import WalRange
+from spark.changes.catalog import Catalog
+from spark.changes.catalog_snapshot import take_catalog
+from spark.changes.change_reader import ChangeOptions, read_changes
+from spark.inputs.folder_input import FolderInput
+from spark.inputs.wal_reader import WalRange
 
 JSON, TYPED, CONTROL, PGOUTPUT = "JSON", "typed columns", "JSON again", "pgoutput"
 COLUMNS = ("decoder", "CPU seconds", "thousand rows/s", "MB/s of WAL", "rate / pgoutput")

@@ -24,10 +24,10 @@ from benchmarks.rounds import Spread, Verdict
 from benchmarks.usage import descendants, rss_peak_bytes
 from pg_fixtures.data_directory import WAL_SEG_SIZE
 from pgwal.lsn import format_lsn
-from spark.ingest import Ingest
-from spark.ingested_wal import IngestedWal
-from spark.input_options import parse_options
+from spark.jobs.ingest import Ingest
+from spark.jobs.ingested_wal import IngestedWal
 from spark.session import new_session
+from spark.sources.input_options import parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

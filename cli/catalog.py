@@ -32,7 +32,7 @@ def snapshot(dsn: str, output: Path) -> None:
     is replaced as a whole. TRUNCATE, VACUUM FULL and some ALTER TABLE give a table a new file: take
     another one then, and give both to pg_changes.
     """
-    from spark.catalog_snapshot import take_catalog
+    from spark.changes.catalog_snapshot import take_catalog
 
     taken = take_catalog(dsn)
     beside = output.with_name(f"{output.name}.new")

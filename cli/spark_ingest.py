@@ -10,14 +10,14 @@ from cli.archive_options import parse_options as parse_store_options
 from cli.spark_session import command_session
 from cli.wal_input_options import master_option, source_options, wal_input_options
 from pgwal.lsn import format_lsn
-from spark import compaction
-from spark.catalog import load_catalog
-from spark.change_reader import ChangeOptions
-from spark.ingest import BATCH_BYTES_MAX, Ingest, IngestedRows
-from spark.ingested_changes import IngestedChanges
-from spark.ingested_wal import IngestedWal
-from spark.input_options import parse_options
-from spark.lake import CommittedBatch
+from spark.changes.catalog import load_catalog
+from spark.changes.change_reader import ChangeOptions
+from spark.jobs import compaction
+from spark.jobs.ingest import BATCH_BYTES_MAX, Ingest, IngestedRows
+from spark.jobs.ingested_changes import IngestedChanges
+from spark.jobs.ingested_wal import IngestedWal
+from spark.jobs.lake import CommittedBatch
+from spark.sources.input_options import parse_options
 from telemetry.size import bytes_text
 from telemetry.stop_signal import StopSignal
 

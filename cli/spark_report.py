@@ -13,10 +13,10 @@ from cli.output import console, plain_table, print_json
 from cli.parameters import json_option
 from cli.spark_session import command_session
 from cli.wal_input_options import master_option, source_options, wal_input_options
-from spark.catalog import Catalog, load_catalog
-from spark.report import COLUMNS, Answer, Report
-from spark.report import report as make_report
-from spark.report_page import cell, heading, page, summary_lines
+from spark.changes.catalog import Catalog, load_catalog
+from spark.jobs.report import COLUMNS, Answer, Report
+from spark.jobs.report import report as make_report
+from spark.jobs.report_page import cell, heading, page, summary_lines
 
 
 @click.command()

@@ -11,10 +11,10 @@ from cli.parameters import Dsn
 from cli.spark_session import command_session
 from cli.wal_input_options import master_option, source_options, wal_input_options
 from pgwal.lsn import format_lsn
-from spark.catalog import load_catalog
-from spark.datum import Datums
-from spark.replay_table import replay_table as replay
-from spark.table_base import read_base, take_base
+from spark.changes.catalog import load_catalog
+from spark.changes.datum import Datums
+from spark.jobs.replay_table import replay_table as replay
+from spark.jobs.table_base import read_base, take_base
 
 
 @click.command()

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 def register(session: SparkSession) -> None:
     """`format("pg_wal")` and `format("pg_changes")` work from now on."""
-    from spark.pg_changes import PgChangesDataSource
-    from spark.pg_wal import PgWalDataSource
+    from spark.sources.pg_changes import PgChangesDataSource
+    from spark.sources.pg_wal import PgWalDataSource
 
     session.dataSource.register(PgWalDataSource)
     session.dataSource.register(PgChangesDataSource)

@@ -18,16 +18,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write the golden scripts anew")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Each test carries the marker of its ring, the first folder below tests/, and runs in the same
     process as those that share its fixtures."""
-    for item in items:
-        folders = item.path.relative_to(TESTS).parts[:-1] if TESTS in item.path.parents else ()
-        if folders:
-            item.add_marker(folders[0])
-        shares = "/".join(folders) if folders[:1] in TOGETHER else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(shares))
-    # The longest runs of tests in one process first, so that the others end with them.
+    folders = item.path.relative_to(TESTS).parts[:-1] if TESTS in item.path.parents else ()
+    if folders:
+        item.add_marker(folders[0])
+    shares = "/".join(folders) if folders[:1] in TOGETHER else str(item.path)
+    item.add_marker(pytest.mark.xdist_group(shares))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest runs of tests in one process first, so that the others end with them."""
     items.sort(key=lambda item: not any(item.get_closest_marker(ring) for (ring,) in TOGETHER))
 
 

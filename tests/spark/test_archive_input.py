@@ -16,13 +16,13 @@ from objectstore.keys import ArchivedWal
 from objectstore.local import LocalStore
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn, format_lsn
-from spark import archive_input
-from spark.archive_input import ArchiveInput
-from spark.boundary import next_boundary
 from spark.errors import OptionError, WalInputError
-from spark.folder_input import FolderInput
-from spark.wal_input import LostWal
-from spark.wal_reader import Gap, OnDamage, WalRange, read_indexes
+from spark.inputs import archive_input
+from spark.inputs.archive_input import ArchiveInput
+from spark.inputs.boundary import next_boundary
+from spark.inputs.folder_input import FolderInput
+from spark.inputs.wal_input import LostWal
+from spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 
 MIB = 1 << 20
 

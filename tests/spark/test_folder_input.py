@@ -19,9 +19,9 @@ from wal_rows import flip, lsns, name_of, rows_of, segment
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn, format_lsn
 from spark.errors import WalInputError
-from spark.folder_input import FolderInput
-from spark.wal_input import LostWal
-from spark.wal_reader import Gap, OnDamage, WalRange, read_indexes
+from spark.inputs.folder_input import FolderInput
+from spark.inputs.wal_input import LostWal
+from spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
 
 MIB = 1 << 20
 

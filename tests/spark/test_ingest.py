@@ -20,11 +20,11 @@ from wal_rows import flip, rows_of, segment
 from pg_fixtures.processes import SK
 from pgwal.lsn import format_lsn
 from spark.errors import LakeError
-from spark.folder_input import FolderInput
-from spark.ingest import Ingest
-from spark.ingested_wal import IngestedWal
-from spark.input_options import parse_options
-from spark.wal_schema import DEFAULT_COLUMNS
+from spark.inputs.folder_input import FolderInput
+from spark.jobs.ingest import Ingest
+from spark.jobs.ingested_wal import IngestedWal
+from spark.records.wal_schema import DEFAULT_COLUMNS
+from spark.sources.input_options import parse_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,13 +16,13 @@ from pyspark.errors import PySparkException
 from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.postgres import Postgres
 from pgwal.lsn import Lsn
-from spark.catalog import load_catalog
-from spark.catalog_snapshot import take_catalog
-from spark.change_reader import ChangeOptions, read_changes
-from spark.folder_input import FolderInput
-from spark.input_options import parse_options
-from spark.pg_changes import ChangeStreamReader, parse_change_options
-from spark.wal_reader import WalRange
+from spark.changes.catalog import load_catalog
+from spark.changes.catalog_snapshot import take_catalog
+from spark.changes.change_reader import ChangeOptions, read_changes
+from spark.inputs.folder_input import FolderInput
+from spark.inputs.wal_reader import WalRange
+from spark.sources.input_options import parse_options
+from spark.sources.pg_changes import ChangeStreamReader, parse_change_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

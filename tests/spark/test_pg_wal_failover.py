@@ -21,8 +21,8 @@ from pg_fixtures.postgres import Postgres
 from pg_fixtures.proxy import TcpProxy
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
-from spark.safekeeper_input import SafekeeperInput
-from spark.safekeeper_session import parse_safekeepers
+from spark.inputs.safekeeper_input import SafekeeperInput
+from spark.inputs.safekeeper_session import parse_safekeepers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ from wal_rows import rows_of, segment
 
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn, format_lsn
-from spark.folder_input import FolderInput
+from spark.inputs.folder_input import FolderInput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

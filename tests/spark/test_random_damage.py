@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from wal_rows import lsns, rows_of
 
-from spark.folder_input import FolderInput
-from spark.wal_input import LostWal
-from spark.wal_reader import OnDamage
+from spark.inputs.folder_input import FolderInput
+from spark.inputs.wal_input import LostWal
+from spark.inputs.wal_reader import OnDamage
 
 MIB = 1 << 20
 COLUMNS = ("lsn", "end_lsn", "operation")

@@ -11,12 +11,12 @@ import pytest
 
 from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.postgres import Postgres
-from spark.catalog import load_catalog
-from spark.catalog_snapshot import take_catalog
-from spark.datum import Datums
+from spark.changes.catalog import load_catalog
+from spark.changes.catalog_snapshot import take_catalog
+from spark.changes.datum import Datums
 from spark.errors import CatalogError
-from spark.replay_table import UndecodedChange, families_of, is_unseen, replay_table
-from spark.table_base import Snapshot, read_base, take_base
+from spark.jobs.replay_table import UndecodedChange, families_of, is_unseen, replay_table
+from spark.jobs.table_base import Snapshot, read_base, take_base
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,17 +20,18 @@ from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn, format_lsn
-from spark import safekeeper_input, slot
-from spark.archive_input import ArchiveInput
 from spark.errors import WalInputError
-from spark.folder_input import FolderInput
-from spark.input_options import parse_options
-from spark.joined_input import JoinedInput
-from spark.safekeeper_input import SafekeeperInput
-from spark.safekeeper_session import SafekeeperSession, parse_safekeepers
-from spark.slot import StreamSlot
-from spark.wal_input import LostWal
-from spark.wal_stream import WalStreamReader
+from spark.inputs import safekeeper_input
+from spark.inputs.archive_input import ArchiveInput
+from spark.inputs.folder_input import FolderInput
+from spark.inputs.joined_input import JoinedInput
+from spark.inputs.safekeeper_input import SafekeeperInput
+from spark.inputs.safekeeper_session import SafekeeperSession, parse_safekeepers
+from spark.inputs.wal_input import LostWal
+from spark.sources import slot
+from spark.sources.input_options import parse_options
+from spark.sources.slot import StreamSlot
+from spark.sources.wal_stream import WalStreamReader
 
 MIB = 1 << 20
 TIMEOUT = 60.0

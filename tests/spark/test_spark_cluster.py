@@ -21,7 +21,7 @@ from wal_rows import lsns, rows_of
 
 from pg_fixtures.ports import free_port
 from pg_fixtures.waiting import wait_until
-from spark.folder_input import FolderInput
+from spark.inputs.folder_input import FolderInput
 from spark.session import prepare_environment
 
 SPARK_HOME = Path(pyspark.__file__).parent

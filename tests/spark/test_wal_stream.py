@@ -13,11 +13,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from wal_rows import flip, lsns, rows_of, segment
 
 from pgwal.lsn import Lsn, format_lsn
-from spark import wal_stream
 from spark.errors import OptionError, WalInputError
-from spark.folder_input import FolderInput
-from spark.input_options import parse_options
-from spark.wal_stream import WalStreamReader
+from spark.inputs.folder_input import FolderInput
+from spark.sources import wal_stream
+from spark.sources.input_options import parse_options
+from spark.sources.wal_stream import WalStreamReader
 
 MIB = 1 << 20
 ALL = ReadAllAvailable()

@@ -12,10 +12,10 @@ from objectstore.archive import ArchivedTimeline, TimelineArchive
 from objectstore.keys import ArchivedWal
 from objectstore.local import LocalStore
 from pgwal.segment import format_segment_name
-from spark.folder_input import FolderInput
-from spark.wal_input import WalInput
-from spark.wal_reader import OnDamage, WalRange, read_records
-from spark.wal_schema import WAL_SCHEMA
+from spark.inputs.folder_input import FolderInput
+from spark.inputs.wal_input import WalInput
+from spark.inputs.wal_reader import OnDamage, WalRange, read_records
+from spark.records.wal_schema import WAL_SCHEMA
 
 MIB = 1 << 20
 COLUMNS = tuple(WAL_SCHEMA.names)

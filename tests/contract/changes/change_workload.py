@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 
 from pg_fixtures.postgres import Postgres
-from spark.catalog import Catalog
-from spark.catalog_snapshot import take_catalog
+from spark.changes.catalog import Catalog
+from spark.changes.catalog_snapshot import take_catalog
 
 _KINDS = """
 CREATE TYPE mood AS ENUM ('sad', 'so so', 'happy');

@@ -10,8 +10,8 @@ import pgoutput
 
 from pg_fixtures.data_directory import Setting
 from pg_fixtures.postgres import Postgres
-from spark.catalog import Catalog
-from spark.folder_input import FolderInput
+from spark.changes.catalog import Catalog
+from spark.inputs.folder_input import FolderInput
 
 MIB = 1 << 20
 

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 from changed_logs import ChangedLog
 
-from spark.catalog import Catalog
-from spark.change_reader import ChangeOptions, read_changes
-from spark.wal_reader import WalRange
+from spark.changes.catalog import Catalog
+from spark.changes.change_reader import ChangeOptions, read_changes
+from spark.inputs.wal_reader import WalRange
 
 Row = dict[str, Any]
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from cli.catalog import catalog as catalog_command
 from pg_fixtures.postgres import Postgres
-from spark.catalog import Catalog, load_catalog
-from spark.catalog_snapshot import take_catalog
+from spark.changes.catalog import Catalog, load_catalog
+from spark.changes.catalog_snapshot import take_catalog
 from spark.errors import CatalogError
 
 

@@ -13,11 +13,11 @@ from changed_logs import MIB, ChangedLog, LogOf
 from decoding import Row, read, read_all
 
 from pgwal.lsn import Lsn
-from spark import change_reader
-from spark.change_reader import ChangeOptions, read_changes, restart_lsn
-from spark.folder_input import FolderInput
-from spark.wal_input import LostWal
-from spark.wal_reader import OnDamage, WalRange
+from spark.changes import change_reader
+from spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
+from spark.inputs.folder_input import FolderInput
+from spark.inputs.wal_input import LostWal
+from spark.inputs.wal_reader import OnDamage, WalRange
 
 LOGS = [(15, "logical"), (18, "logical"), (16, "replica"), (15, "replica")]
 

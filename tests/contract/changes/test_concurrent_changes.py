@@ -14,8 +14,8 @@ from comparing import assert_same
 from decoding import Row, read, read_all
 
 from pg_fixtures.postgres import Postgres
-from spark.catalog_snapshot import take_catalog
-from spark.folder_input import FolderInput
+from spark.changes.catalog_snapshot import take_catalog
+from spark.inputs.folder_input import FolderInput
 
 _SCRIPT = """
 \\set id random(1, 200)

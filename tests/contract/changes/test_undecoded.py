@@ -9,7 +9,7 @@ from changed_logs import LogOf
 from decoding import Row, read, read_all
 from pgoutput import exact_json
 
-from spark.catalog import Catalog, Column, Table
+from spark.changes.catalog import Catalog, Column, Table
 from spark.errors import CatalogError
 
 POINT = 600

@@ -15,8 +15,8 @@ from pg_fixtures.plugin import skip_if_unavailable
 from pgwal.rmgr import RM_MAX_BUILTIN_ID, RM_XLOG_ID, rmgr_name
 from pgwal.segment import format_segment_name
 from pgwal.versions import wal_version
-from spark.operation import operation_name
-from spark.transaction import RM_XACT_ID
+from spark.records.operation import operation_name
+from spark.records.transaction import RM_XACT_ID
 
 WAL_SEG_SIZE = 1 << 20
 CUSTOM_RMGR_ID = 200

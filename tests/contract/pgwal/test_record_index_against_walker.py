@@ -11,7 +11,7 @@ from indexed_log import spans_of, walk_by_index, walk_by_walker
 
 from pgwal.page import WAL_PAGE_SIZE
 from pgwal.segment import segno_of
-from spark.record_index import RecordIndexer
+from spark.records.record_index import RecordIndexer
 
 DAMAGED_LOGS = 12
 SPLITS = 6

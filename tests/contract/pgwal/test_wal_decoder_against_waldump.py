@@ -12,8 +12,8 @@ from full_logs import SWITCH_LOGS, LogMaker
 from indexed_log import decode_folder
 
 from pgwal.block_ref import decode_body
-from spark.wal_filter import WalFilter
-from spark.wal_schema import WAL_SCHEMA
+from spark.records.wal_filter import WalFilter
+from spark.records.wal_schema import WAL_SCHEMA
 
 _FORKS = ("main", "fsm", "vm", "init")
 _END = re.compile(

@@ -6,18 +6,16 @@ from cli.spark_session import command_error_of
 
 TRACEBACK = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
-  File "/x/spark/wal_reader.py", line 136, in _whole_records
+  File "/x/spark/inputs/wal_reader.py", line 136, in _whole_records
     raise LostWal(lsn, f"{reason}, in {name}")
-spark.wal_input.LostWal: incorrect checksum in record at 0/97A0F0, in /wal/000000010000000000000009
+spark.inputs.wal_input.LostWal: incorrect checksum in record at 0/97A0F0, in /wal/0009
 hint: Use another source.
 """
 
 
 def test_our_sentence_and_its_hint() -> None:
     error = command_error_of(TRACEBACK)
-    assert error.message == (
-        "incorrect checksum in record at 0/97A0F0, in /wal/000000010000000000000009"
-    )
+    assert error.message == "incorrect checksum in record at 0/97A0F0, in /wal/0009"
     assert error.hint == "Use another source."
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from spark.catalog import Catalog, Column, Table
-from spark.change_files import UNKNOWN
-from spark.change_rows import UNDECODED, arrange
-from spark.change_set import CODE, COMMIT, FIELDS, Gathered
-from spark.heap_scan import (
+from spark.changes.catalog import Catalog, Column, Table
+from spark.changes.change_files import UNKNOWN
+from spark.changes.change_rows import UNDECODED, arrange
+from spark.changes.change_set import CODE, COMMIT, FIELDS, Gathered
+from spark.changes.heap_scan import (
     BLOCK,
     DELETE,
     FLAGS,

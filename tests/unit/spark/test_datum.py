@@ -9,12 +9,12 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from spark.catalog import Type
-from spark.datum import Datums, float_text
-from spark.datum_array import Element, array_json, array_text
-from spark.datum_jsonb import jsonb_text
-from spark.datum_numeric import numeric_text
-from spark.datum_varlena import DatumError, decompress_pglz, parse_pointer, plain_varlena
+from spark.changes.catalog import Type
+from spark.changes.datum import Datums, float_text
+from spark.changes.datum_array import Element, array_json, array_text
+from spark.changes.datum_jsonb import jsonb_text
+from spark.changes.datum_numeric import numeric_text
+from spark.changes.datum_varlena import DatumError, decompress_pglz, parse_pointer, plain_varlena
 
 #: what damage may raise: a reader of rows catches these
 DAMAGE = (ValueError, IndexError, struct.error, RecursionError)

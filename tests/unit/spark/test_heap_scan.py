@@ -11,8 +11,8 @@ from raw_records import RELATION, index_of, main_data, raw_record
 
 from pgwal.errors import WalFormatError
 from pgwal.versions import wal_version
-from spark.catalog import Column
-from spark.heap_scan import (
+from spark.changes.catalog import Column
+from spark.changes.heap_scan import (
     DAMAGED,
     DATABASE,
     INSERT,
@@ -24,7 +24,7 @@ from spark.heap_scan import (
     XID,
     scan_heap,
 )
-from spark.tuple_layout import lay_out
+from spark.changes.tuple_layout import lay_out
 
 TUPLE = struct.pack("<HHB", 1, 0, 24) + b"\0" + struct.pack("<i", 7)
 

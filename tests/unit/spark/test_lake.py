@@ -13,12 +13,12 @@ import pytest
 
 from objectstore.local import LocalStore
 from objectstore.store import ObjectStore
-from spark import compaction
-from spark.compaction import compact, finish_compactions, plan_compactions
 from spark.errors import LakeError
-from spark.ingest import cut
-from spark.lake import Batch, Job, Lake, LakeFile
-from spark.lake_writer import write_range
+from spark.jobs import compaction
+from spark.jobs.compaction import compact, finish_compactions, plan_compactions
+from spark.jobs.ingest import cut
+from spark.jobs.lake import Batch, Job, Lake, LakeFile
+from spark.jobs.lake_writer import write_range
 
 SCHEMA = pa.schema([("lsn", pa.int64()), ("xact_time", pa.timestamp("us", tz="UTC"))])
 NO_HOUR = "__HIVE_DEFAULT_PARTITION__"

@@ -10,12 +10,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from spark import datum, tuple_print
-from spark.catalog import Column, Table
-from spark.datum import Datums
-from spark.toast_chunks import ToastChunks
-from spark.tuple_cells import Cells, TableFormat, read_cells
-from spark.tuple_print import PRINT
+from spark.changes import datum, tuple_print
+from spark.changes.catalog import Column, Table
+from spark.changes.datum import Datums
+from spark.changes.toast_chunks import ToastChunks
+from spark.changes.tuple_cells import Cells, TableFormat, read_cells
+from spark.changes.tuple_print import PRINT
 
 ROWS = 400
 NOTHING = np.empty(0, np.int64)

@@ -12,9 +12,9 @@ from raw_records import RELATION, START_LSN, index_of, main_data, raw_record, re
 from pgwal.block_ref import RecordBody, decode_body
 from pgwal.errors import WalFormatError
 from pgwal.versions import SUPPORTED_MAJORS
-from spark.wal_decoder import WalDecoder
-from spark.wal_filter import WalFilter
-from spark.wal_schema import DEFAULT_COLUMNS, WAL_SCHEMA
+from spark.records.wal_decoder import WalDecoder
+from spark.records.wal_filter import WalFilter
+from spark.records.wal_schema import DEFAULT_COLUMNS, WAL_SCHEMA
 
 TIME = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
 TIME_US = (TIME - datetime(2000, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -9,9 +9,9 @@ import pytest
 from raw_records import RELATION, index_of, main_data, raw_record
 
 from spark.errors import ColumnError, FilterError
-from spark.wal_decoder import WalDecoder
-from spark.wal_filter import WalFilter
-from spark.wal_schema import DEFAULT_COLUMNS, WAL_SCHEMA, schema_of
+from spark.records.wal_decoder import WalDecoder
+from spark.records.wal_filter import WalFilter
+from spark.records.wal_schema import DEFAULT_COLUMNS, WAL_SCHEMA, schema_of
 
 
 def _block(database: int, relation: int, block_id: int = 0) -> bytes:

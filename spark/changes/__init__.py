@@ -1,0 +1,1 @@
+"""Changes of rows, decoded from the physical WAL with a catalog beside it."""

@@ -1,0 +1,279 @@
+"""Changes as Arrow batches: the tuples of each table are printed together, then put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark.changes.catalog import Catalog, Table
+from spark.changes.change_rows import NO_TABLE, UNDECODED, ChangeRows
+from spark.changes.change_schema import CHANGES_SCHEMA, typed_schema
+from spark.changes.change_set import COMMIT
+from spark.changes.datum import Datums
+from spark.changes.heap_scan import (
+    BLOCK,
+    DELETE,
+    FLAGS,
+    INSERT,
+    LSN,
+    NEW_AT,
+    NEW_LENGTH,
+    OFFSET,
+    OLD_AT,
+    OLD_BLOCK,
+    OLD_IS_KEY,
+    OLD_LENGTH,
+    OLD_OFFSET,
+    OPERATION,
+    TRUNCATE,
+    UPDATE,
+)
+from spark.changes.toast_chunks import ToastChunks
+from spark.changes.transaction_commits import Commits
+from spark.changes.tuple_cells import Cells, TableFormat, read_cells
+from spark.changes.tuple_columns import struct_of
+from spark.records.record_index import Array
+
+ROWS_PER_BATCH = 1 << 15
+
+_NEW, _OLD = (NEW_AT, NEW_LENGTH), (OLD_AT, OLD_LENGTH)
+
+_OPERATIONS = {
+    UNDECODED: "unknown", INSERT: "insert", UPDATE: "update", DELETE: "delete",
+    TRUNCATE: "truncate",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The rows of one table in a batch, and what `new` and `old` of them are."""
+
+    rows: Array
+    new: pa.Array
+    old: pa.Array
+    key: pa.Array
+
+
+class ChangeBatches:
+    """`only`: its rows as typed columns. `is_compiled` False prints every value in Python, and is
+    there so that tests can hold both against each other."""
+
+    def __init__(
+        self, catalog: Catalog, only: Table | None = None, *, is_compiled: bool = True
+    ) -> None:
+        self._tables = catalog.tables
+        self._datums = Datums(catalog.types)
+        self._is_compiled = is_compiled
+        self._formats: dict[int, TableFormat] = {}
+        self.is_typed = only is not None
+        self.schema = CHANGES_SCHEMA if only is None else typed_schema(only, self._datums)
+        self._row_type: pa.DataType = self.schema.field("new").type
+        self._row_columns = () if only is None else only.live_columns
+
+    def build(
+        self, rows: ChangeRows, data: Array, commits: Commits, toast: ToastChunks
+    ) -> Iterator[pa.RecordBatch]:
+        for begin in range(0, len(rows), ROWS_PER_BATCH):
+            end = min(begin + ROWS_PER_BATCH, len(rows))
+            yield _Batch(self, rows, begin, end, data, commits, toast).build()
+
+    def note(self, lsn: int, detail: str) -> pa.RecordBatch:
+        """One row of no transaction."""
+        values = {"lsn": lsn, "operation": _OPERATIONS[UNDECODED], "detail": detail}
+        columns = [pa.array([values.get(each.name)], each.type) for each in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def format_of(self, number: int) -> TableFormat:
+        if number not in self._formats:
+            self._formats[number] = TableFormat.of(
+                self._tables[number], self._datums, is_compiled=self._is_compiled
+            )
+        return self._formats[number]
+
+    def table(self, number: int) -> Table:
+        return self._tables[number]
+
+    def row_array(self, cells: Cells) -> pa.Array:
+        """`new` or `old`."""
+        if self.is_typed:
+            return struct_of(cells, self._row_columns, self._row_type)
+        return cells.json(cells.format.live_columns)
+
+    def no_rows(self, count: int) -> pa.Array:
+        return pa.nulls(count, self._row_type)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Rows [begin, end)."""
+
+    batches: ChangeBatches
+    rows: ChangeRows
+    begin: int
+    end: int
+    data: Array
+    commits: Commits
+    toast: ToastChunks
+    notes: dict[int, list[str]] = field(default_factory=dict)
+    unchanged: dict[int, list[str]] = field(default_factory=dict)
+
+    def build(self) -> pa.RecordBatch:
+        changes = self.rows.changes[:, self.begin : self.end]
+        table = self.rows.table[self.begin : self.end]
+        for row in range(self.begin, self.end) if self.rows.notes else ():
+            if row in self.rows.notes:
+                self.notes.setdefault(row - self.begin, []).append(self.rows.notes[row])
+        groups = [
+            self._group(changes, int(number), np.flatnonzero(table == number))
+            for number in np.unique(table)
+        ]
+        order = np.argsort(np.concatenate([group.rows for group in groups]), kind="stable")
+        new, old, key = (
+            _in_order([getattr(group, name) for group in groups], order)
+            for name in ("new", "old", "key")
+        )
+        commit = changes[COMMIT]
+        columns = [
+            pa.array(changes[LSN]),
+            pa.array(self.commits.lsn[commit]),
+            pa.array(self.commits.time_us[commit]).cast(pa.timestamp("us", tz="UTC")),
+            pa.array(self.commits.xid[commit]),
+            _names(changes[OPERATION], _OPERATIONS.get),
+            _names(table, self._table_name("schema")),
+            _names(table, self._table_name("name")),
+            key,
+            new,
+            old,
+            self._unchanged(),
+            _ctid(changes),
+            self._detail(),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.batches.schema)
+
+    def _table_name(self, attribute: str) -> Callable[[int], str | None]:
+        def name(number: int) -> str | None:
+            if number == NO_TABLE:
+                return None
+            return str(getattr(self.batches.table(number), attribute))
+
+        return name
+
+    def _group(self, changes: Array, number: int, rows: Array) -> _Group:
+        nothing = self.batches.no_rows(len(rows))
+        if number == NO_TABLE:
+            return _Group(rows, nothing, nothing, pa.nulls(len(rows), pa.string()))
+        form = self.batches.format_of(number)
+        mine = changes[:, rows]
+        decoded = mine[OPERATION] != UNDECODED
+        has_new = np.flatnonzero((mine[NEW_LENGTH] > 0) & decoded)
+        has_old = np.flatnonzero((mine[OLD_LENGTH] > 0) & decoded)
+        return _Group(
+            rows,
+            self._new(form, mine, rows, has_new),
+            self._old(form, mine, rows, has_old),
+            self._keys(form, mine, has_new, has_old),
+        )
+
+    def _cells(
+        self,
+        form: TableFormat,
+        mine: Array,
+        chosen: Array,
+        place: tuple[int, int],
+        columns: Sequence[int],
+        *,
+        is_key: Array | None = None,
+        is_typed: bool = False,
+    ) -> Cells:
+        at, length = place
+        return read_cells(
+            form, self.data, mine[at, chosen], mine[length, chosen], mine[COMMIT, chosen],
+            self.toast, columns, is_key=is_key, is_typed=is_typed,
+        )  # fmt: skip
+
+    def _new(self, form: TableFormat, mine: Array, rows: Array, has_new: Array) -> pa.Array:
+        is_typed = self.batches.is_typed
+        cells = self._cells(form, mine, has_new, _NEW, form.live_columns, is_typed=is_typed)
+        new = self.batches.row_array(cells)
+        self._take_notes(cells, rows[has_new], "")
+        for place, names in cells.unchanged.items():
+            self.unchanged[int(rows[has_new[place]])] = names
+        return _spread(new, has_new, len(rows))
+
+    def _old(self, form: TableFormat, mine: Array, rows: Array, has_old: Array) -> pa.Array:
+        """All of a row; or only what identifies it, and nothing of its other columns is known."""
+        cells = self._cells(
+            form, mine, has_old, _OLD, form.live_columns,
+            is_key=mine[FLAGS, has_old] & OLD_IS_KEY != 0, is_typed=self.batches.is_typed,
+        )  # fmt: skip
+        old = self.batches.row_array(cells)
+        self._take_notes(cells, rows[has_old], "old ")
+        return _spread(old, has_old, len(rows))
+
+    def _keys(self, form: TableFormat, mine: Array, has_new: Array, has_old: Array) -> pa.Array:
+        """Of the new row; of what is deleted, the old one's."""
+        count, key = mine.shape[1], form.table.key
+        if not key:
+            return pa.nulls(count, pa.string())
+        new, old = (
+            _spread(self._cells(form, mine, chosen, place, key).json(key), chosen, count)
+            for chosen, place in ((has_new, _NEW), (has_old, _OLD))
+        )
+        is_deleted = mine[OPERATION] == DELETE
+        return pc.if_else(pa.array(is_deleted), old, new) if is_deleted.any() else new
+
+    def _take_notes(self, cells: Cells, rows: Array, prefix: str) -> None:
+        for place, notes in cells.notes.items():
+            mine = self.notes.setdefault(int(rows[place]), [])
+            mine.extend(prefix + note for note in notes)
+
+    def _unchanged(self) -> pa.Array:
+        count, kind = self.end - self.begin, self.batches.schema.field("unchanged").type
+        if not self.unchanged:
+            return pa.nulls(count, kind)
+        return pa.array([self.unchanged.get(row) for row in range(count)], kind)
+
+    def _detail(self) -> pa.Array:
+        details: list[str | None] = [None] * (self.end - self.begin)
+        for row, notes in self.notes.items():
+            details[row] = "; ".join(dict.fromkeys(notes))
+        return pa.array(details, pa.string())
+
+
+def _spread(values: pa.Array, rows: Array, count: int) -> pa.Array:
+    """values[i] at rows[i], null elsewhere."""
+    if len(rows) == count:
+        return values
+    places = np.full(count, -1, np.int64)
+    places[rows] = np.arange(len(rows))
+    return values.take(pa.array(places, mask=places < 0))
+
+
+def _only(values: pa.Array, chosen: Array) -> pa.Array:
+    return pc.if_else(pa.array(chosen), values, pa.scalar(None, values.type))
+
+
+def _in_order(parts: list[pa.Array], order: Array) -> pa.Array:
+    joined = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    return joined if len(parts) == 1 else joined.take(pa.array(order))
+
+
+def _names(numbers: Array, name_of: Callable[[int], str | None]) -> pa.Array:
+    found, places = np.unique(numbers, return_inverse=True)
+    names = pa.array([name_of(int(number)) for number in found], pa.string())
+    return names.take(pa.array(places.astype(np.int64)))
+
+
+def _ctid(changes: Array) -> pa.Array:
+    is_old = changes[OPERATION] == DELETE
+    block = np.where(is_old, changes[OLD_BLOCK], changes[BLOCK])
+    line = np.where(is_old, changes[OLD_OFFSET], changes[OFFSET])
+    text = pc.binary_join_element_wise(
+        "(", pa.array(block).cast(pa.string()), ",", pa.array(line).cast(pa.string()), ")", ""
+    )
+    has_place = np.isin(changes[OPERATION], (INSERT, UPDATE, DELETE))
+    return _only(text, has_place)

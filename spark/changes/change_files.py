@@ -1,0 +1,45 @@
+"""`FileMap`: which files are tables, TOAST, of no interest, or unknown; of many at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark.changes.catalog import Catalog, Table
+from spark.records.record_index import Array
+
+#: what a file is, if it is not `2 * table` or, its TOAST, `2 * table + 1`
+IGNORED, UNKNOWN, FOREIGN = -1, -2, -3
+
+_FIRST_NORMAL_OID = 16384
+
+
+class FileMap:
+    """`only` leaves all other tables out."""
+
+    def __init__(self, catalog: Catalog, only: Table | None = None) -> None:
+        self.tables = catalog.tables
+        self._database = catalog.database_oid
+        codes = dict.fromkeys(catalog.ignored, IGNORED)
+        for number, table in enumerate(self.tables):
+            is_wanted = only is None or table.oid == only.oid
+            for file, code in (
+                (table.relfilenode, 2 * number),
+                (table.toast_relfilenode, 2 * number + 1),
+            ):
+                if file:
+                    codes[file] = code if is_wanted else IGNORED
+        files = sorted(codes)
+        self._files = np.array(files or [0], np.int64)
+        self._codes = np.array([codes[file] for file in files] or [IGNORED], np.int64)
+
+    def codes_of(self, databases: Array, relfilenodes: Array) -> Array:
+        """Of each file; the shared catalogs, of database 0, are foreign, too."""
+        place = np.searchsorted(self._files, relfilenodes)
+        place[place == len(self._files)] = 0
+        codes = np.where(
+            self._files[place] == relfilenodes,
+            self._codes[place],
+            np.where(relfilenodes < _FIRST_NORMAL_OID, IGNORED, UNKNOWN),
+        )
+        found: Array = np.where(databases == self._database, codes, FOREIGN)
+        return found

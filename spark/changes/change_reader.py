@@ -1,0 +1,276 @@
+"""The changes of the transactions that a range of the WAL commits: a task of `pg_changes`.
+
+    1  once: which transactions are open where the range begins      (transaction_progress.py)
+    2  a window of the range: which transactions commit in it        (transaction_commits.py)
+    3  from where the first of them began through the window: their changes    (change_set.py)
+    4  which of them are to be seen, in which order                  (change_rows.py)
+    5  as Arrow batches; then the next window                        (change_batches.py)
+
+Laws. A transaction belongs to the range in which its commit record starts, so any split of the WAL
+gives the same changes, and a range is read without knowing what was read before it: an offset is
+one LSN. Memory grows with a window and with the transactions that commit in it, not with history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+
+from consensus.messages import ServerFacts
+from pgwal.lsn import format_lsn
+from pgwal.versions import wal_version
+from spark.changes.catalog import Catalog, Table
+from spark.changes.change_batches import ChangeBatches
+from spark.changes.change_files import FileMap
+from spark.changes.change_rows import arrange, is_stale
+from spark.changes.change_set import CODE, COMMIT, ChangeSet, Gathered
+from spark.changes.heap_pages import HeapPages
+from spark.changes.heap_scan import NEW_AT, NEW_LENGTH, HeapScan, scan_heap
+from spark.changes.toast_chunks import ToastChunks
+from spark.changes.transaction_commits import Commits, find_commits
+from spark.changes.transaction_glance import Glance
+from spark.changes.transaction_progress import (
+    OpenTransactions,
+    begun_later,
+    last_list_without,
+    last_redo,
+)
+from spark.errors import CatalogError, WalInputError
+from spark.inputs.wal_input import WalInput
+from spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
+from spark.records.record_index import RecordIndex
+
+#: of WAL: what is decoded at once
+WINDOW_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOptions:
+    """`table` is the only one, as typed columns; `refresh` takes the catalog anew, when the WAL has
+    files or columns that it does not know."""
+
+    catalog: Catalog
+    table: Table | None = None
+    refresh: Callable[[], Catalog] | None = field(default=None, repr=False)
+    is_compiled: bool = True
+
+
+def read_changes(
+    wal_input: WalInput,
+    wal_range: WalRange,
+    options: ChangeOptions,
+    on_damage: OnDamage = OnDamage.FAIL,
+) -> Iterator[pa.RecordBatch]:
+    """Of the transactions that commit in the range, by commit, then by LSN. None is empty.
+
+    Raises WalInputError, CatalogError.
+    """
+    facts = wal_input.facts()
+    _check_catalog(options.catalog, facts)
+    reader = _ChangeReader(wal_input, facts, wal_range, options, on_damage)
+    return reader.read()
+
+
+def restart_lsn(wal_input: WalInput, lsn: int, options: ChangeOptions) -> int:
+    """Where WAL begins that is needed for the changes of what commits at `lsn`, a record boundary,
+    or later. Raises WalInputError."""
+    facts = wal_input.facts()
+    reader = _ChangeReader(wal_input, facts, WalRange(lsn, lsn, lsn), options, OnDamage.FAIL)
+    return reader.restart_lsn()
+
+
+def _check_catalog(catalog: Catalog, facts: ServerFacts) -> None:
+    if (catalog.system_id, catalog.version_major) != (facts.system_id, facts.pg_major):
+        raise CatalogError(
+            f"the catalog is of system identifier {catalog.system_id}, Postgres "
+            f"{catalog.version_major}, expected {facts.system_id}, Postgres {facts.pg_major}",
+            hint="Take it from this cluster with sk catalog snapshot.",
+        )
+
+
+class _ChangeReader:
+    """One range, once."""
+
+    def __init__(
+        self,
+        wal_input: WalInput,
+        facts: ServerFacts,
+        wal_range: WalRange,
+        options: ChangeOptions,
+        on_damage: OnDamage,
+    ) -> None:
+        self._input = wal_input
+        self._facts = facts
+        self._version = wal_version(facts.pg_major)
+        self._range = wal_range
+        self._options = options
+        self._on_damage = on_damage
+        self._gaps: dict[int, Gap] = {}
+        self._said: set[int] = set()
+        self._is_refreshed = False
+        self._open = OpenTransactions(wal_range.start_lsn)
+        self._use(options.catalog)
+
+    def _use(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._batches = ChangeBatches(
+            catalog, self._options.table, is_compiled=self._options.is_compiled
+        )
+
+    @property
+    def _follows_pages(self) -> bool:
+        return self._catalog.wal_level != "logical"
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        self._open = self._look_back()
+        for window in self._windows():
+            scans = list(self._scan(window, self._on_damage))
+            glances = [Glance.at(scan) for scan in scans]
+            commits = find_commits(scans)
+            if len(commits):
+                start_lsn, incomplete = self._find_start(window, glances, commits)
+                if incomplete:
+                    yield self._say_incomplete(start_lsn, window, incomplete)
+                gathered = self._gather_known(start_lsn, window, scans, commits)
+                scans.clear()  # all that is needed of them is there now
+                toast, data = self._toast(gathered), gathered.data
+                rows = arrange(gathered, self._catalog, self._options.table)
+                del gathered
+                yield from self._batches.build(rows, data, commits, toast)
+            for glance in glances:
+                self._open.advance(glance)
+            yield from self._say_gaps()
+
+    def restart_lsn(self) -> int:
+        place_lsn = self._range.start_lsn
+        found = self._look_back()
+        first_lsn = found.first_lsn(found.first_lsns, place_lsn)
+        if found.running:
+            backwards = self._backwards(found.since_lsn)
+            first_lsn = last_list_without(found.running, backwards) or found.since_lsn
+        return self._with_pages(first_lsn)
+
+    def _with_pages(self, lsn: int) -> int:
+        """From where on every page is known that changes behind `lsn`."""
+        if not self._follows_pages:
+            return lsn
+        return last_redo(self._backwards(lsn)) or lsn
+
+    def _look_back(self) -> OpenTransactions:
+        place_lsn = self._range.start_lsn
+        return OpenTransactions.look_back(place_lsn, self._backwards(place_lsn))
+
+    def _windows(self) -> Iterator[WalRange]:
+        """What is decoded at once; they end where segments do, or the range. Whoever follows pages
+        reads back to a checkpoint, and does so once."""
+        whole, seg_size = self._range, self._facts.wal_seg_size
+        if self._follows_pages:
+            yield whole
+            return
+        step = max(1, WINDOW_BYTES // seg_size) * seg_size
+        begin_lsn = whole.start_lsn
+        while begin_lsn < whole.end_lsn:
+            end_lsn = min(whole.end_lsn, begin_lsn - begin_lsn % seg_size + step)
+            is_boundary = whole.is_boundary and begin_lsn == whole.start_lsn
+            yield WalRange(begin_lsn, end_lsn, whole.limit_lsn, is_boundary)
+            begin_lsn = end_lsn
+
+    def _scan(self, wal_range: WalRange, on_damage: OnDamage) -> Iterator[HeapScan]:
+        for found in read_indexes(self._input, self._facts, wal_range, on_damage):
+            if isinstance(found, RecordIndex):
+                yield scan_heap(found, self._version, with_images=self._follows_pages)
+            elif found.lsn >= self._range.start_lsn:  # else it is for those to say whose it is
+                self._gaps.setdefault(found.lsn, found)
+
+    def _say_incomplete(self, lsn: int, window: WalRange, count: int) -> pa.RecordBatch:
+        return self._batches.note(
+            lsn,
+            f"the WAL begins at {format_lsn(lsn)} and does not say which transactions were open: "
+            f"of {count} that commit before {format_lsn(window.end_lsn)}, changes may be missing",
+        )
+
+    def _say_gaps(self) -> Iterator[pa.RecordBatch]:
+        for gap in self._gaps.values():
+            if gap.lsn in self._said:
+                continue
+            self._said.add(gap.lsn)
+            yield self._batches.note(
+                gap.lsn,
+                f"the WAL from {format_lsn(gap.lsn)} to {format_lsn(gap.end_lsn)} is lost, with it "
+                f"changes, also of transactions that commit later: {gap.reason}",
+            )
+
+    # ---- history
+
+    def _find_start(
+        self, window: WalRange, glances: list[Glance], commits: Commits
+    ) -> tuple[int, int]:
+        """(where to read from, of how many transactions changes may be before all WAL)."""
+        first_lsn = self._open.first_lsn(commits.member_xids.tolist(), window.start_lsn)
+        early = self._open.begun_before(commits) & ~begun_later(glances, commits)
+        incomplete = 0
+        if early.any():
+            backwards = self._backwards(self._open.since_lsn)
+            found = last_list_without(frozenset(commits.xid[early].tolist()), backwards)
+            first_lsn = self._oldest_lsn() if found is None else found
+            incomplete = int(early.sum()) if found is None else 0
+        return self._with_pages(first_lsn), incomplete
+
+    def _oldest_lsn(self) -> int:
+        begins = [begin_lsn for begin_lsn, _ in self._backwards(self._open.since_lsn)]
+        return min(begins, default=self._open.since_lsn)
+
+    def _backwards(self, lsn: int) -> Iterator[tuple[int, list[Glance]]]:
+        """What is before `lsn`, a segment a step, as far as there is WAL."""
+        seg_size = self._facts.wal_seg_size
+        while lsn > seg_size:  # the first segment is never written
+            begin_lsn = (lsn - 1) // seg_size * seg_size
+            wal_range = WalRange(begin_lsn, lsn, self._range.limit_lsn)
+            try:
+                glances = [Glance.at(scan) for scan in self._scan(wal_range, OnDamage.FAIL)]
+            except WalInputError:
+                return
+            yield begin_lsn, glances
+            lsn = begin_lsn
+
+    # ---- changes
+
+    def _gather_known(
+        self, start_lsn: int, window: WalRange, scans: list[HeapScan], commits: Commits
+    ) -> Gathered:
+        """With a catalog that knows the files, if one can be had."""
+        gathered = self._gather(start_lsn, window, scans, commits)
+        refresh = None if self._is_refreshed else self._options.refresh
+        if refresh is None or not is_stale(gathered, self._catalog):
+            return gathered
+        self._is_refreshed = True
+        self._use(self._catalog.merged(refresh()))
+        return self._gather(start_lsn, window, scans, commits)
+
+    def _gather(
+        self, start_lsn: int, window: WalRange, scans: list[HeapScan], commits: Commits
+    ) -> Gathered:
+        files = FileMap(self._catalog, self._options.table)
+        pages = HeapPages() if self._follows_pages else None
+        changes = ChangeSet(files, commits, pages)
+        # Where it begins is a record, or a segment.
+        is_boundary = start_lsn % self._facts.wal_seg_size != 0
+        before = WalRange(start_lsn, window.start_lsn, self._range.limit_lsn, is_boundary)
+        is_strict = self._on_damage is not OnDamage.SKIP
+        history = self._scan(before, OnDamage.FAIL if is_strict else OnDamage.SKIP)
+        for scan in chain(history, scans):
+            changes.add(scan)
+        return changes.gathered()
+
+    def _toast(self, gathered: Gathered) -> ToastChunks:
+        changes = gathered.changes
+        chunks = changes[:, (changes[CODE] >= 0) & (changes[CODE] & 1 == 1)]
+        oids = np.array([table.toast_oid for table in self._catalog.tables] or [0], np.int64)
+        return ToastChunks(
+            gathered.data, chunks[NEW_AT], chunks[NEW_LENGTH], chunks[COMMIT],
+            oids[chunks[CODE] // 2],
+        )  # fmt: skip

@@ -1,0 +1,219 @@
+"""What a transaction's changes are to a reader: what is no change of a row is left or summed up.
+
+    out       TOAST, whose chunks are in their rows; a speculative insertion and what takes it back
+    summed    all changes of a file that the catalog does not know; all of a table that is rewritten
+
+Rows are ordered by their transactions' commits, then by LSN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark.changes.catalog import Catalog, Table
+from spark.changes.change_files import UNKNOWN
+from spark.changes.change_set import CODE, COMMIT, OID, Gathered
+from spark.changes.heap_scan import (
+    BLOCK,
+    CREATE_FILE,
+    DAMAGED,
+    DELETE,
+    FLAGS,
+    INSERT,
+    IS_SUPER,
+    LSN,
+    NEW_AT,
+    NEW_LENGTH,
+    NEW_PAGE,
+    OFFSET,
+    OLD_BLOCK,
+    OLD_LENGTH,
+    OLD_OFFSET,
+    OPERATION,
+    PAGE_IMAGE,
+    RELFILENODE,
+    TRUNCATE,
+    UPDATE,
+)
+from spark.records.record_index import Array
+
+#: an operation of a row that says what could not be decoded
+UNDECODED = 0
+NO_TABLE = -1
+
+#: of a tuple's infomask2, which it begins with
+_COLUMNS_MASK = 0x07FF
+
+_REWRITTEN = (
+    "the table was rewritten into a new file (VACUUM FULL, CLUSTER, or ALTER TABLE); "
+    "its rows are as they were, or as the ALTER TABLE says"
+)
+_REPLACED = (
+    "the table was given a new file, by TRUNCATE or by a rewrite; "
+    "what is inserted from here on are all of its rows"
+)
+_PAGES = "pages of the table were written as a whole; their rows are not decoded"
+_NO_OLD_ROW = "the deleted row is not in the WAL"
+_DAMAGED = "the record is not as a record of its kind should be"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRows:
+    """`changes` as in a set, all of them to be shown; `table` is the catalog's number, or
+    NO_TABLE; `notes` are by the row."""
+
+    changes: Array
+    table: Array
+    notes: dict[int, str]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+def arrange(gathered: Gathered, catalog: Catalog, only: Table | None = None) -> ChangeRows:
+    """The rows to show: of this table, or of all."""
+    return _Arrangement(gathered, catalog, only).arrange()
+
+
+class _Arrangement:
+    """Takes rows out and sums them up, with the numbers that they have in the set."""
+
+    def __init__(self, gathered: Gathered, catalog: Catalog, only: Table | None) -> None:
+        self._changes = gathered.changes
+        self._catalog = catalog
+        self._only = only
+        self._notes = dict(gathered.notes)
+        code = self._changes[CODE]
+        self._table = np.where(code >= 0, code // 2, NO_TABLE)
+        self._shown = (code & 1 == 0) | (code == UNKNOWN)
+
+    def arrange(self) -> ChangeRows:
+        changes, operation = self._changes, self._changes[OPERATION]
+        self._name_truncated()
+        for row in np.flatnonzero(operation == DAMAGED).tolist():
+            self._undecoded(row, _DAMAGED)
+        self._shown &= operation != PAGE_IMAGE
+        self._take_back()
+        self._sum_up_files()
+        self._sum_up_unknown()
+        self._shown &= operation != CREATE_FILE
+        is_lost = self._shown & (operation == DELETE) & (changes[OLD_LENGTH] == 0)
+        self._notes.update(dict.fromkeys(np.flatnonzero(is_lost).tolist(), _NO_OLD_ROW))
+        has_none = (operation == INSERT) | (operation == UPDATE)
+        has_none &= (changes[NEW_LENGTH] == 0) & self._shown
+        for row in np.flatnonzero(has_none).tolist():
+            self._undecoded_row(row)
+        order = np.lexsort((changes[LSN], changes[COMMIT]))
+        order = order[self._shown[order]]
+        noted = np.flatnonzero(np.isin(order, list(self._notes))) if self._notes else ()
+        notes = {int(place): self._notes[int(order[place])] for place in noted}
+        return ChangeRows(changes[:, order], self._table[order], notes)
+
+    def _undecoded(self, row: int, note: str) -> None:
+        self._changes[OPERATION, row] = UNDECODED
+        self._notes[row] = note
+
+    def _undecoded_row(self, row: int) -> None:
+        """The change of a row whose new tuple is not known: it says what, and where."""
+        name = "insert" if self._changes[OPERATION, row] == INSERT else "update"
+        self._undecoded(row, f"{name}: {self._notes.get(row, 'the record has no row')}")
+
+    def _name_truncated(self) -> None:
+        """A partitioned table, which has no file, is truncated with its partitions."""
+        numbers = {
+            table.oid: number
+            for number, table in enumerate(self._catalog.tables)
+            if table.relfilenode and (self._only is None or table.oid == self._only.oid)
+        }
+        for row in np.flatnonzero(self._changes[OPERATION] == TRUNCATE).tolist():
+            number = numbers.get(int(self._changes[OID, row]))
+            self._shown[row] = number is not None
+            self._table[row] = NO_TABLE if number is None else number
+
+    def _take_back(self) -> None:
+        """INSERT ... ON CONFLICT that found out late that there is a conflict."""
+        changes = self._changes
+        supers = (changes[OPERATION] == DELETE) & (changes[FLAGS] & IS_SUPER != 0)
+        for row in np.flatnonzero(supers).tolist():
+            same = changes[RELFILENODE, :row] == changes[RELFILENODE, row]
+            same &= changes[BLOCK, :row] == changes[OLD_BLOCK, row]
+            same &= changes[OFFSET, :row] == changes[OLD_OFFSET, row]
+            same &= changes[OPERATION, :row] == INSERT
+            inserted = np.flatnonzero(same)
+            self._shown[row] = False
+            self._shown[inserted[-1:]] = False
+
+    def _sum_up_files(self) -> None:
+        """Tables that got a new file, and pages that were written without records of their rows."""
+        changes, operation = self._changes, self._changes[OPERATION]
+        truncated = {
+            (int(changes[COMMIT, row]), int(self._table[row]))
+            for row in np.flatnonzero(operation == TRUNCATE).tolist()
+        }
+        replaced = {}
+        for row in np.flatnonzero((operation == CREATE_FILE) & (self._table >= 0)).tolist():
+            table = self._catalog.tables[self._table[row]]
+            name = int(changes[COMMIT, row]), int(self._table[row])
+            newest = self._number_of(table.oid)
+            if table.relfilenode != table.oid and (name[0], newest) not in truncated:
+                replaced[name] = row
+        for (commit, number), row in replaced.items():
+            same = (changes[COMMIT] == commit) & (self._table == number)
+            if self._catalog.wal_level == "logical":
+                rows = np.flatnonzero(same & np.isin(operation, (INSERT, NEW_PAGE)))
+                self._sum_up(rows.tolist() or [row], _REWRITTEN)
+            else:
+                rows = np.flatnonzero(same & (operation == NEW_PAGE))
+                self._sum_up(rows.tolist() or [row], _PAGES if len(rows) else _REPLACED)
+        self._sum_up_pages(replaced)
+
+    def _sum_up_pages(self, replaced: Iterable[tuple[int, int]]) -> None:
+        changes = self._changes
+        rows = np.flatnonzero((changes[OPERATION] == NEW_PAGE) & (self._table >= 0) & self._shown)
+        groups: dict[tuple[int, int], list[int]] = {}
+        for row in rows.tolist():
+            groups.setdefault((int(changes[COMMIT, row]), int(self._table[row])), []).append(row)
+        for name, members in groups.items():
+            if name not in replaced:
+                self._sum_up(members, _PAGES)
+
+    def _number_of(self, oid: int) -> int:
+        """TRUNCATE names the newest table of an oid."""
+        tables = self._catalog.tables
+        return max(number for number, table in enumerate(tables) if table.oid == oid)
+
+    def _sum_up_unknown(self) -> None:
+        changes = self._changes
+        is_change = np.isin(changes[OPERATION], (INSERT, UPDATE, DELETE, NEW_PAGE))
+        groups: dict[tuple[int, int], list[int]] = {}
+        for row in np.flatnonzero((changes[CODE] == UNKNOWN) & is_change).tolist():
+            name = int(changes[COMMIT, row]), int(changes[RELFILENODE, row])
+            groups.setdefault(name, []).append(row)
+        for (_, file), rows in groups.items():
+            self._sum_up(
+                rows,
+                f"{len(rows)} changes of relation {self._catalog.database_oid}/{file}, which the "
+                f"catalog does not know: take it anew, or add the one of that time",
+            )
+
+    def _sum_up(self, rows: list[int], note: str) -> None:
+        """One row for all of them, where the first one is."""
+        self._shown[rows] = False
+        self._shown[rows[0]] = True
+        self._undecoded(rows[0], note)
+
+
+def is_stale(gathered: Gathered, catalog: Catalog) -> bool:
+    """Whether there are changes of files that the catalog does not know, or rows with more columns
+    than it knows."""
+    changes, data = gathered.changes, gathered.data
+    is_change = changes[OPERATION] <= DELETE
+    if ((changes[CODE] == UNKNOWN) & is_change).any():
+        return True
+    rows = changes[:, is_change & (changes[CODE] & 1 == 0) & (changes[NEW_LENGTH] > 0)]
+    known = np.array([len(table.columns) for table in catalog.tables] or [0], np.int64)
+    low, high = data[rows[NEW_AT]].astype(np.int64), data[rows[NEW_AT] + 1].astype(np.int64)
+    return bool(((high << 8 | low) & _COLUMNS_MASK > known[rows[CODE] // 2]).any())

@@ -1,0 +1,95 @@
+"""The columns of `pg_changes`: one row a change of a row; and the types of a table's own columns.
+
+All are nullable, as Spark wants them of what it did not make; LSNs and transaction ids are bigint.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from spark.changes import datum
+from spark.changes.catalog import Column, Table
+from spark.changes.datum import Datums
+from spark.errors import CatalogError
+
+_COMMIT_FIELDS = (
+    #: where the record of the change starts; changes of one record are in their order
+    pa.field("lsn", pa.int64()),
+    #: where the record starts that commits the transaction
+    pa.field("commit_lsn", pa.int64()),
+    pa.field("commit_time", pa.timestamp("us", tz="UTC")),
+    #: of the transaction, also for what its subtransactions did
+    pa.field("xid", pa.int64()),
+    #: insert, update, delete, truncate; unknown: `detail` says what could not be decoded
+    pa.field("operation", pa.string()),
+    pa.field("schema", pa.string()),
+    pa.field("table", pa.string()),
+    #: of the primary key: JSON, before a delete, otherwise after the change
+    pa.field("key", pa.string()),
+)
+_PLACE_FIELDS = (
+    #: columns of `new` whose out-of-line values an update has left as they were: the values are not
+    #: in the transaction's WAL, so `new` does not have them; null if there are none
+    pa.field("unchanged", pa.list_(pa.field("element", pa.string()))),
+    #: where the row is then, or, deleted, was: (block,line)
+    pa.field("ctid", pa.string()),
+    #: what could not be decoded, and why; null if all of it was
+    pa.field("detail", pa.string()),
+)
+
+#: `new` and `old` as row_to_json() prints them; old, as far as the WAL has it: all or the key
+CHANGES_SCHEMA = pa.schema(
+    [
+        *_COMMIT_FIELDS,
+        pa.field("new", pa.string()),
+        pa.field("old", pa.string()),
+        *_PLACE_FIELDS,
+    ]
+)
+
+_PRECISION_MAX = 38
+
+_ARROW_TYPES = {
+    datum.BOOL: pa.bool_(),
+    datum.INT2: pa.int16(),
+    datum.INT4: pa.int32(),
+    datum.INT8: pa.int64(),
+    datum.OID: pa.int64(),
+    datum.FLOAT4: pa.float32(),
+    datum.FLOAT8: pa.float64(),
+    datum.DATE: pa.date32(),
+    datum.TIMESTAMP: pa.timestamp("us"),
+    datum.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
+    datum.BYTEA: pa.binary(),
+}
+
+
+def arrow_type(column: Column, datums: Datums) -> pa.DataType:
+    """What is not in the list is text: an array as JSON, the others as Postgres prints them."""
+    base = datums.base_oid(column.type_oid)
+    if base == datum.NUMERIC and column.type_oid == base and column.typmod >= 4:
+        precision, scale = (column.typmod - 4) >> 16 & 0xFFFF, (column.typmod - 4) & 0x7FF
+        if precision <= _PRECISION_MAX and scale <= precision:
+            return pa.decimal128(precision, scale)
+    return _ARROW_TYPES.get(base, pa.string())
+
+
+def row_type(table: Table, datums: Datums) -> pa.StructType:
+    """Of a table's rows, its columns in their order; dropped ones have no place."""
+    return pa.struct(
+        [
+            pa.field(column.name, arrow_type(column, datums))
+            for column in table.columns
+            if not column.is_dropped
+        ]
+    )
+
+
+def typed_schema(table: Table, datums: Datums) -> pa.Schema:
+    """`CHANGES_SCHEMA` with the table's own types in `new` and `old`. Raises CatalogError."""
+    rows = row_type(table, datums)
+    if rows.num_fields == 0:
+        raise CatalogError(f"table {table} has no columns")
+    return pa.schema(
+        [*_COMMIT_FIELDS, pa.field("new", rows), pa.field("old", rows), *_PLACE_FIELDS]
+    )

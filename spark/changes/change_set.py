@@ -1,0 +1,254 @@
+"""`ChangeSet`: the changes of some transactions, put aside from the WAL that held them.
+
+    scans --add--> changes (fields, rows), in the order of the WAL; their tuples in one byte array
+
+Only what belongs to the transactions that are asked for is kept, so a long history costs nothing
+but to be read. What a record leaves to the old page is put together here, one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from pgwal.block_ref import BlockRef
+from pgwal.errors import WalFormatError
+from spark.changes.change_files import FOREIGN, UNKNOWN, FileMap
+from spark.changes.datum_varlena import DatumError
+from spark.changes.heap_page import is_heap_page, joined_tuple, restore_page
+from spark.changes.heap_pages import HeapPages
+from spark.changes.heap_scan import (
+    BLOCK,
+    CHANGE_FIELDS,
+    DATABASE,
+    DELETE,
+    FLAGS,
+    HAS_IMAGE,
+    HAS_OLD_IMAGE,
+    INSERT,
+    NEW_AT,
+    NEW_LENGTH,
+    NEW_PAGE,
+    OFFSET,
+    OLD_AT,
+    OLD_BLOCK,
+    OLD_LENGTH,
+    OLD_OFFSET,
+    OPERATION,
+    PAGE_IMAGE,
+    PREFIX,
+    RECORD,
+    RELFILENODE,
+    SUFFIX,
+    TRUNCATE,
+    UPDATE,
+    XID,
+    HeapScan,
+)
+from spark.changes.transaction_commits import Commits
+from spark.records.byte_copy import copy_bytes
+from spark.records.loads import Bytes, Int, Numbers
+from spark.records.record_index import Array
+
+#: rows behind those of a scan: the transaction's number, the file's code, the oid of TRUNCATE
+COMMIT, CODE, OID, FIELDS = CHANGE_FIELDS, CHANGE_FIELDS + 1, CHANGE_FIELDS + 2, CHANGE_FIELDS + 3
+
+_ROOM = 16
+_NO_TUPLE = "the row is not in the record, and its page was not seen before"
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All of a set; `notes` say what is wrong with a row."""
+
+    changes: Array
+    data: Array
+    notes: dict[int, str]
+
+
+class ChangeSet:
+    """Scans are added in the order of the WAL. With `pages` their tuples are followed."""
+
+    def __init__(self, files: FileMap, commits: Commits, pages: HeapPages | None) -> None:
+        self._files = files
+        self._commits = commits
+        self._pages = pages
+        self._parts: list[Array] = []
+        self._buffers: list[Array] = []
+        self._length = 0
+        self._rows = 0
+        self._notes: dict[int, str] = {}
+
+    def add(self, scan: HeapScan) -> None:
+        codes = self._files.codes_of(scan.changes[DATABASE], scan.changes[RELFILENODE])
+        commits = self._commits.numbers_of(scan.changes[XID])
+        operation = scan.changes[OPERATION]
+        kept = (commits >= 0) & ((codes >= 0) | (codes == UNKNOWN)) & (operation != PAGE_IMAGE)
+        kept &= (operation != TRUNCATE) & ((operation == INSERT) | (codes & 1 == 0))
+        followed = self._followed(scan, kept, codes)
+        chosen = np.flatnonzero(kept)
+        rows = np.empty((FIELDS, len(chosen)), np.int64)
+        rows[:CHANGE_FIELDS] = scan.changes[:, chosen]
+        rows[COMMIT], rows[CODE], rows[OID] = commits[chosen], codes[chosen], 0
+        buffer = _take_tuples(scan.index.data, rows, self._length)
+        self._append(rows, buffer)
+        places = {int(row): place for place, row in enumerate(chosen.tolist())} if followed else {}
+        for row, found in followed.items():
+            if row in places:
+                self._complete(rows, places[row], *found)
+        self._forget_index_pages(scan, rows)
+        is_ours = (commits >= 0) & (codes != FOREIGN)
+        truncated = np.flatnonzero((operation == TRUNCATE) & is_ours)
+        if len(truncated):
+            self._add_truncated(scan, truncated, commits)
+
+    def gathered(self) -> Gathered:
+        """All of it, once: the set is empty then."""
+        changes = np.concatenate([np.empty((FIELDS, 0), np.int64), *self._parts], axis=1)
+        self._parts.clear()
+        room = np.zeros(_ROOM, np.uint8)  # a number is loaded before it is known to be whole
+        data = np.concatenate([np.zeros(1, np.uint8), *self._buffers, room])
+        self._buffers.clear()
+        return Gathered(changes, data, self._notes)
+
+    def _append(self, rows: Array, buffer: Array) -> None:
+        self._parts.append(rows)
+        self._buffers.append(buffer)
+        self._length += len(buffer)
+        self._rows += rows.shape[1]
+
+    # ---- tuples that are not whole in their record
+
+    def _followed(
+        self, scan: HeapScan, kept: Array, codes: Array
+    ) -> dict[int, tuple[bytes | str, bytes | None]]:
+        """row: (its new tuple or what is wrong, its old one)."""
+        changes = scan.changes
+        is_change = (changes[OPERATION] == INSERT) | (changes[OPERATION] == UPDATE)
+        partial = is_change & (
+            (changes[NEW_LENGTH] == 0) | (changes[PREFIX] > 0) | (changes[SUFFIX] > 0)
+        )
+        if self._pages is None:
+            chosen, pages = kept & partial & (codes >= 0), HeapPages()
+        else:
+            chosen, pages = codes >= 0, self._pages
+        follower = _Follower(scan, pages)
+        return {
+            row: follower.follow(row, is_partial=bool(partial[row]))
+            for row in np.flatnonzero(chosen).tolist()
+        }
+
+    def _complete(self, rows: Array, place: int, new: bytes | str, old: bytes | None) -> None:
+        """Put what was put together behind all others."""
+        if isinstance(new, str):
+            self._notes[self._rows - rows.shape[1] + place] = new
+            rows[NEW_LENGTH, place] = 0
+        elif new:
+            rows[NEW_AT, place], rows[NEW_LENGTH, place] = self._put(new), len(new)
+        if old and rows[OLD_LENGTH, place] == 0:
+            rows[OLD_AT, place], rows[OLD_LENGTH, place] = self._put(old), len(old)
+
+    def _put(self, stored: bytes) -> int:
+        self._buffers.append(np.frombuffer(stored, np.uint8))
+        self._length += len(stored)
+        return 1 + self._length - len(stored)
+
+    # ---- records that are no tuples
+
+    def _forget_index_pages(self, scan: HeapScan, rows: Array) -> None:
+        """A new page of an unknown file is of interest only if it is a table's."""
+        unknown = np.flatnonzero((rows[OPERATION] == NEW_PAGE) & (rows[CODE] == UNKNOWN))
+        is_heap: dict[int, bool] = {}
+        for place in unknown.tolist():
+            file = int(rows[RELFILENODE, place])
+            if file not in is_heap:
+                block = scan.body(int(rows[RECORD, place])).blocks[0]
+                is_heap[file] = _is_heap(block)
+            if not is_heap[file]:
+                rows[OPERATION, place] = PAGE_IMAGE
+
+    def _add_truncated(self, scan: HeapScan, truncated: Array, commits: Array) -> None:
+        for row in truncated.tolist():
+            main_data = scan.body(int(scan.changes[RECORD, row])).main_data
+            oids = np.frombuffer(main_data, "<u4", offset=12).astype(np.int64)
+            oids = oids[: int.from_bytes(main_data[4:8], "little")]
+            rows = np.zeros((FIELDS, len(oids)), np.int64)
+            rows[:CHANGE_FIELDS] = scan.changes[:, row : row + 1]
+            rows[COMMIT], rows[OID] = commits[row], oids
+            self._append(rows, np.empty(0, np.uint8))
+
+
+class _Follower:
+    """Follows the changes of one scan, in their order."""
+
+    def __init__(self, scan: HeapScan, pages: HeapPages) -> None:
+        self._scan = scan
+        self._pages = pages
+        self._last_record = -1
+
+    def follow(self, row: int, *, is_partial: bool) -> tuple[bytes | str, bytes | None]:
+        """(the new tuple, or what is wrong, or nothing if the record has it; the old one)."""
+        change = dict(enumerate(self._scan.changes[:, row].tolist()))
+        file, operation = change[RELFILENODE], change[OPERATION]
+        try:
+            old = None
+            if operation in (UPDATE, DELETE):
+                old = self._pages.get(file, change[OLD_BLOCK], change[OLD_OFFSET])
+            if operation == PAGE_IMAGE or change[FLAGS] & (HAS_IMAGE | HAS_OLD_IMAGE):
+                self._take_images(change[RECORD])
+            if operation in (UPDATE, DELETE) and old is None:
+                old = self._pages.get(file, change[OLD_BLOCK], change[OLD_OFFSET])
+            if operation not in (INSERT, UPDATE):
+                return b"", old
+            new = self._new_tuple(change, old)
+        except (DatumError, WalFormatError) as error:
+            return str(error), None
+        if new is None:
+            return _NO_TUPLE, old
+        self._pages.put(file, change[BLOCK], change[OFFSET], new)
+        return new if is_partial else b"", old
+
+    def _new_tuple(self, change: dict[int, int], old: bytes | None) -> bytes | None:
+        at, length = change[NEW_AT], change[NEW_LENGTH]
+        if length == 0:
+            return self._pages.get(change[RELFILENODE], change[BLOCK], change[OFFSET])
+        stored: bytes = self._scan.index.data[at : at + length].tobytes()
+        if not change[PREFIX] and not change[SUFFIX]:
+            return stored
+        return None if old is None else joined_tuple(stored, old, change[PREFIX], change[SUFFIX])
+
+    def _take_images(self, record: int) -> None:
+        """Once a record, however many tuples it has."""
+        if record == self._last_record:
+            return
+        self._last_record = record
+        for block in self._scan.body(record).blocks:
+            if block.image is not None and block.image.is_applied and block.fork == 0:
+                self._pages.put_image(block.relation.number, block.block_number, block.image)
+
+
+def _is_heap(block: BlockRef) -> bool:
+    return block.image is not None and is_heap_page(restore_page(block.image))
+
+
+def _take_tuples(data: Array, rows: Array, base: int) -> Array:
+    """Copy the tuples into one array; in `rows` they are then where they are in all arrays joined,
+    which begin with one byte that is nobody's."""
+    buffer = np.empty(int(rows[NEW_LENGTH].sum() + rows[OLD_LENGTH].sum()), np.uint8)
+    used = _copy_tuples(data, rows[NEW_AT], rows[NEW_LENGTH], buffer, 0, base + 1)
+    _copy_tuples(data, rows[OLD_AT], rows[OLD_LENGTH], buffer, used, base + 1)
+    return buffer
+
+
+@njit(cache=True, nogil=True)
+def _copy_tuples(
+    data: Bytes, at: Numbers, length: Numbers, buffer: Bytes, used: Int, base: Int
+) -> Int:
+    """Behind buffer[:used]; how much of it is used then."""
+    for i in range(len(at)):
+        copy_bytes(buffer, used, data, at[i], length[i])
+        at[i] = base + used
+        used += length[i]
+    return used

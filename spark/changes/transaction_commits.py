@@ -1,0 +1,84 @@
+"""Which transactions a piece of the WAL commits: their xids, and those of their subtransactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark.changes.heap_scan import (
+    ABORT,
+    COMMIT,
+    COMMIT_PREPARED,
+    MARK_FIELDS,
+    MARK_KIND,
+    MARK_LSN,
+    MARK_TIME_US,
+    MARK_XID,
+    SUBXIDS,
+    SUBXIDS_AT,
+    HeapScan,
+)
+from spark.records.record_index import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """In their order; `member_xids` are sorted, each is of the transaction `member_commits`."""
+
+    lsn: Array
+    xid: Array
+    time_us: Array
+    is_prepared: Array
+    member_xids: Array
+    member_commits: Array
+
+    def __len__(self) -> int:
+        return len(self.lsn)
+
+    def numbers_of(self, xids: Array) -> Array:
+        """The transaction of each, -1 if it is none of ours."""
+        if len(self.member_xids) == 0:
+            return np.full(len(xids), -1, np.int64)
+        place = np.searchsorted(self.member_xids, xids)
+        place[place == len(self.member_xids)] = 0
+        found: Array = np.where(self.member_xids[place] == xids, self.member_commits[place], -1)
+        return found
+
+
+def find_commits(scans: Iterable[HeapScan]) -> Commits:
+    """All of them."""
+    marks, subxids, owners = [], [], []
+    count = 0
+    for scan in scans:
+        found = scan.marks[:, np.isin(scan.marks[MARK_KIND], (COMMIT, COMMIT_PREPARED))]
+        marks.append(found)
+        for i in np.flatnonzero(found[SUBXIDS]).tolist():
+            subxids.append(_subxids(scan, found, i))
+            owners.append(np.full(len(subxids[-1]), count + i, np.int64))
+        count += found.shape[1]
+    all_marks = np.concatenate(marks, axis=1) if marks else np.empty((MARK_FIELDS, 0), np.int64)
+    xids = np.concatenate([all_marks[MARK_XID], *subxids])
+    numbers = np.concatenate([np.arange(count), *owners])
+    order = np.argsort(xids, kind="stable")
+    return Commits(
+        all_marks[MARK_LSN],
+        all_marks[MARK_XID],
+        all_marks[MARK_TIME_US],
+        all_marks[MARK_KIND] == COMMIT_PREPARED,
+        xids[order],
+        numbers[order],
+    )
+
+
+def ended_xids(scan: HeapScan) -> Array:
+    """Of all transactions and subtransactions that end in the scan, either way."""
+    found = scan.marks[:, np.isin(scan.marks[MARK_KIND], (COMMIT, COMMIT_PREPARED, ABORT))]
+    subxids = [_subxids(scan, found, i) for i in np.flatnonzero(found[SUBXIDS]).tolist()]
+    return np.concatenate([found[MARK_XID], *subxids])
+
+
+def _subxids(scan: HeapScan, marks: Array, i: int) -> Array:
+    at, length = int(marks[SUBXIDS_AT, i]), 4 * int(marks[SUBXIDS, i])
+    return scan.index.data[at : at + length].copy().view("<u4").astype(np.int64)

@@ -1,0 +1,124 @@
+"""The values of many tuples as typed Arrow columns.
+
+    fixed length   gathered as they are stored; the epoch of dates and times moved
+    the others     as text, which Arrow reads where the column is no text
+
+Dates and times beyond the years 1 to 9999, which is as far as Spark's and Python's go, and the
+infinities are NULL there, and the cells' notes say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import njit
+
+from spark.changes import datum
+from spark.changes.change_schema import arrow_type as arrow_type_of
+from spark.changes.tuple_cells import STORED, Cells
+from spark.changes.tuple_print import (
+    BYTEA,
+    COPY,
+    DAY_MAX,
+    DAY_MIN,
+    PRINT,
+    RAW,
+    print_texts,
+    room_of,
+)
+from spark.records.byte_copy import copy_bytes
+from spark.records.loads import Bytes, Int, Numbers
+from spark.records.record_index import Array
+
+#: Postgres counts from 2000-01-01
+_EPOCH_DAYS = 10_957
+_EPOCH_US = 946_684_800_000_000
+
+_DAY_US = 86_400_000_000
+#: the epoch, and the days that there are, in the type's unit
+_EPOCHS = {
+    datum.DATE: (_EPOCH_DAYS, 1),
+    datum.TIMESTAMP: (_EPOCH_US, _DAY_US),
+    datum.TIMESTAMPTZ: (_EPOCH_US, _DAY_US),
+}
+
+
+def struct_of(cells: Cells, columns: Sequence[int], row_type: pa.StructType) -> pa.Array:
+    """One struct a tuple, of these columns; what is omitted is NULL.
+
+    The tuples may be of another time than the row's type, when a column was not there, or had
+    another type.
+    """
+    arrays = [
+        _column(cells, number, field.type) for number, field in zip(columns, row_type, strict=True)
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=list(row_type))
+
+
+def _column(cells: Cells, number: int, wanted: pa.DataType) -> pa.Array:
+    form = cells.format
+    if number not in form.live_columns:
+        return pa.nulls(cells.state.shape[1], wanted)
+    arrow_type = arrow_type_of(form.table.columns[number], form.datums)
+    read = _stored if form.base(number) in STORED else _printed
+    array = read(cells, number, arrow_type)
+    return array if arrow_type == wanted else array.cast(wanted)
+
+
+def _stored(cells: Cells, number: int, arrow_type: pa.DataType) -> pa.Array:
+    base, state = cells.format.base(number), cells.state[number]
+    dtype = np.dtype(STORED[base])
+    values = np.zeros(len(state) * dtype.itemsize, np.uint8)
+    is_there = state == PRINT
+    _gather(cells.data, cells.at[number], is_there, dtype.itemsize, values)
+    numbers = values.view(dtype)
+    if base in _EPOCHS:
+        numbers, is_held = _moved(numbers, *_EPOCHS[base])
+        for row in np.flatnonzero(is_there & ~is_held).tolist():
+            cells.note(row, f"column {cells.format.table.columns[number].name}: "
+                            f"its value is beyond what {arrow_type} can hold")  # fmt: skip
+        is_there &= is_held
+    array = pa.array(numbers, mask=~is_there).cast(arrow_type)
+    copied = state == COPY
+    if copied.any():
+        missing = pa.array([cells.missing(number).decode()]).cast(arrow_type)[0]
+        array = pc.if_else(pa.array(copied), missing, array)
+    return array
+
+
+def _moved(numbers: Array, epoch: int, day: int) -> tuple[Array, Array]:
+    """Counted from 1970, and whether it is in the range."""
+    is_held = (numbers >= DAY_MIN * day) & (numbers < (DAY_MAX + 1) * day)
+    return np.where(is_held, numbers, 0) + numbers.dtype.type(epoch), is_held
+
+
+def _printed(cells: Cells, number: int, arrow_type: pa.DataType) -> pa.Array:
+    state, at, length = cells.state[number], cells.at[number], cells.length[number]
+    kind, count = int(cells.format.kinds[number]), len(state)
+    if kind == BYTEA:
+        kind = RAW
+    is_there = (state == PRINT) | (state == COPY)
+    room = room_of(
+        np.array([kind]), np.zeros(1, np.int64), state[None], length[None], 0, count
+    )  # fmt: skip
+    out, offsets = np.empty(room, np.uint8), np.empty(count + 1, np.int32)
+    print_texts(kind, cells.data, cells.texts, state, at, length, 0, count, out, offsets)
+    validity = pa.array(is_there).buffers()[1]
+    used = out[: int(offsets[count])].copy()
+    is_binary = pa.types.is_binary(arrow_type)
+    texts = pa.Array.from_buffers(
+        pa.binary() if is_binary else pa.string(),
+        count,
+        [validity, pa.py_buffer(offsets), pa.py_buffer(used)],
+    )
+    return texts.cast(arrow_type) if pa.types.is_decimal(arrow_type) else texts
+
+
+@njit(cache=True, nogil=True)
+def _gather(data: Bytes, at: Numbers, is_there: Numbers, size: Int, values: Bytes) -> None:
+    for i in range(len(at)):
+        if is_there[i]:
+            copy_bytes(values, i * size, data, at[i], size)

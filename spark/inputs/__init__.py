@@ -1,0 +1,1 @@
+"""Where WAL is read from, and how a range of it becomes batches."""

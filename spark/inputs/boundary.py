@@ -1,0 +1,124 @@
+"""Where a range of WAL may end so that all of its records are whole: at a record boundary.
+
+Law: an offset of a stream is a boundary. Then what is behind it can be read from there, from the
+page that holds it, and every record that starts below it ends below it.
+"""
+
+from __future__ import annotations
+
+from consensus.messages import ServerFacts
+from pgwal.page import WAL_PAGE_SIZE, page_header_size
+from spark.inputs.wal_input import LostWal, WalInput
+from spark.records.record_index import RecordIndexer
+
+
+def as_boundary(lsn: int, wal_seg_size: int) -> int:
+    """As Postgres writes it: on a page boundary the page's address, not that behind its header."""
+    page_lsn = lsn - lsn % WAL_PAGE_SIZE
+    return page_lsn if lsn == page_lsn + page_header_size(page_lsn, wal_seg_size) else lsn
+
+
+def next_boundary(
+    wal_input: WalInput, facts: ServerFacts, start_lsn: int, end_lsn: int, bytes_max: int | None
+) -> int:
+    """Where a batch of about `bytes_max` ends that begins at the boundary `start_lsn`, of WAL that
+    there is up to `end_lsn`; `start_lsn` if not one record is whole.
+
+    Batches of more than a segment end where a segment's first record starts: a look at its first
+    pages tells. Raises LostWal if the first record cannot be read.
+    """
+    target_lsn = end_lsn if bytes_max is None else min(end_lsn, start_lsn + bytes_max)
+    if target_lsn == end_lsn and wal_input.ends_at_record:
+        return end_lsn
+    seg_size = facts.wal_seg_size
+    segment_lsn = target_lsn - target_lsn % seg_size
+    if start_lsn < segment_lsn and target_lsn < end_lsn:
+        first_lsn = _first_boundary(wal_input, facts, segment_lsn, end_lsn)
+        if first_lsn is not None:
+            return first_lsn
+    while start_lsn < segment_lsn:
+        try:
+            boundary = _last_boundary(wal_input, facts, segment_lsn, target_lsn, target_lsn)
+        except LostWal:
+            boundary = None  # what comes before it may be whole
+        if boundary is not None:
+            return boundary
+        segment_lsn -= seg_size
+    return _last_boundary(wal_input, facts, start_lsn, target_lsn, end_lsn) or start_lsn
+
+
+def _indexer(facts: ServerFacts, start_lsn: int, end_lsn: int | None) -> RecordIndexer:
+    return RecordIndexer(
+        start_lsn,
+        end_lsn,
+        wal_seg_size=facts.wal_seg_size,
+        version_major=facts.pg_major,
+        system_id=facts.system_id,
+        is_boundary=True,
+    )
+
+
+def _first_boundary(
+    wal_input: WalInput, facts: ServerFacts, segment_lsn: int, end_lsn: int
+) -> int | None:
+    """The first one at or behind a segment's start; None where none can be found."""
+    indexer = _indexer(facts, segment_lsn, segment_lsn + 1)
+    try:
+        for chunk in wal_input.read(segment_lsn, end_lsn):
+            for at in range(0, len(chunk.data), WAL_PAGE_SIZE):
+                indexer.feed(chunk.data[at : at + WAL_PAGE_SIZE])
+                if indexer.failure is not None:
+                    return None
+                if indexer.is_done:
+                    return as_boundary(indexer.next_lsn, facts.wal_seg_size)
+    except LostWal:
+        return None
+    return None
+
+
+def _last_boundary(
+    wal_input: WalInput, facts: ServerFacts, start_lsn: int, target_lsn: int, end_lsn: int
+) -> int | None:
+    """The last one that is behind `start_lsn` and not behind `target_lsn`; or else the first one
+    up to `end_lsn`. Raises LostWal, where there is none because the WAL ends or is damaged."""
+    indexer = _indexer(facts, start_lsn, None)
+    boundary = None
+    lost: LostWal | None = None
+    try:
+        for chunk in wal_input.read(indexer.fed_lsn, end_lsn):
+            index = indexer.feed(chunk.data)
+            ends = index.end_lsn[index.end_lsn <= target_lsn]
+            boundary = int(ends[-1]) if len(ends) else boundary
+            if boundary is None and len(index):
+                return int(index.end_lsn[0])
+            if indexer.failure is not None:
+                lost = LostWal(indexer.failure.lsn, f"{chunk.name}: {indexer.failure}")
+            is_known = boundary is not None and indexer.fed_lsn >= target_lsn
+            if is_known or lost is not None:
+                break
+    except LostWal as error:
+        lost = error
+    if boundary is None and lost is not None:
+        raise lost
+    return boundary
+
+
+def boundary_at(wal_input: WalInput, facts: ServerFacts, lsn: int, end_lsn: int) -> int:
+    """The start of the first record that starts at or behind `lsn`; or else where the last whole
+    one ends, of WAL that there is up to `end_lsn`. Where a segment begins is a boundary as it is:
+    the rest of an older record is passed over. Raises LostWal."""
+    if lsn % facts.wal_seg_size == 0:
+        return lsn
+    indexer = RecordIndexer(
+        lsn,
+        wal_seg_size=facts.wal_seg_size,
+        version_major=facts.pg_major,
+        system_id=facts.system_id,
+    )
+    for chunk in wal_input.read(indexer.fed_lsn, end_lsn):
+        index = indexer.feed(chunk.data)
+        if len(index):
+            return as_boundary(int(index.start_lsn[0]), facts.wal_seg_size)
+        if indexer.failure is not None:
+            raise LostWal(indexer.failure.lsn, f"{indexer.failure}, in {chunk.name}")
+    return as_boundary(indexer.next_lsn, facts.wal_seg_size)

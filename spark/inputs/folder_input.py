@@ -1,0 +1,138 @@
+"""A folder of WAL segments as an input: `pg_wal` of a server, what pg_receivewal or an
+archive_command left, compressed or not.
+
+    |== 05 ==|== 06 ==|== 07 == last record |00000000|     end_lsn: where the last record ends
+    |== 05 ==|== 06 ==|== 07 = damage = goes on =====|     end_lsn: so that the reader comes upon it
+
+Law: the log ends where Postgres would end a recovery, at the first thing that is no valid record,
+unless a page behind shows that it goes on: then it is damaged, and that is never taken for its end.
+Every executor must see the folder under the same path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from consensus.messages import ServerFacts
+from pgwal.lsn import format_lsn
+from spark.inputs.boundary import as_boundary
+from spark.inputs.segment_file import RemovedSegment
+from spark.inputs.segment_folder import SegmentFolder, open_folder
+from spark.inputs.wal_input import LostWal, WalChunk
+from spark.records.record_index import RecordIndexer
+
+#: of a folder that changes under the reader
+TRIES = 3
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FolderInput:
+    """`tli` None: the newest timeline of which the folder has WAL or a history file."""
+
+    path: str
+    tli: int | None = None
+    poll_seconds: float = 1.0
+    ends_at_record: bool = True
+
+    def facts(self) -> ServerFacts:
+        return self._asked(lambda folder: folder.facts)
+
+    def extent(self, from_lsn: int | None = None) -> tuple[int, int]:
+        return self._asked(lambda folder: self._extent(folder, from_lsn))
+
+    def _extent(self, folder: SegmentFolder, from_lsn: int | None) -> tuple[int, int]:
+        segno = min(folder.files) if from_lsn is None else from_lsn // folder.facts.wal_seg_size
+        behind = segno
+        while behind in folder.files:
+            behind += 1
+        first_lsn = folder.start_lsn(segno)
+        if behind == segno:
+            return first_lsn, first_lsn
+        return first_lsn, _end_of_log(folder, segno, behind - 1)
+
+    def newest_lsn(self, from_lsn: int = 0) -> int:
+        return max(from_lsn, self._asked(lambda folder: _end_of_log(folder, 0, max(folder.files))))
+
+    def read(self, lsn: int, end_lsn: int | None = None) -> Iterator[WalChunk]:
+        end_lsn = self.newest_lsn(lsn) if end_lsn is None else end_lsn
+        folder, tries = self._asked(lambda folder: folder), TRIES
+        seg_size = folder.facts.wal_seg_size
+        while lsn < end_lsn:
+            before_lsn = lsn
+            try:
+                for chunk in folder.chunks(lsn // seg_size, lsn):
+                    lsn = chunk.lsn + len(chunk.data)
+                    yield WalChunk(chunk.lsn, chunk.data[: end_lsn - chunk.lsn], chunk.name)
+                    if lsn >= end_lsn:
+                        return
+            except RemovedSegment:
+                tries -= 1
+                if tries == 0:
+                    raise
+                folder = self._asked(lambda folder: folder)
+                continue
+            if lsn == before_lsn or lsn % seg_size:
+                raise LostWal(
+                    lsn,
+                    f"folder {self.path} has WAL up to {format_lsn(lsn)}, expected "
+                    f"{format_lsn(end_lsn)}",
+                )
+
+    def _asked(self, question: Callable[[SegmentFolder], T]) -> T:
+        """Once more where a file has got another name meanwhile: pg_receivewal drops `.partial`."""
+        for _ in range(TRIES - 1):
+            try:
+                return question(self._open())
+            except RemovedSegment:
+                continue
+        return question(self._open())
+
+    def _open(self) -> SegmentFolder:
+        return open_folder(Path(self.path), self.tli)
+
+
+def _end_of_log(folder: SegmentFolder, floor_segno: int, last: int) -> int:
+    """Where the last whole record of segment `last` ends; its predecessors are asked when none
+    ends in it."""
+    for first in range(last, floor_segno - 1, -1):
+        if first not in folder.files:
+            return folder.start_lsn(first + 1)
+        try:
+            end_lsn = _decoded_end(folder, first, last)
+        except RemovedSegment:
+            raise
+        except LostWal:
+            return folder.start_lsn(last + 1)
+        if end_lsn is not None:
+            return end_lsn
+    return folder.start_lsn(max(floor_segno, min(folder.files)))
+
+
+def _decoded_end(folder: SegmentFolder, first: int, last: int) -> int | None:
+    """None: no record ends in these segments. Raises LostWal."""
+    facts = folder.facts
+    indexer = RecordIndexer(
+        folder.start_lsn(first),
+        wal_seg_size=facts.wal_seg_size,
+        version_major=facts.pg_major,
+        system_id=facts.system_id,
+    )
+    for segno in range(first, last + 1):
+        for chunk in folder.chunks(segno, folder.start_lsn(segno)):
+            indexer.feed(chunk.data)
+            if indexer.failure is None:
+                continue
+            if segno < last or folder.goes_on(indexer.failure.lsn):
+                return folder.start_lsn(last + 1)
+            return _end_behind(indexer, folder, first)
+    return _end_behind(indexer, folder, first)
+
+
+def _end_behind(indexer: RecordIndexer, folder: SegmentFolder, first: int) -> int | None:
+    end_lsn = as_boundary(indexer.next_lsn, folder.facts.wal_seg_size)
+    return end_lsn if end_lsn > folder.start_lsn(first) else None

@@ -1,0 +1,71 @@
+"""The archive and live safekeepers as one input: below what is archived, above what is not yet.
+
+    archive       |== 05 ==|== 06 ==|== 07.partial|
+    safekeepers                |== 06 ==|== 07 == commit_lsn
+                               read from the archive ^ then from a safekeeper, at a page's start
+
+Law: at the seam no byte is missing and none comes twice, wherever it lies while both move on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from consensus.messages import ServerFacts
+from pgwal.page import WAL_PAGE_SIZE
+from spark.errors import WalInputError
+from spark.inputs.archive_input import ArchiveInput
+from spark.inputs.safekeeper_input import SafekeeperInput
+from spark.inputs.wal_input import WalChunk
+
+
+@dataclass(frozen=True)
+class JoinedInput:
+    """Both of one cluster."""
+
+    archive: ArchiveInput
+    safekeepers: SafekeeperInput
+
+    @property
+    def poll_seconds(self) -> float:
+        return self.safekeepers.poll_seconds
+
+    @property
+    def ends_at_record(self) -> bool:
+        return self.safekeepers.ends_at_record
+
+    def facts(self) -> ServerFacts:
+        archived, live = self.archive.facts(), self.safekeepers.facts()
+        if (archived.system_id, archived.wal_seg_size) != (live.system_id, live.wal_seg_size):
+            raise WalInputError(
+                f"archive {self.archive.url} has WAL of another server: expected system "
+                f"{live.system_id} with segments of {live.wal_seg_size} bytes, found "
+                f"{archived.system_id} with {archived.wal_seg_size}",
+                hint="Name the archive and the safekeepers of one cluster.",
+            )
+        return live
+
+    def extent(self, from_lsn: int | None = None) -> tuple[int, int]:
+        if from_lsn is not None:
+            return self.safekeepers.extent(from_lsn)
+        first_lsn, archived_lsn = self.archive.extent()
+        if first_lsn == archived_lsn:  # nothing is archived yet
+            return self.safekeepers.extent()
+        return first_lsn, max(first_lsn, self.newest_lsn())
+
+    def newest_lsn(self, from_lsn: int = 0) -> int:
+        return self.safekeepers.newest_lsn(from_lsn)
+
+    def read(self, lsn: int, end_lsn: int | None = None) -> Iterator[WalChunk]:
+        for chunk in self.archive.read(lsn):
+            data = chunk.data if end_lsn is None else chunk.data[: end_lsn - chunk.lsn]
+            behind = chunk.lsn + len(data)
+            if behind != end_lsn:
+                data = data[: len(data) - behind % WAL_PAGE_SIZE]
+            if data:
+                yield WalChunk(chunk.lsn, data, chunk.name)
+                lsn = chunk.lsn + len(data)
+            if lsn == end_lsn:
+                return
+        yield from self.safekeepers.read(lsn, end_lsn)

@@ -1,0 +1,248 @@
+"""Live safekeepers as an input: the committed log, up to what a quorum has.
+
+    safekeeper 1  |==========| lost
+    safekeeper 2             |======|   goes on where the first one stopped
+    safekeeper 3
+
+Laws. One safekeeper that lives is enough. What was read of one and goes on with another is one log:
+committed WAL is the same on all. Nothing is served twice, and what none has any more is said.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from typing import TypeVar
+
+from consensus.messages import ServerFacts
+from pgwal.lsn import format_lsn
+from pgwal.page import WAL_PAGE_SIZE
+from spark.errors import WalInputError
+from spark.inputs.safekeeper_session import (
+    UNDEFINED_FILE,
+    Position,
+    SafekeeperAddress,
+    SafekeeperRefused,
+    SafekeeperSession,
+)
+from spark.inputs.wal_input import LostWal, WalChunk
+
+CHUNK_BYTES = 1 << 20
+#: how long WAL that was committed may take to come, over all safekeepers
+PATIENCE_SECONDS = 60.0
+RETRY_SECONDS = 0.2
+#: after which another safekeeper is asked how far the commits are
+STILL_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class SafekeeperInput:
+    """`addresses` in the order in which they are asked at first. One connection for questions stays
+    open in the process that asks; it does not travel to executors."""
+
+    poll_seconds = 0.1
+    ends_at_record = True
+
+    def __init__(self, addresses: Sequence[SafekeeperAddress]) -> None:
+        self.addresses = tuple(addresses)
+        self._order = deque(self.addresses)
+        self._commit_lsn = 0
+        self._moved_at = 0.0
+        self._session: SafekeeperSession | None = None
+        self._server: ServerFacts | None = None
+
+    def __reduce__(self) -> tuple[type[SafekeeperInput], tuple[tuple[SafekeeperAddress, ...]]]:
+        return type(self), (self.addresses,)
+
+    def __repr__(self) -> str:
+        return f"SafekeeperInput({', '.join(address.name for address in self.addresses)})"
+
+    def facts(self) -> ServerFacts:
+        if self._server is None:
+            self._server = self._ask(SafekeeperSession.position).server
+        return self._server
+
+    def extent(self, from_lsn: int | None = None) -> tuple[int, int]:
+        end_lsn = self.newest_lsn()
+        seg_size = self.facts().wal_seg_size
+        if from_lsn is not None:
+            return from_lsn - from_lsn % seg_size, max(end_lsn, from_lsn)
+        return self._first_lsn(end_lsn), end_lsn
+
+    def newest_lsn(self, from_lsn: int = 0) -> int:
+        commit_lsn = self._ask(SafekeeperSession.commit_lsn)
+        now = time.monotonic()
+        if commit_lsn > self._commit_lsn:
+            self._commit_lsn, self._moved_at = commit_lsn, now
+        elif now - self._moved_at > STILL_SECONDS:
+            # Nothing is written, or this one is cut off: the next one may know more.
+            self._moved_at = now
+            self._forget_session()
+            self._order.rotate(-1)
+        return max(from_lsn, self._commit_lsn)
+
+    def read(self, lsn: int, end_lsn: int | None = None) -> Iterator[WalChunk]:
+        with closing(_Stream(self.addresses, lsn, end_lsn).pieces()) as pieces:
+            gathered, name = bytearray(), ""
+            for name, piece in pieces:
+                gathered += piece
+                if len(gathered) >= CHUNK_BYTES:
+                    # Streams begin where a page does, or a timeline: what is left over goes on.
+                    whole = (lsn + len(gathered)) // WAL_PAGE_SIZE * WAL_PAGE_SIZE - lsn
+                    yield WalChunk(lsn, bytes(gathered[:whole]), name)
+                    lsn += whole
+                    del gathered[:whole]
+            if gathered:
+                yield WalChunk(lsn, bytes(gathered), name)
+
+    def _first_lsn(self, end_lsn: int) -> int:
+        """Where the oldest segment begins that can be read; nobody says it, so it is searched."""
+        seg_size = self.facts().wal_seg_size
+        low, high = 0, end_lsn // seg_size  # nothing is below low; high can be read
+        while low < high:
+            middle = (low + high) // 2
+            if self._has(middle * seg_size):
+                high = middle
+            else:
+                low = middle + 1
+        return high * seg_size
+
+    def _has(self, lsn: int) -> bool:
+        try:
+            with closing(_Stream(self.addresses, lsn, lsn + 1, patience_seconds=0.0).pieces()) as s:
+                return next(s, None) is not None
+        except LostWal:
+            return False
+
+    def _ask(self, question: Callable[[SafekeeperSession], T]) -> T:
+        """Of the safekeeper that was asked before; if it is lost, of the first that answers."""
+        if self._session is not None:
+            try:
+                return question(self._session)
+            except WalInputError:
+                self._forget_session()
+        errors = []
+        for address in self._order:
+            try:
+                session = SafekeeperSession(address)
+            except WalInputError as error:
+                errors.append(error)
+                continue
+            try:
+                answer = question(session)
+            except WalInputError as error:
+                session.close()
+                errors.append(error)
+                continue
+            self._session = session
+            return answer
+        raise none_answers(errors)
+
+    def _forget_session(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+def none_answers(errors: Sequence[WalInputError]) -> WalInputError:
+    reasons = "; ".join(dict.fromkeys(map(str, errors)))
+    hints = [error.hint for error in errors if error.hint]
+    return WalInputError(
+        f"no safekeeper answers: {reasons}",
+        hint=hints[0] if hints else "One that lives is enough; check its address and its user.",
+    )
+
+
+class _Stream:
+    """What is left to read, whoever serves it."""
+
+    def __init__(
+        self,
+        addresses: Sequence[SafekeeperAddress],
+        lsn: int,
+        end_lsn: int | None,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._addresses = addresses
+        self._patience_seconds = patience_seconds
+        self._lsn = lsn
+        self._end_lsn = end_lsn
+        self._server: ServerFacts | None = None
+        self._heard_at = time.monotonic()
+
+    def pieces(self) -> Generator[tuple[str, bytes], None, None]:
+        """(who, what). Raises LostWal when all say it is gone, WalInputError."""
+        while not self._is_done():
+            before_lsn, errors = self._lsn, list[WalInputError]()
+            for address in self._addresses:
+                try:
+                    with closing(SafekeeperSession(address)) as session:
+                        yield from self._of_one(session)
+                except WalInputError as error:
+                    errors.append(error)
+                if self._lsn > before_lsn or self._is_done():
+                    break
+            if self._lsn == before_lsn and not self._is_done():
+                self._give_up(errors)
+                time.sleep(RETRY_SECONDS)
+
+    def _is_done(self) -> bool:
+        return self._end_lsn is not None and self._lsn >= self._end_lsn
+
+    def _of_one(self, session: SafekeeperSession) -> Iterator[tuple[str, bytes]]:
+        position = session.position()
+        self._check(position, session.name)
+        if self._end_lsn is None:
+            self._end_lsn = max(position.commit_lsn, self._lsn)
+        tli = position.history.tli_at(self._lsn)
+        while not self._is_done():
+            tli = position.history.tli_at(self._lsn)
+            began_lsn = self._lsn
+            for piece in session.stream(self._lsn, tli):
+                if piece:
+                    self._heard_at = time.monotonic()
+                    wanted = piece[: self._end_lsn - self._lsn]
+                    self._lsn += len(wanted)
+                    yield session.name, wanted
+                elif time.monotonic() - self._heard_at > self._patience_seconds / 4:
+                    return  # it is cut off from the proposer; another one may have it
+                if self._is_done():
+                    return
+            if self._lsn == began_lsn:
+                return
+            position = session.position()  # the timeline was left; the history may be longer now
+
+    def _check(self, position: Position, name: str) -> None:
+        server = self._server = self._server or position.server
+        found = position.server
+        if (found.system_id, found.wal_seg_size) != (server.system_id, server.wal_seg_size):
+            raise WalInputError(
+                f"safekeeper {name} has WAL of another server: expected system "
+                f"{server.system_id}, found {found.system_id}",
+                hint="Name the safekeepers of one cluster.",
+            )
+
+    def _give_up(self, errors: Sequence[WalInputError]) -> None:
+        """Raises, unless somebody may still have it: one that is away, or behind."""
+        removed = [
+            error
+            for error in errors
+            if isinstance(error, SafekeeperRefused) and error.sqlstate == UNDEFINED_FILE
+        ]
+        is_over = time.monotonic() - self._heard_at > self._patience_seconds
+        if removed and (is_over or len(removed) == len(self._addresses)):
+            raise LostWal(
+                self._lsn,
+                f"no safekeeper has WAL from {format_lsn(self._lsn)} on: {removed[0]}",
+                hint=removed[0].hint or "Name the archive, too, with option path.",
+            )
+        if is_over and errors:
+            raise none_answers(errors)
+        if is_over:
+            raise WalInputError(
+                f"no safekeeper has WAL from {format_lsn(self._lsn)} on, expected up to "
+                f"{format_lsn(self._end_lsn or 0)}"
+            )

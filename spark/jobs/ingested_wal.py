@@ -1,0 +1,105 @@
+"""WAL records as what `ingest.py` brings into a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark.inputs.boundary import boundary_at, next_boundary
+from spark.inputs.wal_reader import WalRange, read_records
+from spark.jobs.ingest import BATCH_BYTES_MAX, RANGE_BYTES, cut
+from spark.jobs.lake import Batch
+from spark.records.wal_schema import schema_of
+from spark.sources.input_options import InputOptions
+from spark.sources.range_plan import plan_start
+from spark.sources.slot import slot_of
+
+TIME = "xact_time"
+RECORD_ALIGNMENT = 8
+
+
+def first_lsn(options: InputOptions) -> int:
+    """Where a new lake begins. Raises SparkWalError."""
+    wal_input = options.wal_input
+    return plan_start(options, wal_input.facts(), wal_input.newest_lsn())
+
+
+def plan_batch(
+    options: InputOptions, start_lsn: int, batch_bytes: int, range_bytes: int
+) -> Batch | None:
+    """Up to a record boundary, and not behind the options' end; None when no record is whole.
+    Raises SparkWalError."""
+    wal_input, facts = options.wal_input, options.wal_input.facts()
+    limit_lsn = newest_lsn = wal_input.newest_lsn()
+    if options.end_lsn is not None and options.end_lsn < newest_lsn:
+        # One that starts below end_lsn is taken whole; where a segment begins, it may go on.
+        behind = options.end_lsn + (0 if options.end_lsn % facts.wal_seg_size else RECORD_ALIGNMENT)
+        limit_lsn = boundary_at(wal_input, facts, behind, newest_lsn)
+    if limit_lsn <= start_lsn:
+        return None
+    end_lsn = next_boundary(wal_input, facts, start_lsn, limit_lsn, batch_bytes)
+    if end_lsn <= start_lsn:
+        return None
+    return Batch(start_lsn, end_lsn, cut(start_lsn, end_lsn, max(range_bytes, facts.wal_seg_size)))
+
+
+def hold_slot(options: InputOptions, lsn: int) -> None:
+    """Let the safekeepers keep WAL from `lsn` on, if option `slot` names a slot. Raises
+    WalInputError."""
+    slot = slot_of(options)
+    if slot is not None:
+        slot.hold(lsn, options.wal_input.facts().wal_seg_size)
+
+
+def range_of(batch: Batch, start_lsn: int, end_lsn: int) -> WalRange:
+    """One of the batch's ranges; no record of it goes on behind the batch."""
+    return WalRange(start_lsn, end_lsn, batch.end_lsn, start_lsn == batch.start_lsn)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestedWal:
+    """`IngestedRows` of one input."""
+
+    options: InputOptions
+    batch_bytes: int = BATCH_BYTES_MAX
+    range_bytes: int = RANGE_BYTES
+
+    @property
+    def name(self) -> str:
+        return "wal"
+
+    @property
+    def schema(self) -> pa.Schema:
+        columns = self.options.columns
+        return schema_of(columns if TIME in columns else (*columns, TIME))
+
+    @property
+    def time_column(self) -> str:
+        return TIME
+
+    @property
+    def dropped(self) -> frozenset[str]:
+        return frozenset({TIME} - set(self.options.columns))
+
+    def system_id(self) -> int:
+        return self.options.wal_input.facts().system_id
+
+    def first_lsn(self) -> int:
+        return first_lsn(self.options)
+
+    def plan(self, start_lsn: int) -> Batch | None:
+        return plan_batch(self.options, start_lsn, self.batch_bytes, self.range_bytes)
+
+    def hold(self, start_lsn: int) -> None:
+        hold_slot(self.options, start_lsn)
+
+    def read(self, batch: Batch, start_lsn: int, end_lsn: int) -> Iterator[pa.RecordBatch]:
+        return read_records(
+            self.options.wal_input,
+            range_of(batch, start_lsn, end_lsn),
+            columns=self.schema.names,
+            wal_filter=self.options.wal_filter,
+            on_damage=self.options.on_damage,
+        )

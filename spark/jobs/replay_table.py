@@ -1,0 +1,187 @@
+"""`replay-table`: a table at an LSN or a time, from a base and the changes that came behind it.
+
+    base       what a snapshot saw                                   (table_base.py)
+    changes    those of transactions that the snapshot did not see, up to the wanted moment
+    state      of each key the row that these leave, in the order of commits
+
+Laws. Who had committed is asked of the snapshot, never of LSNs. A change of the table that could
+not be decoded ends it with an error: a table that may be wrong is none. The state at an LSN is that
+of all transactions whose commit record starts before it; at a time, of those that say they
+committed before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pgwal.lsn import format_lsn
+from spark.changes.catalog import Table
+from spark.changes.datum import BOOL, FLOAT4, FLOAT8, INT2, INT4, INT8, NUMERIC, OID, Datums
+from spark.errors import SparkWalError
+from spark.jobs.table_base import Snapshot, TableBase, read_base
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: what JSON's numbers and words become; all else stays text, as row_to_json() prints it
+_TYPES = {
+    BOOL: "boolean", INT2: "smallint", INT4: "int", INT8: "bigint", OID: "bigint",
+    FLOAT4: "float", FLOAT8: "double",
+}  # fmt: skip
+
+#: An insert replaces the row; a delete leaves nothing; an update changes the columns it has, of the
+#: row of the old key: a TOASTed value that stayed as it was is not in the WAL. Rows whose keys are
+#: changed into each other are one family, and are folded together.
+_STATE = """
+WITH events AS (
+    SELECT {key_of_row} AS key, NULL AS old_key, -1L AS commit_lsn, -1L AS lsn,
+           'insert' AS operation, row
+    FROM base
+    UNION ALL
+    SELECT {key_of_new}, CASE WHEN old IS NULL THEN NULL ELSE {key_of_old} END, commit_lsn, lsn,
+           operation, new
+    FROM changes WHERE operation IN ('insert', 'update')
+    UNION ALL
+    SELECT {key_of_key}, NULL, commit_lsn, lsn, operation, NULL
+    FROM changes WHERE operation = 'delete'
+), truncates AS (
+    SELECT max(struct(commit_lsn, lsn)) AS last FROM changes WHERE operation = 'truncate'
+), kept AS (
+    SELECT coalesce(family, events.key) AS family, events.*
+    FROM events CROSS JOIN truncates LEFT JOIN families ON families.key = events.key
+    WHERE last IS NULL OR struct(events.commit_lsn, events.lsn) > last
+), folded AS (
+    SELECT aggregate(
+        array_sort(collect_list(struct(commit_lsn, lsn, operation, key, old_key, row))),
+        CAST(MAP() AS MAP<STRING, MAP<STRING, STRING>>),
+        (state, event) -> map_concat(
+            map_filter(state, (key, _) ->
+                key <> event.key AND key <> coalesce(event.old_key, event.key)),
+            CASE event.operation
+                WHEN 'delete' THEN CAST(MAP() AS MAP<STRING, MAP<STRING, STRING>>)
+                WHEN 'insert' THEN map(event.key, {event_row})
+                ELSE map(event.key, map_concat(
+                    map_filter(
+                        coalesce(
+                            try_element_at(state, coalesce(event.old_key, event.key)),
+                            CAST(MAP() AS MAP<STRING, STRING>)),
+                        (name, _) -> NOT map_contains_key({event_row}, name)),
+                    {event_row}))
+            END)) AS state
+    FROM kept GROUP BY family
+), rows AS (SELECT explode(map_values(state)) AS state FROM folded)
+SELECT {columns} FROM rows
+"""
+_EVENT_ROW = "from_json(event.row, 'MAP<STRING, STRING>')"
+
+_MOVES = """
+SELECT DISTINCT {key_of_old} AS old_key, {key_of_new} AS key FROM changes
+WHERE operation = 'update' AND old IS NOT NULL AND {key_of_old} <> {key_of_new}
+"""
+
+
+class UndecodedChange(SparkWalError):
+    """The table cannot be known: a change of it is not in the WAL in a form that can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedTable:
+    """`frame` has the table's columns."""
+
+    base: TableBase
+    frame: DataFrame
+
+
+def replay_table(
+    session: SparkSession, base: Path, changes: DataFrame, table: Table, datums: Datums
+) -> ReplayedTable:
+    """`changes` are rows of `pg_changes` from the base's `lsn` to the wanted moment. Raises
+    CatalogError, UndecodedChange."""
+    found = read_base(base)
+    name = f"{table.schema}.{table.name}"
+    of_table = f"schema = '{_escaped(table.schema)}' AND table = '{_escaped(table.name)}'"
+    # What is of a file that the catalog does not know may be this table's: after a TRUNCATE it is.
+    unseen = (
+        changes.where(f"{of_table} OR table IS NULL").where(is_unseen(found.snapshot)).persist()
+    )
+    try:
+        _check_decoded(unseen, name)
+    except UndecodedChange:
+        unseen.unpersist()
+        raise
+    unseen.createOrReplaceTempView("changes")
+    session.read.parquet(str(base)).createOrReplaceTempView("base")
+    keys = {f"key_of_{name}": _key(name, found.key) for name in ("row", "new", "key", "old")}
+    moves = [(row.old_key, row.key) for row in session.sql(_MOVES.format(**keys)).collect()]
+    families = session.createDataFrame(families_of(moves), "key string, family string")
+    families.createOrReplaceTempView("families")
+    columns = ", ".join(_typed(table, datums))
+    return ReplayedTable(
+        found, session.sql(_STATE.format(**keys, event_row=_EVENT_ROW, columns=columns))
+    )
+
+
+def families_of(moves: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """(key, family) of all keys that are changed into each other, by whatever steps. Such changes
+    are rare, so they are gathered on the driver."""
+    parents: dict[str, str] = {}
+
+    def family(key: str) -> str:
+        while (parent := parents.setdefault(key, key)) != key:
+            parents[key] = key = parents[parent]
+        return key
+
+    for old_key, key in moves:
+        parents[family(key)] = family(old_key)
+    return [(key, family(key)) for key in list(parents)]
+
+
+def is_unseen(snapshot: Snapshot) -> str:
+    """SQL: whether a snapshot did not see the transaction `xid`, of 32 bits, of a time near it."""
+    low = snapshot.xmax % (1 << 32)
+    distance = f"(pmod(xid - {low} + 2147483648, 4294967296) - 2147483648)"
+    running = ", ".join(str(xid % (1 << 32)) for xid in snapshot.running)
+    return f"{distance} >= 0" + (f" OR xid IN ({running})" if running else "")
+
+
+def _check_decoded(changes: DataFrame, table: str) -> None:
+    row = changes.where("operation = 'unknown' OR detail IS NOT NULL").first()
+    if row is not None:
+        raise UndecodedChange(
+            f"a change at {format_lsn(row.lsn)} cannot be replayed on {table}: {row.detail}",
+            hint="Where a file is unknown, name a newer catalog, too: --catalog OLD,NEW. With "
+            "wal_level = logical all of a row is in the WAL.",
+        )
+
+
+def _key(column: str, key: tuple[str, ...]) -> str:
+    """The values of the primary key in a row's JSON, as one text."""
+    parts = ", ".join(f"{_column(column)}['{_escaped(name)}']" for name in key)
+    return f"to_json(array({parts}))"
+
+
+def _column(name: str) -> str:
+    return f"from_json(`{name}`, 'MAP<STRING, STRING>')"
+
+
+def _typed(table: Table, datums: Datums) -> list[str]:
+    """The columns of the answer."""
+    found = []
+    for column in table.columns:
+        if column.is_dropped:
+            continue
+        value, oid = f"state['{_escaped(column.name)}']", datums.base_oid(column.type_oid)
+        kind = _TYPES.get(oid)
+        if oid == NUMERIC and column.typmod >= 4 and (column.typmod - 4) >> 16 <= 38:
+            kind = f"decimal({(column.typmod - 4) >> 16}, {(column.typmod - 4) & 0x7FF})"
+        quoted = column.name.replace("`", "``")
+        found.append(f"CAST({value} AS {kind}) AS `{quoted}`" if kind else f"{value} AS `{quoted}`")
+    return found
+
+
+def _escaped(text: str) -> str:
+    """For a literal of Spark's SQL."""
+    return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,0 +1,81 @@
+"""Arrow columns around arrays that compiled loops have filled, without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from spark.records.byte_copy import copy_bytes
+from spark.records.loads import Bytes, Int, Numbers
+from spark.records.pool_array import pool_array
+
+#: room for each name of a table: short names are copied as fast as the shortest
+_NAME_ROOM = 32
+
+
+def number_column(values: Numbers, arrow_type: pa.DataType) -> pa.Array:
+    """Without nulls; the array has the width of the type."""
+    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(values)])
+
+
+def nullable_column(values: Numbers, valid_bits: pa.Buffer, arrow_type: pa.DataType) -> pa.Array:
+    """Null where the bit is 0."""
+    return pa.Array.from_buffers(arrow_type, len(values), [valid_bits, pa.py_buffer(values)])
+
+
+def bool_column(values: Numbers) -> pa.Array:
+    """Of one byte a value."""
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bit_buffer(values)])
+
+
+def bytes_column(offsets: Numbers, values: Bytes, arrow_type: pa.DataType) -> pa.Array:
+    """`utf8` or `binary`: value i is values[offsets[i] : offsets[i + 1]]."""
+    return pa.Array.from_buffers(
+        arrow_type, len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+    )
+
+
+def bit_buffer(values: Numbers) -> pa.Buffer:
+    """A bit for each of the values, of one byte, that is not 0."""
+    return pa.py_buffer(np.packbits(values, bitorder="little"))
+
+
+class NameTable(NamedTuple):
+    """Names by a small code."""
+
+    lengths: Numbers  # int32
+    letters: Bytes  # name i is at i * 32
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> NameTable:
+        encoded = [name.encode() for name in names]
+        assert max(map(len, encoded)) <= _NAME_ROOM
+        return cls(
+            np.array([len(name) for name in encoded], np.int32),
+            np.frombuffer(b"".join(name.ljust(_NAME_ROOM) for name in encoded), np.uint8),
+        )
+
+
+def name_column(codes: Numbers, table: NameTable) -> pa.Array:
+    """The names of these codes, as plain strings."""
+    offsets = pool_array(len(codes) + 1, np.int32)
+    letters = pool_array((len(codes) + 1) * _NAME_ROOM, np.uint8)
+    length = _copy_names(codes, table, offsets, letters)
+    return bytes_column(offsets, letters[:length], pa.string())
+
+
+@njit(cache=True, nogil=True)
+def _copy_names(codes: Numbers, table: NameTable, offsets: Numbers, letters: Bytes) -> Int:
+    """Copies the room of each name, and the next name over what is too much."""
+    end = np.int64(0)
+    offsets[0] = 0
+    for i in range(len(codes)):
+        code = np.int64(codes[i])
+        copy_bytes(letters, end, table.letters, code * _NAME_ROOM, _NAME_ROOM)
+        end += table.lengths[code]
+        offsets[i + 1] = end
+    return end

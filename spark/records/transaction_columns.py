@@ -1,0 +1,105 @@
+"""The columns of how transactions end: null for all records that end none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from spark.records.arrow_columns import bit_buffer, nullable_column
+from spark.records.loads import Bytes, Int, Numbers, load_u32
+from spark.records.pool_array import pool_array
+from spark.records.transaction import GID_AT, GID_LENGTH, ROW, SUBXIDS, SUBXIDS_AT, TIME_US, TOP_XID
+from spark.records.wal_schema import WAL_SCHEMA
+
+#: those that are made of transactions' ends
+TRANSACTION_COLUMNS = frozenset({"top_xid", "xact_time", "subxids", "gid"})
+
+
+def transaction_column(name: str, data: Bytes, ends: Numbers, top_xid: Numbers) -> pa.Array:
+    """One of TRANSACTION_COLUMNS; `ends` as read_ends() fills it, `top_xid` of every row as far as
+    the record's headers say it, which becomes the column's own."""
+    match name:
+        case "top_xid":
+            _put(ends, TOP_XID, top_xid)
+            return nullable_column(top_xid, bit_buffer(top_xid != 0), pa.int64())
+        case "xact_time":
+            times = pool_array(len(top_xid), np.int64)
+            times[:] = 0
+            _put(ends, TIME_US, times)
+            return nullable_column(times, _bits(len(times), ends), WAL_SCHEMA.field(name).type)
+        case "subxids":
+            return _subxids(len(top_xid), data, ends)
+        case _:
+            return _gids(len(top_xid), data, ends[ends[:, GID_LENGTH] > 0])
+
+
+def _subxids(count: int, data: Bytes, ends: Numbers) -> pa.Array:
+    offsets = pool_array(count + 1, np.int32)
+    _fill_offsets(ends, SUBXIDS, offsets)
+    xids = pool_array(int(offsets[-1]), np.int64)
+    _copy_xids(data, ends, xids)
+    values = pa.Array.from_buffers(pa.int64(), len(xids), [None, pa.py_buffer(xids)])
+    return pa.Array.from_buffers(
+        WAL_SCHEMA.field("subxids").type,
+        count,
+        [_bits(count, ends), pa.py_buffer(offsets)],
+        children=[values],
+    )
+
+
+def _gids(count: int, data: Bytes, named: Numbers) -> pa.Array:
+    """A gid has the encoding of its database, which nobody knows here: bytes that are no UTF-8
+    are shown as `\\xE4`."""
+    gids = [
+        data[at : at + length].tobytes().decode("utf-8", "backslashreplace").encode()
+        for at, length in named[:, [GID_AT, GID_LENGTH]].tolist()
+    ]
+    named[:, GID_LENGTH] = [len(gid) for gid in gids]
+    offsets = pool_array(count + 1, np.int32)
+    _fill_offsets(named, GID_LENGTH, offsets)
+    buffers = [_bits(count, named), pa.py_buffer(offsets), pa.py_buffer(b"".join(gids))]
+    return pa.Array.from_buffers(pa.string(), count, buffers)
+
+
+def _bits(count: int, ends: Numbers) -> pa.Buffer:
+    """`count` of them, set for the rows of these ends."""
+    bits = np.zeros(count + 7 >> 3, np.uint8)
+    _set_bits(ends, bits)
+    return pa.py_buffer(bits)
+
+
+@njit(cache=True, nogil=True)
+def _set_bits(ends: Numbers, bits: Numbers) -> None:
+    for i in range(len(ends)):
+        row = ends[i, ROW]
+        bits[row >> 3] |= np.uint8(1 << (row & 7))
+
+
+@njit(cache=True, nogil=True)
+def _put(ends: Numbers, column: Int, values: Numbers) -> None:
+    """What ends have in `column`, unless it is 0, at their rows."""
+    for i in range(len(ends)):
+        if ends[i, column] != 0:
+            values[ends[i, ROW]] = ends[i, column]
+
+
+@njit(cache=True, nogil=True)
+def _fill_offsets(ends: Numbers, column: Int, offsets: Numbers) -> None:
+    """Of values as long as `column` says, empty but in the rows of these ends."""
+    begin = offset = np.int64(0)
+    for i in range(len(ends)):
+        row = ends[i, ROW]
+        offsets[begin : row + 1] = offset
+        begin, offset = row + 1, offset + ends[i, column]
+    offsets[begin:] = offset
+
+
+@njit(cache=True, nogil=True)
+def _copy_xids(data: Bytes, ends: Numbers, xids: Numbers) -> Int:
+    count = 0
+    for i in range(len(ends)):
+        for subxid in range(ends[i, SUBXIDS]):
+            xids[count] = load_u32(data, ends[i, SUBXIDS_AT] + subxid * 4)
+            count += 1
+    return count

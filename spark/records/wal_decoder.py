@@ -1,0 +1,221 @@
+"""`WalDecoder`: whole records in, an Arrow batch out; no object a record, only what is asked for.
+
+    RecordIndex --survey--> which rows there are, and where their parts lie --gather--> columns
+
+What `pgwal.block_ref` refuses is refused with the same error. It knows nothing of where the WAL
+comes from or goes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from pgwal.block_ref import decode_body
+from pgwal.errors import WalFormatError
+from pgwal.lsn import Lsn, format_lsn
+from pgwal.record import HEADER, Record, RecordHeader
+from pgwal.rmgr import is_rmgr_id, rmgr_name
+from pgwal.versions import wal_version
+from spark.records.arrow_columns import NameTable, bytes_column, name_column, number_column
+from spark.records.block_columns import block_column
+from spark.records.byte_copy import copy_bytes
+from spark.records.loads import Bytes, Numbers
+from spark.records.operation import operation_name, operation_names
+from spark.records.pool_array import pool_array
+from spark.records.record_index import RecordIndex
+from spark.records.record_survey import (
+    BlockPlaces,
+    RecordFacts,
+    block_format,
+    block_places,
+    first_rows,
+    record_facts,
+    survey_records,
+)
+from spark.records.transaction import ENDS, read_ends, xact_format
+from spark.records.transaction_columns import TRANSACTION_COLUMNS, transaction_column
+from spark.records.wal_filter import FilterTables, WalFilter
+from spark.records.wal_schema import DEFAULT_COLUMNS, schema_of
+
+#: offsets of an Arrow list or string are of 32 bits, and no row has more than its record
+INDEX_BYTES_MAX = (1 << 31) - 1
+
+
+class WalDecoder:
+    """The columns are those of `wal_schema`, in any order. Raises ColumnError, FilterError,
+    UnsupportedVersionError.
+
+    Not for two threads at once: it has room of its own that it uses again.
+    """
+
+    def __init__(
+        self,
+        version_major: int,
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        wal_filter: WalFilter = WalFilter(),  # noqa: B008
+    ) -> None:
+        self.schema = schema_of(columns)
+        self._fields = [_Field(field.name, field.type) for field in self.schema]
+        self._version = wal_version(version_major)
+        self._passes = FilterTables.of(wal_filter, version_major)
+        self._passes_all = wal_filter == WalFilter()
+        self._block_format = block_format(self._version)
+        self._xact_format = xact_format(self._version)
+        self._names = _name_tables(version_major)
+        self._places = block_places(0)
+
+    def decode(self, index: RecordIndex) -> pa.RecordBatch:
+        """One row a record that passes the filter. Raises WalFormatError at the first record whose
+        inside is not valid; what does not pass by its rmgr is not looked at.
+
+        The index has at most INDEX_BYTES_MAX of records.
+        """
+        assert len(index.data) <= INDEX_BYTES_MAX
+        rows = self._survey(index)
+        columns = [self._column(field, rows) for field in self._fields]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _survey(self, index: RecordIndex) -> _Rows:
+        if len(self._places.header_at) < len(index.data) // 8:
+            self._places = block_places(len(index.data))
+        facts = record_facts(len(index))
+        xact_rows = pool_array(len(index) + 1, np.int64)
+        count, xact_count, bad = survey_records(
+            index.data, index.at, self._block_format, self._xact_format, self._passes,
+            facts, self._places, xact_rows,
+        )  # fmt: skip
+        if bad >= 0:
+            raise self._explain(index, bad)
+        facts = first_rows(facts, count)
+        if not self._passes_all:
+            data, *each = index.data, index.at, index.start_lsn, index.end_lsn, index.tli
+            index = RecordIndex(data, *(values[facts.record] for values in each))
+        ends = np.empty((xact_count, ENDS), np.int64)
+        if not TRANSACTION_COLUMNS.isdisjoint(self.schema.names):
+            end_count, bad = read_ends(
+                index.data, index.at, facts.main_length, xact_rows[:xact_count],
+                self._xact_format, ends,
+            )  # fmt: skip
+            if bad >= 0:
+                raise self._too_short(index, bad)
+            ends = ends[:end_count]
+        return _Rows(index, facts, self._places, ends)
+
+    def _column(self, field: _Field, rows: _Rows) -> pa.Array:
+        index, facts = rows.index, rows.facts
+        match field.name:
+            case "lsn":
+                return number_column(index.start_lsn, field.type)
+            case "end_lsn":
+                return number_column(index.end_lsn, field.type)
+            case "tli":
+                return number_column(index.tli, field.type)
+            case "rmgr" | "operation":
+                return name_column(facts.operation, self._names[field.name])
+            case "blocks":
+                return block_column(index.data, rows.places, facts.block_offsets)
+            case "record":
+                return _record_column(index, facts.length)
+            case name if name in TRANSACTION_COLUMNS:
+                return transaction_column(name, index.data, rows.ends, facts.top_xid)
+            case name:
+                return number_column(getattr(facts, _FACTS[name]), field.type)
+
+    def _explain(self, index: RecordIndex, bad: int) -> WalFormatError:
+        """What the pure checks say of the record where the compiled loop stopped."""
+        record = _record(index, bad)
+        try:
+            decode_body(record, self._version.major)
+        except WalFormatError as error:
+            return error
+        raise AssertionError(f"the loop refused what is valid at {record.start_lsn}")
+
+    def _too_short(self, index: RecordIndex, bad: int) -> WalFormatError:
+        record = _record(index, bad)
+        name = operation_name(record.rmgr_id, record.info, self._version.major)
+        return WalFormatError(
+            record.start_lsn,
+            f"{name} is shorter than it says at {format_lsn(record.start_lsn)}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """Of the schema; Arrow makes a new object whenever it is asked."""
+
+    name: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What columns are gathered from; index and facts have one element a row."""
+
+    index: RecordIndex
+    facts: RecordFacts
+    places: BlockPlaces
+    ends: Numbers
+
+
+#: columns that the survey has filled
+_FACTS = {
+    "prev_lsn": "prev_lsn",
+    "xid": "xid",
+    "record_length": "length",
+    "main_data_length": "main_length",
+    "fpi_count": "fpi_count",
+    "fpi_bytes": "fpi_bytes",
+}
+
+
+def _record(index: RecordIndex, position: int) -> Record:
+    at = int(index.at[position])
+    length = int.from_bytes(index.data[at : at + 4].tobytes(), "little")
+    data = index.data[at : at + length].tobytes()
+    header = RecordHeader(*HEADER.unpack_from(data))
+    return Record(
+        start_lsn=Lsn(int(index.start_lsn[position])),
+        end_lsn=Lsn(int(index.end_lsn[position])),
+        total_length=header.total_length,
+        prev_lsn=Lsn(header.prev_lsn),
+        xid=header.xid,
+        rmgr_id=header.rmgr_id,
+        info=header.info,
+        data=data,
+    )
+
+
+def _record_column(index: RecordIndex, lengths: Numbers) -> pa.Array:
+    offsets = np.zeros(len(index) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    values = pool_array(int(offsets[-1]), np.uint8)
+    _copy_records(index.data, index.at, offsets, values)
+    return bytes_column(offsets, values, pa.binary())
+
+
+@njit(cache=True, nogil=True)
+def _copy_records(data: Bytes, at: Numbers, offsets: Numbers, values: Bytes) -> None:
+    for i in range(len(at)):
+        begin = np.int64(offsets[i])
+        copy_bytes(values, begin, data, at[i], np.int64(offsets[i + 1]) - begin)
+
+
+@cache
+def _name_tables(version_major: int) -> dict[str, NameTable]:
+    """Of the columns rmgr and operation, by `rmgr_id << 4 | info >> 4`; made once a version, since
+    it takes as long as thousands of records."""
+    version = wal_version(version_major)
+    rmgrs = [
+        rmgr_name(rmgr_id, version_major) if is_rmgr_id(rmgr_id, version) else ""
+        for rmgr_id in range(256)
+    ]
+    return {
+        "rmgr": NameTable.of([name for name in rmgrs for _ in range(16)]),
+        "operation": NameTable.of(operation_names(version_major)),
+    }

@@ -1,0 +1,87 @@
+"""`WalFilter`: which records become rows. It is asked before anything of a record is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from pgwal.rmgr import is_rmgr_id, rmgr_name
+from pgwal.versions import wal_version
+from spark.errors import FilterError
+from spark.records.loads import Int, Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class WalFilter:
+    """A record passes if it passes each set that is not empty.
+
+    rmgrs      names as `pg_waldump` prints them: Heap, Btree, custom128; case does not matter
+    relations  relfilenode numbers  } one of its blocks is of such a relation,
+    databases  oids                 } in such a database
+    xids       its transaction, or its top-level transaction where it says it
+    """
+
+    rmgrs: frozenset[str] = frozenset()
+    relations: frozenset[int] = frozenset()
+    databases: frozenset[int] = frozenset()
+    xids: frozenset[int] = frozenset()
+
+
+class FilterTables(NamedTuple):
+    """A WalFilter as compiled loops read it: a flag for each rmgr id, and sorted u32."""
+
+    rmgrs: Numbers
+    relations: Numbers
+    databases: Numbers
+    xids: Numbers
+
+    @classmethod
+    def of(cls, wal_filter: WalFilter, version_major: int) -> FilterTables:
+        """Raises FilterError for an rmgr that this version does not have, or a number that is
+        no oid and no xid."""
+        version = wal_version(version_major)
+        ids = {
+            rmgr_name(rmgr_id, version_major).lower(): rmgr_id
+            for rmgr_id in range(256)
+            if is_rmgr_id(rmgr_id, version)
+        }
+        passes = np.full(256, not wal_filter.rmgrs)
+        for name in sorted(wal_filter.rmgrs):
+            if name.lower() not in ids:
+                names = ", ".join(rmgr_name(i, version_major) for i in ids.values() if i < 128)
+                raise FilterError(
+                    f'Postgres {version_major} has no resource manager "{name}"',
+                    hint=f"They are: {names}.",
+                )
+            passes[ids[name.lower()]] = True
+        return cls(
+            passes,
+            _sorted("relation", wal_filter.relations),
+            _sorted("database", wal_filter.databases),
+            _sorted("xid", wal_filter.xids),
+        )
+
+
+def _sorted(what: str, numbers: Iterable[int]) -> Numbers:
+    ordered = sorted(numbers)
+    if ordered and not 0 <= ordered[0] <= ordered[-1] < 1 << 32:
+        wrong = ordered[0] if ordered[0] < 0 else ordered[-1]
+        raise FilterError(f"invalid {what} {wrong}: expected a number of 32 bits")
+    return np.array(ordered, dtype=np.uint32)
+
+
+@njit(cache=True, nogil=True)
+def is_among(ordered: Numbers, number: Int) -> bool:
+    """Whether it is one of these, as FilterTables has them."""
+    low, high = 0, len(ordered)
+    while low < high:
+        middle = (low + high) // 2
+        if ordered[middle] < number:
+            low = middle + 1
+        else:
+            high = middle
+    return bool(low < len(ordered) and ordered[low] == number)

@@ -1,0 +1,1 @@
+"""What Spark sees: the data sources, their options, offsets and slots."""

@@ -1,0 +1,50 @@
+"""`format("pg_wal")`: the WAL of a Postgres cluster as rows, one a record.
+
+    spark.read.format("pg_wal").option("path", "/srv/archive").load()
+    spark.readStream.format("pg_wal").option("safekeepers", "sk1:5454,sk2:5454,sk3:5454").load()
+
+What is read, and how it is asked for, is said in `docs/spark.md`. Spark loads this module in many
+short processes: what reads WAL is loaded where it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark.records.wal_schema import schema_of
+from spark.sources.column_option import parse_columns
+from spark.sources.shown_errors import shown_errors
+
+if TYPE_CHECKING:
+    from spark.sources.wal_stream import WalStreamReader
+
+
+class PgWalDataSource(DataSource):
+    """Made by Spark with the options of the query."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pg_wal"
+
+    def schema(self) -> StructType:
+        with shown_errors():
+            columns = parse_columns(self.options.get("columns"))
+            return from_arrow_schema(schema_of(columns), prefer_timestamp_ntz=False)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from spark.sources.input_options import parse_options
+        from spark.sources.wal_batch import WalBatchReader
+
+        with shown_errors():
+            return WalBatchReader(parse_options(self.options))
+
+    def streamReader(self, schema: StructType) -> WalStreamReader:
+        from spark.sources.input_options import parse_options
+        from spark.sources.wal_stream import WalStreamReader
+
+        with shown_errors():
+            return WalStreamReader(parse_options(self.options, is_stream=True))

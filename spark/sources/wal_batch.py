@@ -1,0 +1,49 @@
+"""`spark.read`: a range of WAL, cut into tasks.
+
+Law: any way of cutting the same WAL gives the same rows (`wal_reader.py`), and so does any way of
+pushing filters down (`pushed_filters.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark.inputs.wal_reader import OnDamage
+from spark.sources.input_options import InputOptions
+from spark.sources.pushed_filters import PushedFilters, PushFilters
+from spark.sources.range_plan import plan_range, split
+from spark.sources.shown_errors import shown_errors
+from spark.sources.wal_task import WalTask, run_task
+
+
+class WalBatchReader(DataSourceReader):
+    """Planned on the driver; `read` runs on the executors."""
+
+    def __init__(self, options: InputOptions) -> None:
+        self._options = options
+        self._pushed = PushedFilters()
+
+    @property
+    def pushFilters(self) -> PushFilters:
+        return PushFilters(self._take)
+
+    def _take(self, pushed: PushedFilters) -> None:
+        self._pushed = pushed
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with shown_errors():
+            options = self._options
+            facts = options.wal_input.facts()
+            whole = self._pushed.narrow_range(plan_range(options, facts))
+            wal_filter = self._pushed.narrow_filter(options.wal_filter, facts.pg_major)
+            if options.on_damage is OnDamage.STOP:
+                # Only who has read all that is before knows whether it is damaged.
+                return [WalTask(whole, wal_filter)]
+            parts = split(whole, facts, options.partition_bytes)
+            return [WalTask(part, wal_filter) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return run_task(self._options, partition)

@@ -1,0 +1,35 @@
+"""What one task of `pg_wal` is told, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from spark.inputs.wal_reader import WalRange, read_records
+from spark.records.wal_filter import WalFilter
+from spark.sources.input_options import InputOptions
+from spark.sources.shown_errors import shown_errors
+
+
+@dataclass(frozen=True, slots=True)
+class WalTask(InputPartition):
+    """It travels from the driver to an executor; where the WAL is, the reader knows."""
+
+    wal_range: WalRange
+    wal_filter: WalFilter
+
+
+def run_task(options: InputOptions, task: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Its rows. Raises SparkWalError."""
+    assert isinstance(task, WalTask)
+    with shown_errors():
+        yield from read_records(
+            options.wal_input,
+            task.wal_range,
+            columns=options.columns,
+            wal_filter=task.wal_filter,
+            on_damage=options.on_damage,
+        )
