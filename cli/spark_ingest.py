@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -78,7 +79,8 @@ def ingest(
     rows = _rows(source_options(values), catalog, batch_bytes_max)
     stopping = StopSignal().install()
     with command_session("sk spark ingest", master) as session:
-        job = Ingest(session, rows, lake, parse_store_options(lake_option))
+        url = lake if "://" in lake else str(Path(lake).absolute())
+        job = Ingest(session, rows, url, parse_store_options(lake_option))
         compaction.finish_compactions(job.lake.store)
         while not stopping.is_set:
             committed = job.run_batch()

@@ -71,7 +71,7 @@ def take_base(dsn: str, table: str, path: Path) -> int:
             return _copy(connection, table, lsn, path)
     except psycopg.Error as error:
         raise CatalogError(
-            f'table "{table}" cannot be read: {" ".join(str(error).split())}',
+            f'table "{table}" cannot be read: {error.diag.message_primary or error}',
             hint="It needs a normal connection to the database, and SELECT on the table.",
         ) from error
 
