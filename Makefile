@@ -24,7 +24,7 @@ demo: $(VENV)/installed  ## Postgres, three safekeepers, faults, and the verdict
 	$(BIN)/sk demo
 
 test: check  ## every ring of tests
-	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadgroup $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses=$(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS)
 
 mutants: $(VENV)/installed  ## planted bugs: the simulator must catch every one
 	$(BIN)/python -m tests.simulation --mutants

@@ -5,32 +5,45 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).parent
 
 #: rings whose fixtures take minutes to make: an engine and its images, logs of servers, a JVM
-TOGETHER = (("containers",), ("contract",), ("spark",))
+TOGETHER = ("containers", "contract", "spark")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write the golden scripts anew")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Each test carries the marker of its ring, the first folder below tests/, and runs in the same
-    process as those that share its fixtures."""
-    folders = item.path.relative_to(TESTS).parts[:-1] if TESTS in item.path.parents else ()
-    if folders:
-        item.add_marker(folders[0])
-    shares = "/".join(folders) if folders[:1] in TOGETHER else str(item.path)
-    item.add_marker(pytest.mark.xdist_group(shares))
+class ByFixtures(LoadScopeScheduling):  # type: ignore[misc]
+    """Of several processes, each takes files; of rings that are dear to set up, whole folders."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        ring, _, folder = file.removeprefix("tests/").rpartition("/")[0].partition("/")
+        return f"{ring}/{folder}" if ring in TOGETHER else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFixtures:
+    return ByFixtures(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest runs of tests in one process first, so that the others end with them."""
-    items.sort(key=lambda item: not any(item.get_closest_marker(ring) for (ring,) in TOGETHER))
+    """Each test carries the marker of its ring: the first folder below tests/. What is dear to set
+    up comes first, so that other processes have done the rest when it ends."""
+    rings = {}
+    for item in items:
+        folders = item.path.relative_to(TESTS).parts[:-1] if TESTS in item.path.parents else ()
+        if folders:
+            item.add_marker(folders[0])
+        rings[item] = folders[0] if folders else ""
+    items.sort(key=lambda item: rings[item] not in TOGETHER)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -42,7 +42,7 @@ class StandaloneCluster:
         try:
             with urlopen(self.status_url, timeout=5) as answer:
                 status: dict[str, Any] = json.load(answer)
-        except OSError:
+        except (OSError, json.JSONDecodeError):  # for a moment there is only a page for people
             return 0
         return int(status["aliveworkers"])
 
