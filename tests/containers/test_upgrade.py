@@ -72,9 +72,12 @@ def test_a_control_file_of_a_newer_release_is_refused(
     safekeeper.write_file(path, of_newer_format(ours))
     safekeeper.start()
     wait_until(lambda: health(safekeeper)[0] == 503, TIMEOUT, "/healthz to say that it is damaged")
-    log = safekeeper.log_tail()
-    assert f"has format version {NEWER_FORMAT}, expected 1" in log
-    assert "It was written by another release" in log
+    # The engine writes a container's log behind what the container does.
+    for said in (
+        f"has format version {NEWER_FORMAT}, expected 1",
+        "It was written by another release",
+    ):
+        wait_until(lambda said=said: said in safekeeper.log_tail(), TIMEOUT, f"log: {said}")
     ledger.wait_for_progress(20, TIMEOUT)
     assert cluster.proposer.status()["quorum"]["connected"] == 2
 
