@@ -10,14 +10,13 @@ import click
 from cli.archive_options import parse_options as parse_store_options
 from cli.spark_session import command_session
 from cli.wal_input_options import master_option, source_options, wal_input_options
-from pgwal.lsn import format_lsn
 from spark.changes.catalog import load_catalog
 from spark.changes.change_reader import ChangeOptions
 from spark.jobs import compaction
 from spark.jobs.ingest import BATCH_BYTES_MAX, Ingest, IngestedRows
 from spark.jobs.ingested_changes import IngestedChanges
 from spark.jobs.ingested_wal import IngestedWal
-from spark.jobs.lake import CommittedBatch
+from spark.jobs.lake import CommittedBatch, describe
 from spark.sources.input_options import parse_options
 from telemetry.size import bytes_text
 from telemetry.stop_signal import StopSignal
@@ -98,7 +97,7 @@ def _rows(options: dict[str, str], catalog: str | None, batch_bytes: int) -> Ing
     parsed = parse_options(options, is_stream="slot" in options)
     if catalog is None:
         return IngestedWal(parsed, batch_bytes)
-    return IngestedChanges(parsed, ChangeOptions(load_catalog(catalog)), batch_bytes)
+    return IngestedChanges(parsed, batch_bytes, changes=ChangeOptions(load_catalog(catalog)))
 
 
 def _compact(job: Ingest, open_hours: bool) -> None:
@@ -110,7 +109,4 @@ def _compact(job: Ingest, open_hours: bool) -> None:
 def _line(committed: CommittedBatch) -> str:
     batch, files = committed.batch, committed.files
     rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
-    return (
-        f"{format_lsn(batch.start_lsn)} .. {format_lsn(batch.end_lsn)}: "
-        f"{rows:,} rows in {len(files)} files, {bytes_text(size)}"
-    )
+    return f"{describe(batch)}: {rows:,} rows in {len(files)} files, {bytes_text(size)}"

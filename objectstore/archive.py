@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 import msgspec
 
 from consensus.errors import MessageError
-from consensus.ids import TimelineId, parse_id
+from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
 from objectstore.errors import ArchiveError, ObjectDamaged, ObjectNotFound
 from objectstore.keys import TIMELINE_FILE, ArchivedWal, ArchiveKeys, timeline_prefix
@@ -251,9 +251,7 @@ def find_timelines(store: ObjectStore) -> list[TimelineId]:
     for tenant in store.list_folders(""):
         for timeline in store.list_folders(f"{tenant}/"):
             try:
-                found.append(
-                    TimelineId(parse_id(tenant, "tenant id"), parse_id(timeline, "timeline id"))
-                )
+                found.append(TimelineId.parse(f"{tenant}/{timeline}"))
             except MessageError:
                 continue  # a stranger's
     return found

@@ -98,7 +98,9 @@ class Ingest:
         self._rows = rows
         self._lake_url = lake_url
         self._lake_options = tuple(sorted(lake_options.items()))
-        self._held_lsn = -1
+        #: where the next batch begins; None until it has been looked up
+        self._next_lsn: int | None = None
+        self._held_lsn: int | None = None
         self.lake = Lake(open_store(lake_url, lake_options))
 
     def begin(self) -> Job:
@@ -112,8 +114,7 @@ class Ingest:
 
         Raises SparkWalError, ObjectStoreError.
         """
-        job, last = self.begin(), self.lake.last_commit()
-        start_lsn = job.start_lsn if last is None else last.batch.end_lsn
+        start_lsn = self._begin_lsn() if self._next_lsn is None else self._next_lsn
         if start_lsn != self._held_lsn:
             self._rows.hold(start_lsn)
             self._held_lsn = start_lsn
@@ -123,12 +124,18 @@ class Ingest:
             if batch is None:
                 return None
             batch = self.lake.plan(batch)
-        return self.lake.commit(batch, self._write(batch))
+        committed = self.lake.commit(batch, self._write(batch))
+        self._next_lsn = batch.end_lsn
+        return committed
 
     def run_once(self) -> Iterator[CommittedBatch]:
         """All there is now."""
         while (committed := self.run_batch()) is not None:
             yield committed
+
+    def _begin_lsn(self) -> int:
+        job, last = self.begin(), self.lake.last_commit()
+        return job.start_lsn if last is None else last.batch.end_lsn
 
     def _write(self, batch: Batch) -> list[LakeFile]:
         task = RangeTask(self._rows, self._lake_url, self._lake_options, batch)

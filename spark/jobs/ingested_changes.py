@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
 from spark.changes.change_schema import CHANGES_SCHEMA
-from spark.jobs.ingest import BATCH_BYTES_MAX, RANGE_BYTES
-from spark.jobs.ingested_wal import first_lsn, hold_slot, plan_batch, range_of
+from spark.jobs.ingested_wal import IngestedRange, hold_slot, range_of
 from spark.jobs.lake import Batch
-from spark.sources.input_options import InputOptions
 
 
 @dataclass(frozen=True, slots=True)
-class IngestedChanges:
+class IngestedChanges(IngestedRange):
     """`IngestedRows` of one input and the catalog of one database."""
 
-    options: InputOptions
-    changes: ChangeOptions
-    batch_bytes: int = BATCH_BYTES_MAX
-    range_bytes: int = RANGE_BYTES
+    changes: ChangeOptions = field(kw_only=True)
 
     @property
     def name(self) -> str:
@@ -39,15 +34,6 @@ class IngestedChanges:
     @property
     def dropped(self) -> frozenset[str]:
         return frozenset()
-
-    def system_id(self) -> int:
-        return self.options.wal_input.facts().system_id
-
-    def first_lsn(self) -> int:
-        return first_lsn(self.options)
-
-    def plan(self, start_lsn: int) -> Batch | None:
-        return plan_batch(self.options, start_lsn, self.batch_bytes, self.range_bytes)
 
     def hold(self, start_lsn: int) -> None:
         """Also what transactions have begun that are still open there."""

@@ -59,12 +59,26 @@ def range_of(batch: Batch, start_lsn: int, end_lsn: int) -> WalRange:
 
 
 @dataclass(frozen=True, slots=True)
-class IngestedWal:
-    """`IngestedRows` of one input."""
+class IngestedRange:
+    """What all `IngestedRows` of one input have in common: which WAL, and in which batches."""
 
     options: InputOptions
     batch_bytes: int = BATCH_BYTES_MAX
     range_bytes: int = RANGE_BYTES
+
+    def system_id(self) -> int:
+        return self.options.wal_input.facts().system_id
+
+    def first_lsn(self) -> int:
+        return first_lsn(self.options)
+
+    def plan(self, start_lsn: int) -> Batch | None:
+        return plan_batch(self.options, start_lsn, self.batch_bytes, self.range_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestedWal(IngestedRange):
+    """`IngestedRows` of one input."""
 
     @property
     def name(self) -> str:
@@ -82,15 +96,6 @@ class IngestedWal:
     @property
     def dropped(self) -> frozenset[str]:
         return frozenset({TIME} - set(self.options.columns))
-
-    def system_id(self) -> int:
-        return self.options.wal_input.facts().system_id
-
-    def first_lsn(self) -> int:
-        return first_lsn(self.options)
-
-    def plan(self, start_lsn: int) -> Batch | None:
-        return plan_batch(self.options, start_lsn, self.batch_bytes, self.range_bytes)
 
     def hold(self, start_lsn: int) -> None:
         hold_slot(self.options, start_lsn)
