@@ -60,7 +60,6 @@ class Admission:
         self._names: dict[int, str] = {}  # claimed, by connections before authentication or after
         self._users: dict[int, str] = {}  # proven
         self._failures: dict[tuple[str, str], _Failures] = {}  # the oldest one first
-        self._is_closed = False
 
     @property
     def unauthenticated(self) -> int:
@@ -81,8 +80,6 @@ class Admission:
                 oldest = self._arrivals.pop(next(iter(self._arrivals)))
                 self.evicted_count += 1
             self._arrivals[number] = own
-            if self._is_closed:
-                shut_down(own)
         if oldest is not None:
             shut_down(oldest)
             oldest.close()
@@ -132,9 +129,8 @@ class Admission:
                 failures.since = now  # the time without another try begins
 
     def turn_away(self) -> None:
-        """The server stops: those before authentication have to go, and those still to arrive."""
+        """The server accepts nobody any more: those before authentication have to go."""
         with self._lock:
-            self._is_closed = True
             for sock in self._arrivals.values():
                 shut_down(sock)
 

@@ -95,8 +95,9 @@ class Safekeeper:
             pages = Pages(self.status, self.health, registry)
             self._http = stack.enter_context(StatusServer(self._http_listener(), pages))
             stack.callback(self._end_threads)
-            for run in (self._accept, self._keep_house):
-                Thread(target=run, name=run.__name__, daemon=True).start()
+            self._acceptor = Thread(target=self._accept, name="accept", daemon=True)
+            self._acceptor.start()
+            Thread(target=self._keep_house, name="keep_house", daemon=True).start()
             self._stack = stack.pop_all()
         for name, reason in self.timelines.damaged.items():
             log.error("timeline is damaged", timeline=name, reason=reason)
@@ -255,6 +256,7 @@ class Safekeeper:
         self._stopping.set()
         self._wake_housekeeper.set()
         self._listener.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join(STOP_TIMEOUT_SECONDS)  # whom it accepted last has a thread to end, too
         self.access.admission.turn_away()
         self._let_replicas_go()
         with self._sessions_lock:

@@ -99,12 +99,11 @@ def test_tls_that_takes_the_socket_away_does_not_save_a_stranger(world: World) -
     world.admission.leave(1)
 
 
-def test_a_server_that_stops_turns_all_away_also_who_comes_late(world: World) -> None:
+def test_a_server_that_stops_turns_strangers_away(world: World) -> None:
     world.enter(1, "alice")
     world.arrive(2)
     world.admission.turn_away()
-    world.arrive(3)
-    assert [number for number in world.far if world.is_cut_off(number)] == [2, 3]
+    assert [number for number in world.far if world.is_cut_off(number)] == [2]
 
 
 def test_users_are_limited_each_and_all(world: World) -> None:
