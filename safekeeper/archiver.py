@@ -108,8 +108,8 @@ class Archiver:
     # ---- one look at what there is to do
 
     def step(self, pool: ThreadPoolExecutor) -> bool:
-        """Upload what is due, if it is for us to do; whether there may be more of it at once.
-        Raises ObjectStoreError, StorageError."""
+        """Upload what is due, if it is for us to do; whether there was any, so that there may be
+        more by now. Raises ObjectStoreError, StorageError."""
         archive = self._archive or self._open()
         positions, history = self._timeline.positions, self._timeline.control.tli_history
         commit_lsn = min(positions.commit_lsn, positions.flush_lsn)
@@ -120,7 +120,7 @@ class Archiver:
         if due and self._turn.is_ours:
             self._put_histories(archive, history, commit_lsn)
             self._upload(archive, pool, due)
-            return len(due) == UPLOADS_MAX
+            return True
         return False
 
     def _open(self) -> TimelineArchive:

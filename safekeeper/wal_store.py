@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
 
 from consensus.messages import ServerFacts
 from pgwal.end_of_wal import EndOfWal, find_end_of_wal
@@ -49,7 +48,6 @@ class WalStore:
         self._path = directory
         #: The open file takes bytes up to here: its segment's end, or a timeline switch before.
         self._file_end_lsn = 0
-        self._spare_lock = Lock()
         self._removed_below_lsn = 0
 
     # ---- after a start
@@ -191,15 +189,20 @@ class WalStore:
         self._file_end_lsn = min(lsn for lsn in ends if lsn > self.end_lsn)
 
     def _create_segment(self, path: Path, segno: int) -> None:
+        """From the spare, or without waiting for one: WAL comes faster than zeros are written, in
+        pieces so long that the metadata of their flushes does not count."""
         self._check_room()
+        prefix = self._prefix(segno)
         spare = self.directory / SPARE_NAME
-        with self._spare_lock:
-            if not spare.exists():
-                durable.create_zeroed(spare, self.wal_seg_size)
-            prefix = self._prefix(segno)
-            if prefix:
-                self._write_prefix(spare, prefix)
-            durable.publish_file(spare, path)
+        taken = self.directory / (SPARE_NAME + ".taken")
+        with durable.storage_errors(spare, "rename"):
+            try:
+                spare.rename(taken)
+            except FileNotFoundError:
+                durable.create_allocated(taken, self.wal_seg_size)
+        if prefix:
+            self._write_prefix(taken, prefix)
+        durable.publish_file(taken, path)
 
     def _prefix(self, segno: int) -> bytes:
         """A switch inside a segment: its file on the new timeline has the old one's bytes, too."""
@@ -218,13 +221,10 @@ class WalStore:
     def prepare_next_segment(self) -> None:
         """Off the append path: have the next segment's file ready. Raises StorageError."""
         spare = self.directory / SPARE_NAME
-        temporary = self.directory / (SPARE_NAME + ".tmp")
-        if spare.exists():
-            return
-        with self._spare_lock:
-            if not spare.exists():
-                durable.create_zeroed(temporary, self.wal_seg_size)
-                durable.publish_file(temporary, spare)
+        if not spare.exists():
+            temporary = self.directory / (SPARE_NAME + ".tmp")
+            durable.create_zeroed(temporary, self.wal_seg_size)
+            durable.publish_file(temporary, spare)
 
     def remove_below(self, lsn: int) -> None:
         """Off the append path: remove the segments that end at or below `lsn`, oldest first. The

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -123,10 +123,19 @@ def publish_new_file(temporary: Path, path: Path) -> bool:
 def create_zeroed(path: Path, size_bytes: int) -> None:
     """A synced file of zeros. Written, not only allocated: a later fdatasync then has no
     metadata to write (136 against 174 us here)."""
+    _create(path, lambda fd: zero_range(fd, 0, size_bytes, path))
+
+
+def create_allocated(path: Path, size_bytes: int) -> None:
+    """The same, allocated only: made in a tenth of the time, and later flushes cost more."""
+    _create(path, lambda fd: os.posix_fallocate(fd, 0, size_bytes))
+
+
+def _create(path: Path, fill: Callable[[int], None]) -> None:
     with storage_errors(path, "create"):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            zero_range(fd, 0, size_bytes, path)
+            fill(fd)
             os.fsync(fd)
         except (OSError, StorageError):
             os.unlink(path)  # give the space back: the next attempt needs it

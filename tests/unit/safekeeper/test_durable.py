@@ -21,10 +21,12 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (tmp_path / "file").read_bytes() == b"0123456789"
 
 
-def test_a_zeroed_file_is_full_of_zeros(tmp_path: Path) -> None:
+@pytest.mark.parametrize("create", [durable.create_zeroed, durable.create_allocated])
+def test_a_new_file_is_full_of_zeros(tmp_path: Path, create: Callable[[Path, int], None]) -> None:
     size_bytes = 2 * len(durable.ZERO_BLOCK) + 5
-    durable.create_zeroed(tmp_path / "file", size_bytes)
+    create(tmp_path / "file", size_bytes)
     assert (tmp_path / "file").read_bytes() == bytes(size_bytes)
+    assert (tmp_path / "file").stat().st_blocks * 512 >= size_bytes
 
 
 def test_only_the_range_is_zeroed(tmp_path: Path) -> None:
@@ -36,13 +38,23 @@ def test_only_the_range_is_zeroed(tmp_path: Path) -> None:
     assert path.read_bytes() == b"x" * 10 + bytes(80) + b"x" * 10
 
 
-@pytest.mark.parametrize("call", ["pwrite", "fsync"])
+@pytest.mark.parametrize(
+    ("create", "call"),
+    [
+        (durable.create_zeroed, "pwrite"),
+        (durable.create_zeroed, "fsync"),
+        (durable.create_allocated, "posix_fallocate"),
+    ],
+)
 def test_a_file_that_could_not_be_filled_gives_its_space_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    create: Callable[[Path, int], None],
+    call: str,
 ) -> None:
     monkeypatch.setattr(os, call, raising(OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(StorageError, match="No space left") as caught:
-        durable.create_zeroed(tmp_path / "file", 100)
+        create(tmp_path / "file", 100)
     assert caught.value.sqlstate == durable.DISK_FULL
     assert list(tmp_path.iterdir()) == []
 

@@ -28,6 +28,7 @@ STEPS = (
     "replace_file",
     "publish_file",
     "create_zeroed",
+    "create_allocated",
     "zero_range",
     "remove_file",
     "make_directory",
