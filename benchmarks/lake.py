@@ -1,7 +1,7 @@
-"""`lake`: WAL to a Parquet lake by `sk spark ingest`'s job, against decoding alone.
+"""`lake`: an archive to a Parquet lake by `sk spark ingest`'s job, against decoding alone.
 
-    decode      one process, CPU checked, columns made and thrown away        WAL in the page cache
-    ingest      Spark on two cores: the same, written as Parquet with zstd    the same WAL
+    decode      one process: CRCs checked, columns made and thrown away       segments, page cache
+    ingest      Spark on two cores: the same, written as Parquet with zstd    the archive of them
 
 The share is the ingest's rate over twice the rate of decoding. Two sizes say whether the cost grows
 with the WAL alone; memory is the most that the driver's Python, and any one worker, had. Spark's
@@ -22,8 +22,13 @@ from benchmarks import decode
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict
 from benchmarks.usage import descendants, rss_peak_bytes
+from consensus.ids import TimelineId
+from objectstore.archive import ArchivedTimeline, TimelineArchive
+from objectstore.keys import ArchivedWal
+from objectstore.local import LocalStore
 from pg_fixtures.data_directory import WAL_SEG_SIZE
 from pgwal.lsn import format_lsn
+from spark.inputs.folder_input import FolderInput
 from spark.jobs.ingest import Ingest
 from spark.jobs.ingested_wal import IngestedWal
 from spark.session import new_session
@@ -63,28 +68,41 @@ class LakeSample:
 def measure(primary: Primary, directory: Path, rounds: int, megabytes: int) -> Iterator[LakeSample]:
     """Samples as they are taken: of an eighth of the WAL, and of all of it."""
     segments = decode.write_segments(primary, directory / "segments", megabytes)
+    archive = str(directory / "archive")
+    _archive(segments, archive)
     session = new_session("benchmark", MASTER, {"spark.driver.memory": "1g"})
     session.sparkContext.setLogLevel("OFF")
     try:
-        _ingest(session, segments, directory / "warm", 2)  # compilers and workers are warm
+        _ingest(
+            session, archive, segments.first(2), directory / "warm"
+        )  # compilers and workers are warm
         for number in range(rounds):
             for count in (len(segments.paths) // SMALL_PART, len(segments.paths)):
                 wal_bytes = count * WAL_SEG_SIZE
                 begun = time.perf_counter()
                 decode.decode_segments(segments.first(count))
                 yield LakeSample(DECODE, number, wal_bytes, time.perf_counter() - begun)
-                seconds = _ingest(session, segments, directory / "lake", count)
+                seconds = _ingest(session, archive, segments.first(count), directory / "lake")
                 yield LakeSample(INGEST, number, wal_bytes, seconds, *_peak_megabytes())
     finally:
         session.stop()
 
 
-def _ingest(
-    session: SparkSession, segments: decode.Segments, lake: Path, segment_count: int
-) -> float:
-    """Seconds for that many segments."""
-    end_lsn = segments.start_lsn + segment_count * WAL_SEG_SIZE
-    options = {"path": str(segments.paths[0].parent), "end_lsn": format_lsn(end_lsn)}
+def _archive(segments: decode.Segments, url: str) -> None:
+    """As a safekeeper archives them."""
+    wal_input = FolderInput(str(segments.paths[0].parent))
+    facts, start_lsn = wal_input.facts(), int(segments.start_lsn)
+    timeline = ArchivedTimeline(facts.system_id, facts.pg_version, WAL_SEG_SIZE, 1, start_lsn)
+    archive = TimelineArchive.create(LocalStore(url), TimelineId.parse("1" * 32), timeline)
+    for segno, path in enumerate(segments.paths, start_lsn // WAL_SEG_SIZE):
+        wal = ArchivedWal(1, segno, (segno + 1) * WAL_SEG_SIZE)
+        archive.put_wal(wal, path.read_bytes())
+
+
+def _ingest(session: SparkSession, archive: str, segments: decode.Segments, lake: Path) -> float:
+    """Seconds for what the archive has of these."""
+    end_lsn = segments.start_lsn + len(segments.paths) * WAL_SEG_SIZE
+    options = {"path": archive, "end_lsn": format_lsn(end_lsn)}
     job = Ingest(session, IngestedWal(parse_options(options)), str(lake), {})
     begun = time.perf_counter()
     for _ in job.run_once():

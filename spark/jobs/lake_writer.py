@@ -100,6 +100,8 @@ def parquet_writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
         column_encoding={
             leaf: "DELTA_BINARY_PACKED" for leaf in leaves if leaf.rpartition(".")[2] in GROWING
         },
+        # No reader skips anything by what is in lists, and it takes a tenth of the time.
+        write_statistics=[leaf for leaf in leaves if "." not in leaf],
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pyarrow as pa
 from numba import njit
@@ -19,6 +21,8 @@ TRANSACTION_COLUMNS = frozenset({"top_xid", "xact_time", "subxids", "gid"})
 def transaction_column(name: str, data: Bytes, ends: Numbers, top_xid: Numbers) -> pa.Array:
     """One of TRANSACTION_COLUMNS; `ends` as read_ends() fills it, `top_xid` of every row as far as
     the record's headers say it, which becomes the column's own."""
+    if name != "top_xid" and not len(ends):
+        return _nulls(name, 1 << len(top_xid).bit_length()).slice(0, len(top_xid))
     match name:
         case "top_xid":
             _put(ends, TOP_XID, top_xid)
@@ -32,6 +36,12 @@ def transaction_column(name: str, data: Bytes, ends: Numbers, top_xid: Numbers) 
             return _subxids(len(top_xid), data, ends)
         case _:
             return _gids(len(top_xid), data, ends[ends[:, GID_LENGTH] > 0])
+
+
+@cache
+def _nulls(name: str, count: int) -> pa.Array:
+    """Most batches of a bulk load end no transaction: they share one."""
+    return pa.nulls(count, WAL_SCHEMA.field(name).type)
 
 
 def _subxids(count: int, data: Bytes, ends: Numbers) -> pa.Array:
