@@ -132,18 +132,25 @@ class _ChangeReader:
             glances = [Glance.at(scan) for scan in scans]
             commits = find_commits(scans)
             if len(commits):
-                start_lsn, incomplete = self._find_start(window, glances, commits)
-                if incomplete:
-                    yield self._say_incomplete(start_lsn, window, incomplete)
-                gathered = self._gather_known(start_lsn, window, scans, commits)
-                scans.clear()  # all that is needed of them is there now
-                toast, data = self._toast(gathered), gathered.data
-                rows = arrange(gathered, self._catalog, self._options.table)
-                del gathered
-                yield from self._batches.build(rows, data, commits, toast)
+                yield from self._changes(window, scans, glances, commits)
+            scans.clear()  # before those of the next window are made
             for glance in glances:
                 self._open.advance(glance)
             yield from self._say_gaps()
+
+    def _changes(
+        self, window: WalRange, scans: list[HeapScan], glances: list[Glance], commits: Commits
+    ) -> Iterator[pa.RecordBatch]:
+        """Of what commits in the window. Takes the scans: nothing of them is kept meanwhile."""
+        start_lsn, incomplete = self._find_start(window, glances, commits)
+        if incomplete:
+            yield self._say_incomplete(start_lsn, window, incomplete)
+        gathered = self._gather_known(start_lsn, window, scans, commits)
+        scans.clear()
+        toast, data = self._toast(gathered), gathered.data
+        rows = arrange(gathered, self._catalog, self._options.table)
+        del gathered
+        yield from self._batches.build(rows, data, commits, toast)
 
     def restart_lsn(self) -> int:
         place_lsn = self._range.start_lsn

@@ -108,6 +108,8 @@ class _Arrangement:
             self._undecoded_row(row)
         order = np.lexsort((changes[LSN], changes[COMMIT]))
         order = order[self._shown[order]]
+        if len(order) == len(self._shown) and (order[:-1] < order[1:]).all():
+            return ChangeRows(changes, self._table, self._notes)  # a large transaction: no copy
         noted = np.flatnonzero(np.isin(order, list(self._notes))) if self._notes else ()
         notes = {int(place): self._notes[int(order[place])] for place in noted}
         return ChangeRows(changes[:, order], self._table[order], notes)
@@ -213,7 +215,8 @@ def is_stale(gathered: Gathered, catalog: Catalog) -> bool:
     is_change = changes[OPERATION] <= DELETE
     if ((changes[CODE] == UNKNOWN) & is_change).any():
         return True
-    rows = changes[:, is_change & (changes[CODE] & 1 == 0) & (changes[NEW_LENGTH] > 0)]
+    whole = is_change & (changes[CODE] & 1 == 0) & (changes[NEW_LENGTH] > 0)
+    at, code = changes[NEW_AT, whole], changes[CODE, whole]
     known = np.array([len(table.columns) for table in catalog.tables] or [0], np.int64)
-    low, high = data[rows[NEW_AT]].astype(np.int64), data[rows[NEW_AT] + 1].astype(np.int64)
-    return bool(((high << 8 | low) & _COLUMNS_MASK > known[rows[CODE] // 2]).any())
+    low, high = data[at].astype(np.int64), data[at + 1].astype(np.int64)
+    return bool(((high << 8 | low) & _COLUMNS_MASK > known[code // 2]).any())

@@ -106,11 +106,11 @@ class ChangeSet:
 
     def gathered(self) -> Gathered:
         """All of it, once: the set is empty then."""
-        changes = np.concatenate([np.empty((FIELDS, 0), np.int64), *self._parts], axis=1)
-        self._parts.clear()
-        room = np.zeros(_ROOM, np.uint8)  # a number is loaded before it is known to be whole
-        data = np.concatenate([np.zeros(1, np.uint8), *self._buffers, room])
-        self._buffers.clear()
+        changes = np.empty((FIELDS, self._rows), np.int64)
+        _move(self._parts, changes)
+        data = np.empty(1 + self._length + _ROOM, np.uint8)
+        data[0], data[-_ROOM:] = 0, 0  # a number is loaded before it is known to be whole
+        _move(self._buffers, data[1:-_ROOM])
         return Gathered(changes, data, self._notes)
 
     def _append(self, rows: Array, buffer: Array) -> None:
@@ -227,6 +227,17 @@ class _Follower:
         for block in self._scan.body(record).blocks:
             if block.image is not None and block.image.is_applied and block.fork == 0:
                 self._pages.put_image(block.relation.number, block.block_number, block.image)
+
+
+def _move(parts: list[Array], whole: Array) -> None:
+    """One part after the other, so that they are not twice in memory."""
+    begin = 0
+    parts.reverse()
+    while parts:
+        part = parts.pop()
+        end = begin + part.shape[-1]
+        whole[..., begin:end] = part
+        begin = end
 
 
 def _is_heap(block: BlockRef) -> bool:
