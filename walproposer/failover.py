@@ -30,7 +30,12 @@ from walproposer.promotion import (
 )
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.standby import StandbyServer, safekeepers_conninfo
-from walproposer.timeline_creation import FoundTimeline, require_timeline, survey
+from walproposer.timeline_creation import (
+    LATE_SECONDS,
+    FoundTimeline,
+    require_timeline,
+    survey,
+)
 
 log = structlog.get_logger()
 
@@ -215,7 +220,7 @@ class Failover:
     def _holders(self) -> list[SafekeeperAddress]:
         assert self._found is not None
         holders = []
-        for member in survey(self.config.safekeepers):
+        for member in survey(self.config.safekeepers, LATE_SECONDS):
             status = member.timelines.get(self._found.timeline)
             if status is not None and int(Lsn.parse(status["commit_lsn"])) >= (
                 self._log_end_lsn or 0

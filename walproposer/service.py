@@ -35,6 +35,7 @@ from walproposer.proposer import Candidacy
 from walproposer.status import incarnation_status
 from walproposer.synchronous_standby import configure_when_streaming
 from walproposer.timeline_creation import (
+    LATE_SECONDS,
     FoundTimeline,
     Member,
     check_members,
@@ -141,13 +142,15 @@ class WalProposer:
 
         Raises WalProposerError.
         """
-        members = survey(self.config.safekeepers)
+        members = survey(self.config.safekeepers, LATE_SECONDS)
         check_members(members)
         upstream = Upstream(self.config.primary)
         try:
             primary = upstream.primary
             found = find_timeline(members, primary.server.system_id, self.config.timeline)
             if found is None:
+                members = survey(self.config.safekeepers)  # a creation needs all, however slow
+                check_members(members)
                 found = create_timeline(members, primary, self.config.timeline)
                 log.info("timeline created", timeline=str(found.timeline))
             else:

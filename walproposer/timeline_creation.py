@@ -12,9 +12,11 @@ forgotten its promises, and must never be given the timeline again (the law, "Am
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 from consensus.ids import TimelineId, parse_id
@@ -25,6 +27,10 @@ from pgwal.lsn import format_lsn
 from walproposer.errors import Refusal, Unreachable, WalProposerError
 from walproposer.events import Primary
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+
+#: How long a member may be silent when a majority has answered: a failover does not wait for one
+#: that is frozen or cut off.
+LATE_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -45,13 +51,41 @@ class FoundTimeline:
     membership: Membership
 
 
-def survey(addresses: Sequence[SafekeeperAddress]) -> list[Member]:
-    """Ask all at once; an unreachable one is reported in its `error`."""
-    with ThreadPoolExecutor(max(1, len(addresses))) as pool:
-        return list(pool.map(_ask, addresses))
+def survey(
+    addresses: Sequence[SafekeeperAddress], late_seconds: float | None = None
+) -> list[Member]:
+    """Ask all at once; an unreachable one is reported in its `error`. With `late_seconds`, once a
+    majority has answered, those that are frozen or cut off are waited for no longer than that."""
+    answers: SimpleQueue[tuple[int, Member]] = SimpleQueue()
+    for number, address in enumerate(addresses):
+        # A daemon: nobody waits for one that is late, not even at the end of the process.
+        Thread(target=_answer, args=(number, address, answers), daemon=True).start()
+    members: dict[int, Member] = {}
+    deadline = None
+    while len(members) < len(addresses):
+        answering = sum(member.error is None for member in members.values())
+        if late_seconds is not None and deadline is None and answering > len(addresses) // 2:
+            deadline = time.monotonic() + late_seconds
+        try:
+            number, member = answers.get(
+                timeout=None if deadline is None else max(0.0, deadline - time.monotonic())
+            )
+        except Empty:
+            break
+        members[number] = member
+    return [members.get(n) or _late(a, late_seconds) for n, a in enumerate(addresses)]
 
 
-def _ask(address: SafekeeperAddress) -> Member:
+def _late(address: SafekeeperAddress, late_seconds: float | None) -> Member:
+    error = Unreachable(
+        f"safekeeper {address} did not answer within {late_seconds:g} s after a majority had"
+    )
+    return Member(SafekeeperClient(address), error=error)
+
+
+def _answer(
+    number: int, address: SafekeeperAddress, answers: SimpleQueue[tuple[int, Member]]
+) -> None:
     member = Member(SafekeeperClient(address))
     try:
         identity = member.client.identify()
@@ -61,7 +95,12 @@ def _ask(address: SafekeeperAddress) -> Member:
             member.timelines[_timeline_of(status)] = status
     except WalProposerError as error:
         member.error = error
-    return member
+    except Exception as error:  # whatever is wrong with the answer, somebody waits for ours
+        member.error = Unreachable(
+            f"{address} does not answer as a safekeeper does: {type(error).__name__}: {error}",
+            hint="Is it another server, or another release?",
+        )
+    answers.put((number, member))
 
 
 def check_members(members: Sequence[Member]) -> None:
@@ -114,7 +153,7 @@ def require_timeline(
     Raises what `check_members` and `find_timeline` do, Refusal when there is none, and what the
     first safekeeper's connection raised when not one of them answers.
     """
-    members = survey(addresses)
+    members = survey(addresses, LATE_SECONDS)
     check_members(members)
     found = find_timeline(members, system_id, wanted)
     if found is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,14 +31,17 @@ from pg_fixtures.wal_comparison import compare_wal
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from safekeeper.data_directory import folder_name
+from walproposer.connection import CONNECT_TIMEOUT_SECONDS
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.events import Primary
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 from walproposer.timeline_creation import (
+    LATE_SECONDS,
     FoundTimeline,
     check_members,
     create_timeline,
     find_timeline,
+    require_timeline,
     survey,
 )
 
@@ -274,3 +278,36 @@ def assert_same_wal(cluster: QuorumCluster, primary: Postgres, proposer: dict[st
     for holder in copies:
         begin_lsn, compared_lsn = comparison.range_of(holder)
         assert begin_lsn < compared_lsn == end_lsn
+
+
+def test_one_that_is_frozen_holds_nobody_up(members: Members) -> None:
+    """Who creates waits for it all the same, since a creation needs it."""
+    found = members.attach()
+    frozen = members.safekeepers[0]
+    frozen.pause()
+    try:
+        begun = time.monotonic()
+        answered, again = require_timeline(members.addresses, None, found.timeline)
+        assert time.monotonic() - begun < LATE_SECONDS + CONNECT_TIMEOUT_SECONDS / 2
+        assert again == found
+        assert [member.error is None for member in answered] == [False, True, True]
+        assert "did not answer within 1 s after a majority had" in str(answered[0].error)
+        begun = time.monotonic()
+        assert [member.error is None for member in survey(members.addresses)] == [False, True, True]
+        assert time.monotonic() - begun > CONNECT_TIMEOUT_SECONDS / 2
+    finally:
+        frozen.resume()
+
+
+def test_one_that_answers_nonsense_is_named(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SafekeeperClient.identify
+
+    def identify(client: SafekeeperClient) -> dict[str, str]:
+        return {} if client.address == members.addresses[1] else real(client)
+
+    monkeypatch.setattr(SafekeeperClient, "identify", identify)
+    found = survey(members.addresses)
+    assert [member.error is None for member in found] == [True, False, True]
+    assert f"{members.addresses[1]} does not answer as a safekeeper does" in str(found[1].error)
