@@ -1,7 +1,8 @@
 """A folder as an object store. Files are the objects, folders the slashes of their keys.
 
 An object appears under its key whole and synced, its name too; `create` is link(2), which fails
-when the name exists. A temporary file that a crash left behind has a name that no key can have.
+when the name exists. A temporary file that a crash left behind has a name that no key can have; a
+day later whoever writes to its folder next removes it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -20,6 +21,8 @@ from storage import durable
 from storage.errors import StorageError
 
 TEMPORARY = ".tmp-"
+#: Longer than any object is on its way: others write to the same folders.
+LEFTOVER_SECONDS = 24 * 3600.0
 
 
 class LocalStore:
@@ -36,6 +39,7 @@ class LocalStore:
         #: Not the process id: those of containers that share a folder are all the same.
         self._token = secrets.token_hex(8)
         self._numbers = count(1)
+        self._swept: set[Path] = set()
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
@@ -90,6 +94,7 @@ class LocalStore:
 
     def _write(self, path: Path, data: bytes) -> Path:
         """A synced temporary file beside `path`."""
+        self._sweep(path.parent)
         temporary = path.with_name(f"{TEMPORARY}{self._token}-{next(self._numbers)}")
         fd = _open_new(temporary)
         try:
@@ -101,6 +106,17 @@ class LocalStore:
         finally:
             os.close(fd)
         return temporary
+
+    def _sweep(self, folder: Path) -> None:
+        """Once a folder: what was broken off there long ago."""
+        if folder in self._swept or not folder.is_dir():
+            return
+        self._swept.add(folder)
+        before = datetime.now(UTC).timestamp() - LEFTOVER_SECONDS
+        for leftover in folder.glob(f"{TEMPORARY}*"):
+            with suppress(FileNotFoundError):  # another one sweeps, too
+                if leftover.stat().st_mtime < before:
+                    leftover.unlink()
 
     def _list(self, folder: Path, prefix: str, after: str) -> Iterator[ObjectInfo]:
         try:

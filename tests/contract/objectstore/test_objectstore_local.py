@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 from faulty_store import insist
 
 from objectstore.errors import ObjectStoreError
-from objectstore.local import LocalStore
+from objectstore.local import LEFTOVER_SECONDS, LocalStore
 from pg_fixtures.waiting import wait_until
 
 TIMEOUT = 60.0
@@ -181,3 +182,18 @@ def test_folders_are_made_and_removed_at_the_same_time(tmp_path: Path) -> None:
         stop.set()
         other.join()
     assert [info.key for info in store.list("")] == []
+
+
+def test_what_was_broken_off_long_ago_is_removed(tmp_path: Path) -> None:
+    """A day old, by the next who writes there; younger ones may be on their way."""
+    LocalStore(str(tmp_path)).put("wal/1", b"content")
+    for name, age_seconds in ((".tmp-old-1", LEFTOVER_SECONDS + 60), (".tmp-new-1", 60.0)):
+        leftover = tmp_path / "wal" / name
+        leftover.write_bytes(b"half")
+        then = datetime.now(UTC).timestamp() - age_seconds
+        os.utime(leftover, (then, then))
+    store = LocalStore(str(tmp_path))
+    store.create("other/1", b"content")
+    assert (tmp_path / "wal" / ".tmp-old-1").exists()
+    assert store.create("wal/2", b"content")
+    assert sorted(path.name for path in (tmp_path / "wal").iterdir()) == [".tmp-new-1", "1", "2"]
