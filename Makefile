@@ -17,7 +17,7 @@ $(VENV)/installed: pyproject.toml
 
 # Half a gigabyte that the demo need not wait for.
 $(VENV)/installed-spark: $(VENV)/installed
-	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded,spark,test]'
+	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded,spark,jdk,test]'
 	touch $@
 
 demo: $(VENV)/installed  ## Postgres, three safekeepers, faults, and the verdict

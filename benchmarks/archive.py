@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks import bulk_load, pgbench
 from benchmarks.bulk_load import BulkLoad
 from benchmarks.primary import Primary
-from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios
+from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from benchmarks.setups import SafekeeperQuorum, attached
 from pg_fixtures.data_directory import WAL_SEG_SIZE
 from pg_fixtures.errors import FixtureError
@@ -110,12 +110,12 @@ def table(samples: Sequence[ArchiveSample]) -> list[list[str]]:
     """Medians, and the spread of the ratios to the setup without an archive of the same round."""
     rows = [list(COLUMNS)]
     for setup in dict.fromkeys(s.setup for s in samples):
-        own = [s for s in samples if s.setup == setup]
+        own = samples_of(samples, setup)
         tps, p99, load, archived, lag = (
             Spread.of([getattr(s, name) for s in own]).median
             for name in ("tps", "p99_ms", "load_mb_per_s", "archived_mb_per_s", "lag_seconds")
         )
-        ratio = _ratio(samples, setup).format(2)
+        ratio = paired_ratios(samples, "tps", setup, PLAIN).format(2)
         rows.append(
             [setup, f"{tps:.0f}", ratio, f"{p99:.2f}", f"{load:.0f}",
              f"{archived:.0f}" if archived else "-", f"{lag:.1f}" if archived else "-"]
@@ -125,18 +125,12 @@ def table(samples: Sequence[ArchiveSample]) -> list[list[str]]:
 
 def verdicts(samples: Sequence[ArchiveSample]) -> list[Verdict]:
     """What it costs, and whether it keeps up."""
-    rates = Spread.of([s.archived_mb_per_s for s in samples if s.setup == ARCHIVED])
-    control = _ratio(samples, CONTROL)
+    rates = Spread.of([s.archived_mb_per_s for s in samples_of(samples, ARCHIVED)])
+    control = paired_ratios(samples, "tps", CONTROL, PLAIN)
     return [
         Verdict(
             f"TPS >= {TPS_RATIO_MIN} x without an archive at {CLIENTS} clients",
-            _ratio(samples, ARCHIVED), TPS_RATIO_MIN, True, control,
+            paired_ratios(samples, "tps", ARCHIVED, PLAIN), TPS_RATIO_MIN, True, control,
         ),
         Verdict(f"archives >= {ARCHIVED_MB_MIN} MB/s", rates, ARCHIVED_MB_MIN, True, None),
     ]  # fmt: skip
-
-
-def _ratio(samples: Sequence[ArchiveSample], setup: str) -> Spread:
-    by_round = {s.round: s.tps for s in samples if s.setup == PLAIN}
-    own = [s for s in samples if s.setup == setup]
-    return paired_ratios([s.tps for s in own], [by_round[s.round] for s in own])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import bulk_load
 from benchmarks.primary import Primary
-from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios
+from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from benchmarks.setups import LocalOnly, ReceiveWalQuorum, SafekeeperQuorum, Setup, attached
 from benchmarks.usage import rss_peak_bytes
 from pg_fixtures.cluster import flush_lsn
@@ -119,10 +119,11 @@ def table(samples: Sequence[BulkSample]) -> list[list[str]]:
     """Medians of each setup; of memory, the greatest of all rounds."""
     rows = [list(COLUMNS)]
     for setup in dict.fromkeys(s.setup for s in samples):
-        own = _of(samples, setup)
+        own = samples_of(samples, setup)
         seconds = Spread.of([s.seconds for s in own]).median
         rate = Spread.of([s.megabytes_per_second for s in own]).median
-        row = [setup, f"{seconds:.1f}", f"{rate:.0f}", _ratio(samples, setup).format(2)]
+        ratio = paired_ratios(samples, "seconds", setup, PEER).format(2)
+        row = [setup, f"{seconds:.1f}", f"{rate:.0f}", ratio]
         row += _memory(own) + _catch_up(own)
         rows.append(row)
     return rows
@@ -146,9 +147,15 @@ def _catch_up(samples: Sequence[BulkSample]) -> list[str]:
 
 def verdicts(samples: Sequence[BulkSample]) -> list[Verdict]:
     """Time against the peer, and the limits on memory."""
-    control = _ratio(samples, CONTROL)
+    control = paired_ratios(samples, "seconds", CONTROL, PEER)
     found = [
-        Verdict(f"time <= peer, {setup}", _ratio(samples, setup), SECONDS_RATIO_MAX, False, control)
+        Verdict(
+            f"time <= peer, {setup}",
+            paired_ratios(samples, "seconds", setup, PEER),
+            SECONDS_RATIO_MAX,
+            False,
+            control,
+        )
         for setup in (OURS, ONE_AWAY)
     ]
     ours = [s for s in samples if s.setup in (OURS, ONE_AWAY)]
@@ -160,13 +167,3 @@ def verdicts(samples: Sequence[BulkSample]) -> list[Verdict]:
         peak = Spread.of([max(values) / (1 << 20)])
         found.append(Verdict(f"{who} < {limit} MB", peak, limit, False, unit=" MB"))
     return found
-
-
-def _of(samples: Sequence[BulkSample], setup: str) -> list[BulkSample]:
-    return sorted((s for s in samples if s.setup == setup), key=lambda s: s.round)
-
-
-def _ratio(samples: Sequence[BulkSample], setup: str) -> Spread:
-    return paired_ratios(
-        [s.seconds for s in _of(samples, setup)], [s.seconds for s in _of(samples, PEER)]
-    )

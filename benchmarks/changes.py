@@ -18,7 +18,7 @@ from psycopg import pq
 from psycopg.pq.abc import PGconn
 
 from benchmarks.primary import Primary
-from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios
+from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from benchmarks.usage import read_usage
 from pg_fixtures.errors import FixtureError
 from pgwal.lsn import Lsn
@@ -171,39 +171,28 @@ def table(samples: Sequence[ChangesSample]) -> list[list[str]]:
     """Medians of each decoder."""
     rows = [list(COLUMNS)]
     for name in (JSON, TYPED, CONTROL, PGOUTPUT):
-        own = _of(samples, name)
+        own = samples_of(samples, name)
         rows.append(
             [
                 name,
                 Spread.of([s.cpu_seconds for s in own]).format(2),
                 f"{Spread.of([s.rows_per_second for s in own]).median / 1e3:.0f}",
                 f"{Spread.of([s.megabytes_per_second for s in own]).median:.0f}",
-                _ratio(samples, name, PGOUTPUT).format(2),
+                paired_ratios(samples, "rows_per_second", name, PGOUTPUT).format(2),
             ]
         )
     return rows
 
 
 def verdicts(samples: Sequence[ChangesSample]) -> list[Verdict]:
-    control = _ratio(samples, CONTROL, JSON)
+    control = paired_ratios(samples, "rows_per_second", CONTROL, JSON)
     return [
         Verdict(
             f"{ROWS_PER_SECOND_MIN:,} rows a second and core, {name}",
-            Spread.of([s.rows_per_second / ROWS_PER_SECOND_MIN for s in _of(samples, name)]),
+            Spread.of([s.rows_per_second / ROWS_PER_SECOND_MIN for s in samples_of(samples, name)]),
             1.0,
             True,
             control,
         )
         for name in (JSON, TYPED)
     ]
-
-
-def _of(samples: Sequence[ChangesSample], name: str) -> list[ChangesSample]:
-    return sorted((s for s in samples if s.setup == name), key=lambda s: s.round)
-
-
-def _ratio(samples: Sequence[ChangesSample], name: str, reference: str) -> Spread:
-    return paired_ratios(
-        [s.rows_per_second for s in _of(samples, name)],
-        [s.rows_per_second for s in _of(samples, reference)],
-    )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import pgbench
 from benchmarks.primary import Primary
-from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios
+from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from benchmarks.setups import LocalOnly, ReceiveWalQuorum, SafekeeperQuorum, Setup, attached
 from benchmarks.usage import read_usage
 
@@ -109,15 +109,16 @@ def table(samples: Sequence[CommitSample]) -> list[list[str]]:
     """Medians of each setup, and the spread of its ratios to the peer of the same round."""
     rows = [list(COLUMNS)]
     for clients in dict.fromkeys(s.clients for s in samples):
+        alike = [s for s in samples if s.clients == clients]
         for setup in dict.fromkeys(s.setup for s in samples):
-            own = _of(samples, setup, clients)
+            own = samples_of(alike, setup)
             medians = (
                 Spread.of([getattr(s, name) for s in own]).median
                 for name in ("tps", "p50_ms", "p99_ms", "cpu_us", "switches")
             )
             tps, p50, p99, cpu, switches = medians
             tps_ratio, p99_ratio = (
-                _ratio(samples, setup, clients, name).format(2) for name in ("tps", "p99_ms")
+                paired_ratios(alike, name, setup, PEER).format(2) for name in ("tps", "p99_ms")
             )
             row = [str(clients), setup, f"{tps:.0f}", tps_ratio, f"{p50:.2f}", f"{p99:.2f}"]
             rows.append([*row, p99_ratio, f"{cpu:.0f}", f"{switches:.1f}"])
@@ -128,25 +129,14 @@ def verdicts(samples: Sequence[CommitSample]) -> list[Verdict]:
     """Two a number of clients: throughput, and latency where it hurts."""
     found = []
     for clients in dict.fromkeys(s.clients for s in samples):
+        alike = [s for s in samples if s.clients == clients]
         limit = TPS_RATIO_MIN.get(clients, TPS_RATIO_MIN_CONCURRENT)
         for name, words, bound, at_least in (
             ("tps", f"TPS >= {limit} x peer", limit, True),
             ("p99_ms", f"p99 <= {P99_RATIO_MAX} x peer", P99_RATIO_MAX, False),
         ):
-            measured = _ratio(samples, OURS, clients, name)
-            control = _ratio(samples, CONTROL, clients, name)
+            measured = paired_ratios(alike, name, OURS, PEER)
+            control = paired_ratios(alike, name, CONTROL, PEER)
             claim = f"{words} at {clients} client{'s' if clients > 1 else ''}"
             found.append(Verdict(claim, measured, bound, at_least, control))
     return found
-
-
-def _of(samples: Sequence[CommitSample], setup: str, clients: int) -> list[CommitSample]:
-    own = [s for s in samples if s.setup == setup and s.clients == clients]
-    return sorted(own, key=lambda s: s.round)
-
-
-def _ratio(samples: Sequence[CommitSample], setup: str, clients: int, name: str) -> Spread:
-    return paired_ratios(
-        [getattr(s, name) for s in _of(samples, setup, clients)],
-        [getattr(s, name) for s in _of(samples, PEER, clients)],
-    )

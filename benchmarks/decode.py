@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks import pgbench
 from benchmarks.primary import Primary
-from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios
+from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from pg_fixtures.data_directory import WAL_SEG_SIZE
 from pg_fixtures.errors import FixtureError
 from pgwal.segment import format_segment_name, segment_start_lsn, segno_of
@@ -183,46 +183,35 @@ def table(samples: Sequence[DecodeSample]) -> list[list[str]]:
     """Medians of each decoder."""
     rows = [list(COLUMNS)]
     for name in (OURS, TEXT, STATS, CONTROL):
-        own = _of(samples, name)
+        own = samples_of(samples, name)
         rows.append(
             [
                 name,
                 Spread.of([s.cpu_seconds for s in own]).format(2),
                 f"{Spread.of([s.records_per_second for s in own]).median / 1e6:.2f}",
                 f"{Spread.of([s.megabytes_per_second for s in own]).median:.0f}",
-                _ratio(samples, name, TEXT).format(2),
-                _ratio(samples, name, STATS).format(2),
+                paired_ratios(samples, "records_per_second", name, TEXT).format(2),
+                paired_ratios(samples, "records_per_second", name, STATS).format(2),
             ]
         )
     return rows
 
 
 def verdicts(samples: Sequence[DecodeSample]) -> list[Verdict]:
-    control = _ratio(samples, CONTROL, STATS)
+    control = paired_ratios(samples, "records_per_second", CONTROL, STATS)
     return [
         Verdict(
             f"rate >= {TEXT_RATIO_MIN:g} of pg_waldump's that prints text",
-            _ratio(samples, OURS, TEXT),
+            paired_ratios(samples, "records_per_second", OURS, TEXT),
             TEXT_RATIO_MIN,
             True,
             control,
         ),
         Verdict(
             "rate >= that of pg_waldump --stats=record",
-            _ratio(samples, OURS, STATS),
+            paired_ratios(samples, "records_per_second", OURS, STATS),
             STATS_RATIO_MIN,
             True,
             control,
         ),
     ]
-
-
-def _of(samples: Sequence[DecodeSample], name: str) -> list[DecodeSample]:
-    return sorted((s for s in samples if s.setup == name), key=lambda s: s.round)
-
-
-def _ratio(samples: Sequence[DecodeSample], name: str, reference: str) -> Spread:
-    return paired_ratios(
-        [s.records_per_second for s in _of(samples, name)],
-        [s.records_per_second for s in _of(samples, reference)],
-    )

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks import bulk_load, pgbench
 from benchmarks.archive import archived_lsn
 from benchmarks.primary import Primary
-from benchmarks.rounds import Spread, Verdict, paired_ratios
+from benchmarks.rounds import Spread, Verdict, paired_ratios, samples_of
 from benchmarks.setups import SafekeeperQuorum, attached
 from pg_fixtures.account import server_account
 from pg_fixtures.binaries import PostgresBinaries
@@ -163,19 +163,14 @@ def table(samples: Sequence[RestoreSample]) -> list[list[str]]:
     """Medians, and the spread of the ratios to the peer of the same round."""
     rows = [list(COLUMNS)]
     for setup in (OURS, PEER, CONTROL):
-        seconds = Spread.of([s.seconds for s in samples if s.setup == setup])
-        rows.append([setup, f"{seconds.median:.1f}", _ratio(samples, setup).format(2)])
+        seconds = Spread.of([s.seconds for s in samples_of(samples, setup)])
+        ratio = paired_ratios(samples, "seconds", setup, PEER).format(2)
+        rows.append([setup, f"{seconds.median:.1f}", ratio])
     return rows
 
 
 def verdicts(samples: Sequence[RestoreSample]) -> list[Verdict]:
     """No slower than the stock way."""
     claim = f"seconds <= {SECONDS_RATIO_MAX} x peer"
-    control = _ratio(samples, CONTROL)
-    return [Verdict(claim, _ratio(samples, OURS), SECONDS_RATIO_MAX, False, control)]
-
-
-def _ratio(samples: Sequence[RestoreSample], setup: str) -> Spread:
-    by_round = {s.round: s.seconds for s in samples if s.setup == PEER}
-    own = [s for s in samples if s.setup == setup]
-    return paired_ratios([s.seconds for s in own], [by_round[s.round] for s in own])
+    ours, control = (paired_ratios(samples, "seconds", name, PEER) for name in (OURS, CONTROL))
+    return [Verdict(claim, ours, SECONDS_RATIO_MAX, False, control)]

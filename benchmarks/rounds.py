@@ -10,9 +10,21 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
+
+
+class Sample(Protocol):
+    """What one setup showed in one round; its figures are attributes."""
+
+    @property
+    def setup(self) -> str: ...
+
+    @property
+    def round(self) -> int: ...
+
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Sample)
 
 
 def interleaved(setups: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
@@ -44,9 +56,16 @@ class Spread:
         return f"{median} [{least} .. {greatest}]"
 
 
-def paired_ratios(values: Sequence[float], references: Sequence[float]) -> Spread:
-    """Value / reference of each round; the only figures of two setups that may be compared."""
-    return Spread.of([a / b for a, b in zip(values, references, strict=True)])
+def samples_of(samples: Sequence[S], setup: str) -> list[S]:
+    """By round."""
+    return sorted((s for s in samples if s.setup == setup), key=lambda s: s.round)
+
+
+def paired_ratios(samples: Sequence[S], figure: str, setup: str, reference: str) -> Spread:
+    """The setup's figure / the reference's of the same round; nothing else of two setups may be
+    compared."""
+    pairs = zip(samples_of(samples, setup), samples_of(samples, reference), strict=True)
+    return Spread.of([getattr(own, figure) / getattr(other, figure) for own, other in pairs])
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks import bulk_load
 from benchmarks.primary import Primary
-from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios
+from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from benchmarks.setups import SafekeeperQuorum, attached
 from pg_fixtures.cluster import flush_lsn
 from pg_fixtures.data_directory import WAL_SEG_SIZE
@@ -107,13 +107,13 @@ def table(samples: Sequence[ServeSample]) -> list[list[str]]:
     """Medians of each server."""
     rows = [list(COLUMNS)]
     for name in (OURS, WALSENDER, CONTROL):
-        own = _of(samples, name)
+        own = samples_of(samples, name)
         rows.append(
             [
                 name,
                 f"{Spread.of([s.seconds for s in own]).median:.2f}",
                 f"{Spread.of([s.megabytes_per_second for s in own]).median:.0f}",
-                _ratio(samples, name).format(2),
+                paired_ratios(samples, "megabytes_per_second", name, WALSENDER).format(2),
             ]
         )
     return rows
@@ -123,20 +123,9 @@ def verdicts(samples: Sequence[ServeSample]) -> list[Verdict]:
     return [
         Verdict(
             "rate >= the primary's walsender",
-            _ratio(samples, OURS),
+            paired_ratios(samples, "megabytes_per_second", OURS, WALSENDER),
             RATE_RATIO_MIN,
             True,
-            _ratio(samples, CONTROL),
+            paired_ratios(samples, "megabytes_per_second", CONTROL, WALSENDER),
         )
     ]
-
-
-def _of(samples: Sequence[ServeSample], name: str) -> list[ServeSample]:
-    return sorted((s for s in samples if s.setup == name), key=lambda s: s.round)
-
-
-def _ratio(samples: Sequence[ServeSample], name: str) -> Spread:
-    return paired_ratios(
-        [s.megabytes_per_second for s in _of(samples, name)],
-        [s.megabytes_per_second for s in _of(samples, WALSENDER)],
-    )

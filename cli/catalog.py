@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from cli.output import CommandError
-from cli.parameters import Dsn
+from cli.parameters import database_option, output_option
 from pgwal.lsn import Lsn
 
 
@@ -17,14 +17,8 @@ def catalog() -> None:
 
 
 @catalog.command()
-@click.option("--dsn", type=Dsn(), required=True, help="The database, on a primary or a standby.")
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    required=True,
-    help="The file to write.",
-)
+@database_option
+@output_option
 def snapshot(dsn: str, output: Path) -> None:
     """Write the catalog of a database to a file, over a normal connection.
 

@@ -180,6 +180,24 @@ def timeline_option(function: F) -> F:
     )
 
 
+def database_option(function: F) -> F:
+    """--dsn, of those who ask a database what it holds."""
+    return click.option(
+        "--dsn", type=Dsn(), required=True, help="The database, on a primary or a standby."
+    )(function)
+
+
+def output_option(function: F) -> F:
+    """--output, of those who write a file."""
+    return click.option(
+        "--output",
+        "-o",
+        type=click.Path(dir_okay=False, writable=True, path_type=Path),
+        required=True,
+        help="The file to write.",
+    )(function)
+
+
 def json_option(function: F) -> F:
     """--json."""
     return click.option("--json", is_flag=True, help="Print JSON.")(function)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cli.parameters import Dsn
+from cli.parameters import database_option, output_option
 from cli.spark_session import command_session
 from cli.wal_input_options import master_option, source_options, wal_input_options
 from pgwal.lsn import format_lsn
@@ -19,14 +19,8 @@ from spark.jobs.table_base import read_base, take_base
 
 @click.command()
 @click.argument("table", metavar="SCHEMA.TABLE")
-@click.option("--dsn", type=Dsn(), required=True, help="The database, on a primary or a standby.")
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    required=True,
-    help="The file to write.",
-)
+@database_option
+@output_option
 def base(table: str, dsn: str, output: Path) -> None:
     """Read a table as one snapshot sees it into a file, from which sk spark replay-table goes on.
 

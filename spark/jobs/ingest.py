@@ -9,7 +9,7 @@ is begun (`lake.py`). Rows never pass through the driver.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -78,7 +78,7 @@ class RangeTask:
 
     rows: IngestedRows
     lake_url: str
-    lake_options: tuple[tuple[str, str], ...]
+    lake_options: tuple[tuple[str, str], ...] = field(repr=False)  # there are secrets among them
     batch: Batch
 
     def write(self, lsns: tuple[int, int]) -> Sequence[LakeFile]:

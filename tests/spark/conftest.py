@@ -1,16 +1,22 @@
-"""What the ring shares: one Spark session, and the WAL of one stopped server, in small segments."""
+"""What the ring shares: one Spark session, the WAL of one stopped server, in small segments, and a
+cluster to fail over."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from failover_world import SETTINGS as FAILOVER_SETTINGS
+from failover_world import FailoverWorld
 
 from pg_fixtures.binaries import PostgresBinaries
+from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.postgres import Postgres
+from pg_fixtures.proxy import TcpProxy
+from spark.changes.catalog_snapshot import take_catalog
 from spark.session import new_session
 
 if TYPE_CHECKING:
@@ -38,25 +44,41 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
+def wal_server(
+    pg_binaries: PostgresBinaries, initdb_template: Callable[[PostgresBinaries, int], Path]
+) -> Callable[..., Postgres]:
+    """`wal_server(data, **settings)`: one with small segments, which it keeps; not started yet."""
+
+    def make(data: Path, **settings: Any) -> Postgres:
+        return Postgres(
+            pg_binaries,
+            data,
+            settings={"wal_keep_size": "1GB", "autovacuum": False, **settings},
+            wal_seg_size=SEGMENT_BYTES,
+            template=initdb_template(pg_binaries, SEGMENT_BYTES),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def server_wal(
-    pg_binaries: PostgresBinaries,
-    initdb_template: Callable[[PostgresBinaries, int], Path],
-    tmp_path_factory: pytest.TempPathFactory,
+    wal_server: Callable[..., Postgres], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """pg_wal of a server that was stopped in good order; not to be changed."""
     folder = tmp_path_factory.mktemp("server")
-    postgres = Postgres(
-        pg_binaries,
-        folder / "data",
-        settings={"wal_keep_size": "1GB", "max_prepared_transactions": 4, "autovacuum": False},
-        wal_seg_size=SEGMENT_BYTES,
-        template=initdb_template(pg_binaries, SEGMENT_BYTES),
-    )
-    with postgres:
+    with wal_server(folder / "data", max_prepared_transactions=4) as postgres:
         _write_wal(postgres)
+        (folder / "catalog.json").write_bytes(take_catalog(postgres.dsn()).to_json())
         postgres.stop()
         shutil.copytree(postgres.pg_wal, folder / "pg_wal")
     return folder / "pg_wal"
+
+
+@pytest.fixture(scope="session")
+def server_catalog(server_wal: Path) -> Path:
+    """Of the database that `server_wal` is of, when all of it had been written."""
+    return server_wal.with_name("catalog.json")
 
 
 @pytest.fixture
@@ -65,6 +87,37 @@ def wal_folder(server_wal: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "pg_wal"
     shutil.copytree(server_wal, folder)
     return folder
+
+
+@pytest.fixture
+def wal_level() -> str:
+    """Of `failover_world`; a test may parametrize it."""
+    return "replica"
+
+
+@pytest.fixture
+def archive_folder(tmp_path: Path) -> Path:
+    """Of `failover_world`."""
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def failover_world(
+    quorum_cluster: Callable[..., QuorumCluster],
+    standby_factory: Callable[..., Postgres],
+    archive_folder: Path,
+    wal_level: str,
+) -> Iterator[FailoverWorld]:
+    """Its safekeepers archive at once all that is committed."""
+    cluster = quorum_cluster(
+        proxied=True,
+        wal_seg_size=SEGMENT_BYTES,
+        settings={**FAILOVER_SETTINGS, "wal_level": wal_level},
+        safekeeper_arguments=(f"--archive={archive_folder}", "--archive-partial-interval=0.2"),
+    )
+    standby = standby_factory(cluster.postgres, "standby", cluster.replica_conninfo())
+    with TcpProxy("127.0.0.1", cluster.postgres.port) as front:
+        yield FailoverWorld(cluster, standby, front)
 
 
 def _write_wal(postgres: Postgres) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.postgres import Postgres
 from pgwal.lsn import Lsn
 from spark.changes.catalog import load_catalog
@@ -22,7 +23,8 @@ from spark.changes.change_reader import ChangeOptions, read_changes
 from spark.inputs.folder_input import FolderInput
 from spark.inputs.wal_reader import WalRange
 from spark.sources.input_options import parse_options
-from spark.sources.pg_changes import ChangeStreamReader, parse_change_options
+from spark.sources.pg_changes_options import parse_change_options
+from spark.sources.pg_changes_readers import ChangeStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,20 +44,11 @@ class ChangedWal:
 
 @pytest.fixture(scope="module")
 def changed_wal(
-    pg_binaries: PostgresBinaries,
-    initdb_template: Callable[[PostgresBinaries, int], Path],
-    tmp_path_factory: pytest.TempPathFactory,
+    wal_server: Callable[..., Postgres], tmp_path_factory: pytest.TempPathFactory
 ) -> ChangedWal:
     """Some segments, and a transaction that is open over most of them."""
     folder = tmp_path_factory.mktemp("changed")
-    postgres = Postgres(
-        pg_binaries,
-        folder / "data",
-        settings={"wal_level": "logical", "wal_keep_size": "1GB", "autovacuum": False},
-        wal_seg_size=MIB,
-        template=initdb_template(pg_binaries, MIB),
-    )
-    with postgres:
+    with wal_server(folder / "data", wal_level="logical") as postgres:
         begin_lsn = postgres.flush_lsn()
         _write_changes(postgres)
         (folder / "catalog.json").write_bytes(take_catalog(postgres.dsn()).to_json())
@@ -223,3 +216,13 @@ def test_a_connection_instead_of_a_catalog(postgres: Postgres) -> None:
     postgres.execute("CREATE TABLE later (id int)")
     assert options.refresh is not None
     assert options.refresh().table_named("later").schema == "public"
+
+
+def test_what_decodes_is_loaded_when_it_is_needed() -> None:
+    """Spark loads the modules of both sources in short processes, whatever they are for."""
+    script = "import pyspark_pg_changes, pyspark_pg_wal, sys; print(*sys.modules)"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "spark.sources.pg_changes" in loaded
+    assert not loaded & {"numba", "psycopg"}

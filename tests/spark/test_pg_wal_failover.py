@@ -3,53 +3,31 @@ comes twice, over the change of the timeline."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-from failover_world import SETTINGS, TIMEOUT, FailoverWorld, Loss
+from failover_world import TIMEOUT, FailoverWorld, Loss
 from sink_rows import written
+from stream_offset import end_lsn
 from wal_rows import lsns, rows_of
 
 from objectstore.archive import find_timelines
 from objectstore.local import LocalStore
-from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
-from pg_fixtures.proxy import TcpProxy
 from pg_fixtures.waiting import wait_until
-from pgwal.lsn import Lsn
 from spark.inputs.safekeeper_input import SafekeeperInput
 from spark.inputs.safekeeper_session import parse_safekeepers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MIB = 1 << 20
-
-
-@pytest.fixture
-def world(
-    quorum_cluster: Callable[..., QuorumCluster],
-    standby_factory: Callable[..., Postgres],
-    tmp_path: Path,
-) -> Iterator[FailoverWorld]:
-    archive = (f"--archive={tmp_path / 'archive'}", "--archive-partial-interval=0.2")
-    cluster = quorum_cluster(
-        proxied=True, wal_seg_size=MIB, settings=SETTINGS, safekeeper_arguments=archive
-    )
-    standby = standby_factory(cluster.postgres, "standby", cluster.replica_conninfo())
-    with TcpProxy("127.0.0.1", cluster.postgres.port) as front:
-        yield FailoverWorld(cluster, standby, front)
-
 
 def test_a_stream_over_a_failover(
-    session: SparkSession, world: FailoverWorld, tmp_path: Path
+    session: SparkSession, failover_world: FailoverWorld, archive_folder: Path, tmp_path: Path
 ) -> None:
+    world = failover_world
     conninfo = world.cluster.replica_conninfo()
-    archive_url = str(tmp_path / "archive")
+    archive_url = str(archive_folder)
     store = LocalStore(archive_url)
     wait_until(lambda: find_timelines(store), TIMEOUT, "the archive")
     query = (
@@ -62,16 +40,9 @@ def test_a_stream_over_a_failover(
         .start()
     )
     wal_input = SafekeeperInput(parse_safekeepers(conninfo, None))
-
-    def end_lsn() -> int:
-        last = query.lastProgress
-        offset = json.loads(last.json)["sources"][0]["endOffset"] if last else None
-        assert query.isActive, query.exception()
-        return Lsn.parse(offset["lsn"]) if offset else 0
-
     with Ledger(world.clients_dsn, clients=3) as ledger:
         ledger.wait_for_progress(100, TIMEOUT)
-        wait_until(lambda: end_lsn() > 0, TIMEOUT, "the first batch")
+        wait_until(lambda: end_lsn(query) > 0, TIMEOUT, "the first batch")
         world.lose(Loss.KILLED)
         with world.promotion() as promotion:
             promotion.wait_streaming(TIMEOUT)
@@ -79,7 +50,7 @@ def test_a_stream_over_a_failover(
             ledger.pause()
             ledger.wait_idle(TIMEOUT)
             committed = wal_input.newest_lsn()
-            wait_until(lambda: end_lsn() >= committed, TIMEOUT, "the stream to have it all")
+            wait_until(lambda: end_lsn(query) >= committed, TIMEOUT, "the stream to have it all")
     query.stop()
     found = written(tmp_path / "lake")
     whole = rows_of(wal_input, columns=("lsn", "tli"))

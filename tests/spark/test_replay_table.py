@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.postgres import Postgres
 from spark.changes.catalog import load_catalog
 from spark.changes.catalog_snapshot import take_catalog
@@ -21,7 +20,6 @@ from spark.jobs.table_base import Snapshot, read_base, take_base
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SEGMENT_BYTES = 1 << 20
 TABLE = "public.orders"
 COLUMNS = (
     "SELECT id, region, amount, note, flag::text, at::text, tags::text, big FROM orders"
@@ -43,19 +41,10 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(
-    pg_binaries: PostgresBinaries,
-    initdb_template: Callable[[PostgresBinaries, int], Path],
-    tmp_path_factory: pytest.TempPathFactory,
+    wal_server: Callable[..., Postgres], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("replay")
-    postgres = Postgres(
-        pg_binaries,
-        folder / "data",
-        settings={"wal_level": "logical", "wal_keep_size": "1GB", "autovacuum": False},
-        wal_seg_size=SEGMENT_BYTES,
-        template=initdb_template(pg_binaries, SEGMENT_BYTES),
-    )
-    with postgres:
+    with wal_server(folder / "data", wal_level="logical") as postgres:
         _create(postgres)
         base, catalog, newer = (folder / name for name in ("base.parquet", "1.json", "2.json"))
         assert take_base(postgres.dsn(), TABLE, base) == 500

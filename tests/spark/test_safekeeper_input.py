@@ -56,6 +56,15 @@ def cluster(quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path) -> Quo
     )
     made.postgres.execute("CREATE TABLE t AS SELECT md5(i::text) FROM generate_series(1, 5000) i")
     made.postgres.execute(FILL.format(4))
+    flush_lsn = made.postgres.flush_lsn()
+    wait_until(
+        lambda: all(
+            Lsn.parse(timeline_of(safekeeper)["commit_lsn"]) >= flush_lsn
+            for safekeeper in made.safekeepers
+        ),
+        TIMEOUT,
+        "all to know what is committed",
+    )
     return made
 
 

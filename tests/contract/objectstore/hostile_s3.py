@@ -58,7 +58,8 @@ def error_answer(status: int, code: str) -> Answer:
     """As S3 says it, in XML."""
 
     def answer(request: BaseHTTPRequestHandler) -> None:
-        body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>"
+        error = f"<Error><Code>{code}</Code><Message>no</Message></Error>"
+        body = f'<?xml version="1.0" encoding="UTF-8"?>\n{error}'
         _send(request, status, body.encode())
 
     return answer

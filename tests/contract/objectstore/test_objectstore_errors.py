@@ -114,6 +114,7 @@ def test_wrong_credentials(hostile: HostileS3, request_of: Request, status: int,
     hostile.answer = error_answer(status, code)
     error = failure(store_at(hostile), request_of)
     assert "does not let us" in str(error)
+    assert str(error).endswith(f": {code}: no")
     assert "credentials" in error.hint
     assert error.is_transient  # an operator can mend it while we run
 
