@@ -1,5 +1,7 @@
-"""Arrays in the memory that Arrow keeps for the next batch: the system's is cleared page by page,
-which costs more than to fill them.
+"""Arrays in memory that Arrow takes from malloc, where other large buffers come from, too.
+
+Numpy's own and Arrow's default pool give theirs back to the system one by one, which clears every
+page of the next one: that costs more than to fill them.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from numpy.typing import DTypeLike
 
 from spark.records.loads import Numbers
 
+_POOL = pa.system_memory_pool()
+
 
 def pool_array(count: int, dtype: DTypeLike) -> Numbers:
     """Of any content."""
     itemsize = np.dtype(dtype).itemsize
-    return np.frombuffer(pa.allocate_buffer(count * itemsize), dtype, count)
+    return np.frombuffer(pa.allocate_buffer(count * itemsize, memory_pool=_POOL), dtype, count)
