@@ -87,7 +87,7 @@ class FakeTime:
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """No clock and no network."""
     monkeypatch.setattr(failover, "time", FakeTime())
-    monkeypatch.setattr(failover, "survey", lambda addresses: [])
+    monkeypatch.setattr(failover, "survey", lambda addresses, late_seconds: [])
 
 
 def test_a_busy_checkpointer_is_asked_to_hurry() -> None:
