@@ -176,11 +176,12 @@ class WalStore:
 
     def _open_segment(self) -> None:
         """The segment that `end_lsn` is in, created when it is not there."""
+        create = durable.create_allocated if self._fd >= 0 else durable.create_zeroed
         self.close()
         tli, segno = self.history.tli_at(self.end_lsn), segno_of(self.end_lsn, self.wal_seg_size)
         path = self._file(tli, segno)
         if not path.exists():
-            self._create_segment(path, segno)
+            self._create_segment(path, segno, create)
         with durable.storage_errors(path, "open"):
             self._fd = os.open(path, os.O_RDWR)
         self._path = path
@@ -188,9 +189,9 @@ class WalStore:
         ends.append((segno + 1) * self.wal_seg_size)
         self._file_end_lsn = min(lsn for lsn in ends if lsn > self.end_lsn)
 
-    def _create_segment(self, path: Path, segno: int) -> None:
-        """From the spare, or without waiting for one: WAL comes faster than zeros are written, in
-        pieces so long that the metadata of their flushes does not count."""
+    def _create_segment(self, path: Path, segno: int, create: Callable[[Path, int], None]) -> None:
+        """From the spare. The next segment does not wait for one: WAL comes faster than zeros are
+        written, in pieces so long that the metadata of their flushes does not count."""
         self._check_room()
         prefix = self._prefix(segno)
         spare = self.directory / SPARE_NAME
@@ -199,7 +200,7 @@ class WalStore:
             try:
                 spare.rename(taken)
             except FileNotFoundError:
-                durable.create_allocated(taken, self.wal_seg_size)
+                create(taken, self.wal_seg_size)
         if prefix:
             self._write_prefix(taken, prefix)
         durable.publish_file(taken, path)

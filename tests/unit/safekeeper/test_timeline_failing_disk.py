@@ -198,7 +198,7 @@ def test_a_full_disk_in_the_middle_of_a_new_segment_gives_its_space_back(
     pusher = leading_pusher(tmp_path)
     pusher.log.append("R1")
     with monkeypatch.context() as full:
-        FailingCall(full, "posix_fallocate", ENOSPC)
+        FailingCall(full, "pwrite", ENOSPC)
         with pytest.raises(StorageError):
             pusher.push()
     assert list((tmp_path / "wal").iterdir()) == []

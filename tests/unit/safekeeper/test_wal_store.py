@@ -105,13 +105,15 @@ def test_the_next_segment_is_prepared_off_the_append_path(
 
 
 def test_zeros_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No spare is ready: the segment is allocated, and the one that is being filled is left."""
+    """No spare is ready: the next segment is allocated, the one that is being filled is left."""
     store = open_store(tmp_path)
+    log = build_log(2 * MIB)
+    write_all(store, log.fork(log.records[0].end_lsn))
     (tmp_path / "wal" / "next-segment.tmp").write_bytes(b"less")
     monkeypatch.setattr(durable, "create_zeroed", lambda *_: pytest.fail("it would be waited for"))
-    write_all(store, build_log(1000))
-    assert (tmp_path / "wal" / segment(1)).stat().st_size == WAL_SEG_SIZE
-    assert names(tmp_path) == [segment(1), "next-segment.tmp"]
+    write_all(store, log.fork(log.records[-5].end_lsn))
+    assert (tmp_path / "wal" / segment(2)).stat().st_size == WAL_SEG_SIZE
+    assert names(tmp_path) == [segment(1), segment(2), "next-segment.tmp"]
 
 
 def test_a_spare_that_was_being_filled_at_a_crash_is_not_used(tmp_path: Path) -> None:
