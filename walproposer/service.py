@@ -149,8 +149,6 @@ class WalProposer:
             primary = upstream.primary
             found = find_timeline(members, primary.server.system_id, self.config.timeline)
             if found is None:
-                members = survey(self.config.safekeepers)  # a creation needs all, however slow
-                check_members(members)
                 found = create_timeline(members, primary, self.config.timeline)
                 log.info("timeline created", timeline=str(found.timeline))
             else:

@@ -55,7 +55,8 @@ def survey(
     addresses: Sequence[SafekeeperAddress], late_seconds: float | None = None
 ) -> list[Member]:
     """Ask all at once; an unreachable one is reported in its `error`. With `late_seconds`, once a
-    majority has answered, those that are frozen or cut off are waited for no longer than that."""
+    majority has answered and has timelines, those that are frozen or cut off are waited for no
+    longer than that; members that have none are new, or have lost theirs, and all count."""
     answers: SimpleQueue[tuple[int, Member]] = SimpleQueue()
     for number, address in enumerate(addresses):
         # A daemon: nobody waits for one that is late, not even at the end of the process.
@@ -63,8 +64,8 @@ def survey(
     members: dict[int, Member] = {}
     deadline = None
     while len(members) < len(addresses):
-        answering = sum(member.error is None for member in members.values())
-        if late_seconds is not None and deadline is None and answering > len(addresses) // 2:
+        holding = sum(bool(member.timelines) for member in members.values())
+        if late_seconds is not None and deadline is None and holding > len(addresses) // 2:
             deadline = time.monotonic() + late_seconds
         try:
             number, member = answers.get(

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Timer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,10 +33,13 @@ from pg_fixtures.wal_comparison import compare_wal
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from safekeeper.data_directory import folder_name
+from walproposer import service
+from walproposer.config import ProposerConfig
 from walproposer.connection import CONNECT_TIMEOUT_SECONDS
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.events import Primary
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from walproposer.service import WalProposer
 from walproposer.timeline_creation import (
     LATE_SECONDS,
     FoundTimeline,
@@ -44,6 +49,7 @@ from walproposer.timeline_creation import (
     require_timeline,
     survey,
 )
+from walproposer.upstream import PrimaryAddress
 
 SEG_SIZE = 1 << 20
 TIMEOUT = 60.0
@@ -297,6 +303,38 @@ def test_one_that_is_frozen_holds_nobody_up(members: Members) -> None:
         assert time.monotonic() - begun > CONNECT_TIMEOUT_SECONDS / 2
     finally:
         frozen.resume()
+
+
+def test_a_late_member_may_be_the_only_one_that_has_the_timeline(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others have lost it, and have timelines of other primaries: no new one is created."""
+    found, before = members.attach(), members.states()
+    real = SafekeeperClient.timelines
+    late, losers = members.safekeepers[0], members.addresses[1:]
+
+    def timelines(client: SafekeeperClient) -> list[dict[str, Any]]:
+        statuses = real(client)
+        if client.address not in losers:
+            return statuses
+        return [status for status in statuses if timeline_id(status) != found.timeline]
+
+    monkeypatch.setattr(SafekeeperClient, "timelines", timelines)
+    upstream: Any = SimpleNamespace(primary=members.primary, close=lambda: None)
+    monkeypatch.setattr(service, "Upstream", lambda _: upstream)
+    stopping: Any = SimpleNamespace(on_set=[])
+    config = ProposerConfig(PrimaryAddress("host=nowhere"), tuple(members.addresses))
+    proposer = WalProposer(config, stopping)
+    late.pause()
+    resuming = Timer(LATE_SECONDS + 1.0, late.resume)  # in time for whoever would ask again
+    resuming.start()
+    try:
+        with pytest.raises(WalProposerError) as caught:
+            proposer.prepare()
+    finally:
+        resuming.join()
+    assert "a new timeline needs all safekeepers" in str(caught.value)
+    assert members.states() == before
 
 
 def test_one_that_answers_nonsense_is_named(
