@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?= -q
-# Most tests wait for something: two at once take little more than half the time.
-WORKERS ?= 2
+# Most tests wait for something: three at once suit two processors.
+WORKERS ?= 3
 MINUTES ?= 10
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -18,6 +18,8 @@ $(VENV)/installed: pyproject.toml
 # Half a gigabyte that the demo need not wait for.
 $(VENV)/installed-spark: $(VENV)/installed
 	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded,spark,jdk,test]'
+	# It names psycopg2, which wants a compiler; psycopg2-binary is the same module.
+	$(BIN)/pip install -qq --disable-pip-version-check --no-deps 'barman>=3.19,<4'
 	touch $@
 
 demo: $(VENV)/installed  ## Postgres, three safekeepers, faults, and the verdict

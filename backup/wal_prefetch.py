@@ -5,7 +5,8 @@
         000000010000000000000006          ready: whole, checked, synced
         000000010000000000000007.tmp      on its way
         asked                             the last one that was not ready; without it, it ends
-        lock                              held by the process, from before its start to its end
+    pg_wal/.sk-prefetch/TENANT/TIMELINE.lock    held by the process, from before its start until
+                                          the folder is gone
 
 Whoever needs a segment that is ready takes it by renaming it: the `mv` of a restore_command, in
 2 ms, or `sk archive fetch`. The process sees that it is gone, and makes another one ready.
@@ -23,7 +24,8 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,7 +33,7 @@ from consensus.ids import TimelineId
 from storage import durable
 
 FOLDER = ".sk-prefetch"
-ASKED, LOCK, TEMPORARY = "asked", "lock", ".tmp"
+ASKED, LOCK, TEMPORARY = "asked", ".lock", ".tmp"
 POLL_SECONDS = 0.005
 #: How long a segment that is on its way is waited for, before it is fetched without.
 WAIT_SECONDS = 10.0
@@ -43,6 +45,8 @@ class PrefetchFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        #: Beside the folder, so that it can be held until the folder is gone.
+        self.lock = path.with_name(f"{path.name}{LOCK}")
 
     @classmethod
     def beside(cls, target: Path, timeline: TimelineId) -> PrefetchFolder:
@@ -70,8 +74,7 @@ class PrefetchFolder:
             temporary = self.path / f"{ASKED}{TEMPORARY}"
             temporary.write_text(name)
             temporary.rename(self.path / ASKED)
-            with (self.path / LOCK).open("wb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with self._locked() as lock:
                 _start({**settings, "folder": str(self.path)}, lock)
         except OSError:
             return  # it runs; or the disk is full, and it goes without
@@ -80,14 +83,24 @@ class PrefetchFolder:
         """There is no more: the process removes what is here, or else we."""
         try:
             (self.path / ASKED).unlink(missing_ok=True)
+            with self._locked():
+                self.remove()
         except OSError:
-            return  # there has never been a folder
-        if not self.is_running():
-            self.remove()
+            return  # there has never been a folder; or the process removes it
+
+    @contextmanager
+    def _locked(self) -> Iterator[BinaryIO]:
+        """Raises BlockingIOError while another has it, or OSError. A lock whose file was removed
+        after it was opened holds nothing: the next one makes another file."""
+        with self.lock.open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(lock.fileno()).st_nlink == 0:
+                raise BlockingIOError(f"{self.lock} was removed")
+            yield lock
 
     def is_running(self) -> bool:
         try:
-            with (self.path / LOCK).open("rb") as lock:
+            with self.lock.open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -123,11 +136,14 @@ class PrefetchFolder:
         temporary.rename(self.path / name)
 
     def remove(self) -> None:
-        """All of it, and the folders around it when it was the last."""
+        """All of it, by who holds the lock, which goes last; then the folders around it, when it
+        was the last."""
         try:
             for path in self.path.iterdir():
                 path.unlink(missing_ok=True)
-            for folder in (self.path, *self.path.parents[:2]):
+            self.path.rmdir()
+            self.lock.unlink()
+            for folder in self.path.parents[:2]:
                 folder.rmdir()
         except OSError:
             return  # gone already, or another timeline's are there

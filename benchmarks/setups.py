@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.primary import Primary
 from pg_fixtures.errors import FixtureError, ProcessEnded
-from pg_fixtures.processes import ServiceProcess
+from pg_fixtures.processes import SK, ServiceProcess, run_program
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
@@ -135,6 +135,10 @@ class SafekeeperQuorum(Setup):
             safekeeper.start()
         for safekeeper in self.safekeepers:
             safekeeper.wait_ready()
+        # Commits wait already, so a proposer that finds no log here would not create one.
+        members = ",".join(safekeeper.address for safekeeper in self.safekeepers)
+        create = ["timeline", "create", "--primary", primary.postgres.dsn()]
+        run_program([*SK, *create, "--safekeepers", members], env=self.env)
         self.proposer.start()
 
     def wait_ready(self, primary: Primary) -> None:

@@ -134,8 +134,10 @@ def _commit_lsns(addresses: tuple[SafekeeperAddress, ...]) -> dict[TimelineId, i
     """The greatest that any of them knows. Raises Unreachable when not one answers."""
     found: dict[TimelineId, int] = {}
     members = survey(addresses)
-    if members and all(member.error is not None for member in members):
-        raise Unreachable(f"no safekeeper answers: {members[0].error}")
+    errors = [member.error for member in members if member.error is not None]
+    if members and len(errors) == len(members):
+        hint = next((error.hint for error in errors if error.hint), "")
+        raise Unreachable(f"no safekeeper tells how far commits are: {errors[0]}", hint=hint)
     for member in members:
         for timeline, state in member.timelines.items():
             found[timeline] = max(found.get(timeline, 0), Lsn.parse(state["commit_lsn"]))

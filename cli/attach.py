@@ -10,7 +10,14 @@ from pathlib import Path
 
 import click
 
-from cli.listening import HostPort, port, refuse_open_ports, tls_files, tls_options
+from cli.listening import (
+    HostPort,
+    port,
+    refuse_open_ports,
+    spare_http_ports,
+    tls_files,
+    tls_options,
+)
 from cli.output import CommandError
 from cli.parameters import (
     application_name_option,
@@ -42,7 +49,7 @@ proposer_http_option = click.option(
     type=HostPort(),
     default="127.0.0.1:7677",
     show_default=True,
-    help="Address for status, metrics and health.",
+    help="Address for status, metrics and health. Where the default is in use, the next free one.",
 )
 
 
@@ -91,6 +98,7 @@ def attach(
     """Attach to a primary and run its proposer in the foreground.
 
     Creates the timeline on all safekeepers if this primary has none there yet; prints its name.
+    Refuses a primary that belongs to another log: sk detach --drop-slot leaves that one.
     """
     config = ProposerConfig(
         primary=PrimaryAddress(primary, slot, application_name),
@@ -135,11 +143,12 @@ def proposer_listener(
     protection = {"--tls-cert": files, "--http-token-file": token_file}
     refuse_open_ports([port("--http", http[0], protection)], insecure=insecure)
     try:
-        return http_listener(*http, files, token_file)
+        return http_listener(*http, files, token_file, spare_http_ports())
     except ssl.SSLError as error:
         raise CommandError(f"could not load the TLS certificate: {error}") from error
     except (OSError, ValueError) as error:
-        raise CommandError(f"could not secure the HTTP port: {error}") from error
+        hint = getattr(error, "hint", "")
+        raise CommandError(f"could not secure the HTTP port: {error}", hint) from error
 
 
 def _page_address(listener: HttpListener, port: int) -> str:
@@ -151,11 +160,22 @@ def _page_address(listener: HttpListener, port: int) -> str:
 @click.command()
 @primary_option()
 @slot_option
-@click.option("--drop-slot", is_flag=True, help="Drop the slot too: its WAL is no longer held.")
-def detach(primary: str, slot: str, drop_slot: bool) -> None:
+@click.option(
+    "--drop-slot",
+    is_flag=True,
+    help="Drop the slot too: its WAL is no longer held. The primary forgets which log it belongs "
+    "to, and may be attached to another one.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Even if commits wait: they return then with one copy, on the primary.",
+)
+def detach(primary: str, slot: str, drop_slot: bool, force: bool) -> None:
     """Let commits of a primary no longer wait for a quorum.
 
-    Resets synchronous_standby_names. Stop the proposer before you drop the slot.
+    Resets synchronous_standby_names. Stop the proposer before you drop the slot. While commits wait
+    that no quorum has confirmed it refuses, with exit code 3.
     """
-    for line in reset(PrimaryAddress(primary, slot), drop_slot):
+    for line in reset(PrimaryAddress(primary, slot), drop_slot=drop_slot, force=force):
         click.echo(line)

@@ -22,7 +22,8 @@ from cli.parameters import (
 from consensus.ids import TimelineId
 from walproposer.discovery import inspect_safekeepers
 from walproposer.errors import WalProposerError
-from walproposer.preflight import Finding, Level, check_primary
+from walproposer.finding import Finding, Level
+from walproposer.preflight import check_primary
 from walproposer.preflight_members import check_safekeepers
 from walproposer.primary_settings import PrimarySettings, read_primary_settings
 from walproposer.safekeeper_client import SafekeeperAddress
@@ -56,11 +57,11 @@ def check(
     One line per check: ok, warn or FAIL, with the command that mends it. Exits with 3 if any FAILs.
     """
     address = PrimaryAddress(primary, slot, application_name)
-    found, findings = _ask_primary(address)
     reports = inspect_safekeepers(
         with_conninfo(safekeepers, safekeeper_conninfo), http_token(http_token_file)
     )
-    findings += check_safekeepers(reports, found, timeline)
+    found, findings = _ask_primary(address)  # after them: it has at least what they say then
+    findings += check_safekeepers(reports, found, timeline, application_name)
     passed = all(finding.level is not Level.FAIL for finding in findings)
     if json:
         print_json({"passed": passed, "findings": findings})

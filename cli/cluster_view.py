@@ -14,14 +14,19 @@ from typing import Any
 
 from consensus.ids import NodeId, TimelineId
 from consensus.membership import Membership
+from pgwal.lsn import Lsn
 from walproposer.discovery import (
     Discovery,
     ProposerReport,
     SafekeeperReport,
     proposer_pages,
 )
+from walproposer.timeline_creation import folder_name
 
 Status = Mapping[str, Any]  # a JSON object of a status page
+
+LEFT_BEHIND = "left behind"  # what a proposer calls it (walproposer/progress.py)
+NOWHERE = "0/0"  # a position that is not known
 
 
 class MemberState(Enum):
@@ -45,6 +50,8 @@ class MemberView:
     state: MemberState
     address: str = ""
     reason: str = ""
+    #: What to do about one that answers and refuses.
+    hint: str = ""
     status: Status | None = None
     peer: Status | None = None
     disk: Mapping[str, int] | None = None
@@ -65,12 +72,13 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposerView:
-    """A proposer of this timeline. `streams_to` are the ids of the members that accept its WAL;
-    `page` is None, with an `error`, when its status page does not answer."""
+    """A proposer of this timeline. `streams_to` are the ids of the members that accept its WAL, and
+    for how many seconds each has heard nothing; `page` is None, with an `error`, when its status
+    page does not answer."""
 
     http: str
     node_id: NodeId
-    streams_to: tuple[int, ...]
+    streams_to: Mapping[int, float]
     page: Status | None
     error: str
     read_at: datetime
@@ -109,6 +117,42 @@ def timeline_views(discovery: Discovery) -> list[TimelineView]:
     """Every timeline that some safekeeper has, in order of their names."""
     names = {t for report in discovery.safekeepers for t in report.timelines}
     return [_timeline_view(timeline, discovery) for timeline in sorted(names)]
+
+
+def members_left_behind(view: TimelineView) -> list[MemberView]:
+    """Those that lack WAL which no other member has any more, on disk or in an archive."""
+    return [member for member in view.members if _is_left_behind(view, member)]
+
+
+def _is_left_behind(view: TimelineView, member: MemberView) -> bool:
+    peer = member.peer or {}
+    if member.is_followed or peer.get("state") == LEFT_BEHIND:
+        return not member.is_followed
+    if member.state not in (MemberState.ACTIVE, MemberState.UNREACHABLE):
+        return False
+    others = [
+        other.status
+        for other in view.members
+        if other is not member and other.state is MemberState.ACTIVE and other.status
+    ]
+    needs_from = (member.status or peer).get("flush_lsn", NOWHERE)
+    if needs_from == NOWHERE:  # known to nobody who answers: then it is the one that they miss
+        return bool(others) and all(o["retention"]["member_left_behind"] for o in others)
+    return bool(others) and all(
+        o["archive"] is None and Lsn.parse(needs_from) < Lsn.parse(o["local_start_lsn"])
+        for o in others
+    )
+
+
+def unopened_timelines(discovery: Discovery) -> dict[str, list[SafekeeperReport]]:
+    """The folders of timelines that no safekeeper can open but some have, each with those."""
+    known = {folder_name(t) for report in discovery.safekeepers for t in report.timelines}
+    found: dict[str, list[SafekeeperReport]] = {}
+    for report in discovery.safekeepers:
+        for folder in report.damaged:
+            if folder not in known:
+                found.setdefault(folder, []).append(report)
+    return found
 
 
 def node_id_of(status: Status | None) -> NodeId:
@@ -152,16 +196,16 @@ def _proposers(
     reports: Mapping[str, ProposerReport],
 ) -> tuple[ProposerView, ...]:
     """Those that stream now, whether or not they answer; of the others those that answer."""
-    streams_to: dict[str, list[int]] = {}
+    streams_to: dict[str, dict[int, float]] = {}
     node_ids: dict[str, NodeId] = {}
     for safekeeper_id, status in statuses.items():
         for named, http in proposer_pages(status):
-            streams_to.setdefault(http, [])
+            streams_to.setdefault(http, {})
             if "node_id" in named:
-                streams_to[http].append(safekeeper_id)
+                streams_to[http][safekeeper_id] = float(named.get("silent_seconds", 0.0))
                 node_ids[http] = max(node_ids.get(http, NodeId.ZERO), node_id_of(named["node_id"]))
     views = [
-        _proposer_view(timeline, reports[http], tuple(members), node_ids.get(http, NodeId.ZERO))
+        _proposer_view(timeline, reports[http], members, node_ids.get(http, NodeId.ZERO))
         for http, members in streams_to.items()
         if http in reports
     ]
@@ -170,7 +214,10 @@ def _proposers(
 
 
 def _proposer_view(
-    timeline: TimelineId, report: ProposerReport, streams_to: tuple[int, ...], node_id: NodeId
+    timeline: TimelineId,
+    report: ProposerReport,
+    streams_to: Mapping[int, float],
+    node_id: NodeId,
 ) -> ProposerView:
     """Another timeline's proposer may have taken the address over: it does not count."""
     page, error = report.page, report.error
@@ -217,7 +264,7 @@ def _members(
 def _answering_member(
     timeline: TimelineId, report: SafekeeperReport, peers: Iterable[Status], is_created: bool
 ) -> MemberView:
-    folder = f"{timeline.tenant_id.hex()}.{timeline.timeline_id.hex()}"
+    folder = folder_name(timeline)
     status = report.timelines.get(timeline)
     if status is not None:
         state, reason = MemberState(status["state"]), status["stopped_reason"] or ""
@@ -249,6 +296,7 @@ def _silent_member(
         address=address,
         reason="; ".join(report.error for report in candidates)
         or "none of the safekeepers asked is this member",
+        hint=next((report.hint for report in candidates if report.hint), ""),
         peer=_peer(peers, member, address),
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from cli.output import CommandError, ExitCode
 from pgwire.tls import TlsFiles
@@ -21,6 +22,11 @@ from walproposer.connection import port_number
 PATH = click.Path(path_type=Path)
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+#: The default ports of safekeepers are even, those of proposers odd.
+_PORT_STEP = 2
+_SPARE_PORTS = 32
 
 
 class HostPort(click.ParamType[tuple[str, int]]):
@@ -82,6 +88,15 @@ def tls_files(
             raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
         return None
     return TlsFiles(tls_cert, tls_key, client_ca)
+
+
+def spare_http_ports() -> Sequence[int]:
+    """Of the running command: what to try when --http was not given and its default is in use."""
+    context = click.get_current_context()
+    if context.get_parameter_source("http") is not ParameterSource.DEFAULT:
+        return ()
+    first = context.params["http"][1] + _PORT_STEP
+    return range(first, first + _PORT_STEP * _SPARE_PORTS, _PORT_STEP)
 
 
 def port(option: str, host: str, protection: Mapping[str, object]) -> Port:

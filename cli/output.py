@@ -3,7 +3,8 @@
     0    all is well
     1    something refused or failed; `sk demo`: something acknowledged was lost
     2    wrong usage: a flag, an environment variable or the config file
-    3    `sk status`: commits cannot proceed; `sk check`: a check failed
+    3    `sk status`: commits cannot proceed, or return without a quorum; `sk check`: a check
+         failed; `sk detach`: it would let commits return that no quorum has
     4    somebody who is needed cannot be reached
     5    fenced: another proposer took over
     130  interrupted (`sk demo`)
@@ -28,7 +29,7 @@ from pgwal.errors import WalError
 from safekeeper.errors import SafekeeperError
 from spark.errors import SparkWalError
 from storage.errors import StorageError
-from walproposer.errors import Fenced, Unreachable, WalProposerError
+from walproposer.errors import CommitsWait, Fenced, Unreachable, WalProposerError
 
 if TYPE_CHECKING:  # they cost more than `sk archive fetch` takes
     from rich.console import Console
@@ -85,6 +86,7 @@ def command_error(error: Exception) -> CommandError:
     codes: dict[type[Exception], ExitCode] = {
         Fenced: ExitCode.FENCED,
         Unreachable: ExitCode.UNREACHABLE,
+        CommitsWait: ExitCode.BLOCKED,
     }
     code = codes.get(type(error), ExitCode.FAILED)
     hint = getattr(error, "hint", "") or _usual_hint(error)

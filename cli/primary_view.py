@@ -6,44 +6,60 @@ must be asked itself. Its commits wait, and what it shows to its readers is out 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from consensus.tli_history import first_difference
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
+from walproposer.commit_waits import NO_WAITS, CommitWaits
 from walproposer.discovery import Discovery
 from walproposer.errors import WalProposerError
+from walproposer.finding import Finding, Level
 from walproposer.log_view import LogView, log_view
-from walproposer.preflight import Level, check_primary
+from walproposer.preflight import check_primary
+from walproposer.preflight_commits import check_opt_outs, check_protection
 from walproposer.primary_settings import PrimarySettings, read_primary_settings
 from walproposer.standby import StandbyServer
 from walproposer.upstream import PrimaryAddress
 
-#: What the preflight may find that matters while commits run.
-SAFETY_CHECKS = ("synchronous_standby_names", "synchronous_commit", "commits", "fsync")
+#: What else the preflight may find that matters while commits run.
+REMARKABLE = ("commits", "fsync")
 
 
 class Role(Enum):
     PRIMARY = "primary"
     DEPOSED = "deposed primary"
+    OTHER = "not the log's primary"  # of two promotions at once the loser, or a copy
     STANDBY = "standby"
     STRANGER = "stranger"  # the safekeepers have no timeline of its system
     UNREACHABLE = "unreachable"
 
 
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """A proposer that streams: its status page, and the server it is attached to."""
+
+    http: str
+    dsn: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerView:
-    """One server. `remarks` are sentences, each with what to do."""
+    """One server. All that is said of it is sentences, each with what to do: why its commits return
+    without the quorum (`dangers`), why they may, or some of them do (`risks`), and what else there
+    is to know."""
 
     dsn: str
     role: Role
+    system_id: int = 0
     tli: int = 0
-    commit_waits: int = 0
-    commit_wait_seconds: float = 0.0
+    commit_waits: CommitWaits = NO_WAITS
+    dangers: tuple[str, ...] = ()
+    risks: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -51,17 +67,30 @@ class ServerView:
             "dsn": self.dsn,
             "role": self.role.value,
             "tli": self.tli or None,
-            "commit_waits": self.commit_waits,
-            "commit_wait_seconds": round(self.commit_wait_seconds, 1),
-            "remarks": list(self.remarks),
+            "commit_waits": self.commit_waits.count,
+            "commit_waits_stuck": self.commit_waits.stuck_count,
+            "commit_wait_seconds": round(self.commit_waits.longest_seconds, 1),
+            "returns_without_quorum": bool(self.dangers),
+            "remarks": [*self.dangers, *self.risks, *self.remarks],
         }
 
 
 def server_views(dsns: Sequence[str], discovery: Discovery) -> list[ServerView]:
     """All asked at once."""
-    logs = logs_of(discovery)
+    logs, names, leaders = logs_of(discovery), names_of(discovery), leaders_of(discovery)
     with ThreadPoolExecutor(max(1, len(dsns))) as pool:
-        return list(pool.map(lambda dsn: _ask(PrimaryAddress(dsn), logs), dsns))
+        return list(pool.map(lambda dsn: _ask(PrimaryAddress(dsn), logs, names, leaders), dsns))
+
+
+def leaders_of(discovery: Discovery) -> dict[int, Leader]:
+    """The proposers that stream from a primary, by its system."""
+    return {
+        int(page["primary"]["system_id"]): Leader(report.http, page["primary"]["dsn"])
+        for report in discovery.proposers.values()
+        if (page := report.page) is not None
+        and page["state"] == "streaming"
+        and page["primary"]["connected"]
+    }
 
 
 def logs_of(discovery: Discovery) -> dict[int, list[LogView]]:
@@ -77,55 +106,113 @@ def logs_of(discovery: Discovery) -> dict[int, list[LogView]]:
     return logs
 
 
-def _ask(address: PrimaryAddress, logs: dict[int, list[LogView]]) -> ServerView:
+def names_of(discovery: Discovery) -> dict[int, tuple[str, str]]:
+    """Under which slot and application_name the proposers of each system come to it."""
+    primaries = [
+        report.page["primary"]
+        for report in discovery.proposers.values()
+        if report.page is not None and "slot" in report.page["primary"]
+    ]
+    return {int(p["system_id"]): (p["slot"], p["application_name"]) for p in primaries}
+
+
+def _ask(
+    address: PrimaryAddress,
+    logs: Mapping[int, Sequence[LogView]],
+    names: Mapping[int, tuple[str, str]],
+    leaders: Mapping[int, Leader],
+) -> ServerView:
     try:
         settings = read_primary_settings(address)
-        history, _ = StandbyServer(address).read_history()
+        slot, application_name = names.get(
+            settings.system_id, (address.slot, address.application_name)
+        )
+        if (slot, application_name) != (address.slot, address.application_name):
+            address = replace(address, slot=slot, application_name=application_name)
+            settings = read_primary_settings(address)
     except WalProposerError as error:
         remark = " ".join(str(error).split())
         return ServerView(dsn=str(address), role=Role.UNREACHABLE, remarks=(remark,))
-    return server_view(address, settings, history, logs.get(settings.system_id, []))
+    history: TimelineHistory | str
+    try:
+        history = StandbyServer(address).read_history_of(settings)
+    except WalProposerError as error:
+        history = str(error)
+    system = settings.system_id
+    return server_view(address, settings, history, logs.get(system, []), leaders.get(system))
 
 
 def server_view(
     address: PrimaryAddress,
     settings: PrimarySettings,
-    history: TimelineHistory,
+    history: TimelineHistory | str,
     logs: Sequence[LogView],
+    leader: Leader | None = None,
 ) -> ServerView:
-    """What it is, and what somebody should know of it. Pure."""
-    role, remark = _role(settings, history, logs)
-    remarks = [remark] if remark else []
+    """What it is, and what somebody should know of it; `history` is its, or why it is not known.
+    Pure."""
+    dangers, risks, remarks = [], [], []
+    if not settings.in_recovery and logs:
+        protection = list(check_protection(settings, address))
+        dangers = [f.sentence for f in protection if f.level is Level.FAIL]
+        risks = [f.sentence for f in protection if f.level is Level.WARN]
+        risks += [f.sentence for f in check_opt_outs(settings)]
     if not settings.in_recovery:
-        remarks += _warnings(settings, address)
+        remarks = [f.sentence for f in check_primary(settings, address) if _is_remarkable(f)]
+    role, remark = _role(settings, history, logs, returns_without_quorum=bool(dangers))
+    if role is Role.PRIMARY and leader is not None and not _is_streamed(settings):
+        role, remark = Role.OTHER, _other(leader, returns_without_quorum=bool(dangers))
     return ServerView(
         dsn=str(address),
         role=role,
-        tli=history.tli,
+        system_id=settings.system_id,
+        tli=history.tli if isinstance(history, TimelineHistory) else 0,
         commit_waits=settings.commit_waits,
-        commit_wait_seconds=settings.commit_wait_seconds,
-        remarks=tuple(remarks),
+        dangers=tuple(dangers),
+        risks=tuple(risks),
+        remarks=(*([remark] if remark else []), *remarks),
     )
 
 
 def _role(
-    settings: PrimarySettings, history: TimelineHistory, logs: Sequence[LogView]
+    settings: PrimarySettings,
+    history: TimelineHistory | str,
+    logs: Sequence[LogView],
+    *,
+    returns_without_quorum: bool,
 ) -> tuple[Role, str]:
     if settings.in_recovery:
         return Role.STANDBY, ""
     if not logs:
         return Role.STRANGER, "the safekeepers have no timeline of its system: sk attach"
+    if isinstance(history, str):
+        return Role.PRIMARY, f"it cannot be told whether it was deposed: {history}"
     forks = [first_difference(history, log.history, log.start_lsn, log.flush_lsn) for log in logs]
     if None in forks:
         return Role.PRIMARY, ""
     fork_lsn = max(lsn for lsn in forks if lsn is not None)
-    return Role.DEPOSED, (
-        f"left the quorum's log at {format_lsn(fork_lsn)}, its commits cannot be acknowledged: "
-        "stop it, then sk rejoin"
+    fate = (
+        "and acknowledges commits that no quorum has: stop it at once, then sk rejoin"
+        if returns_without_quorum
+        else "its commits cannot be acknowledged: stop it, then sk rejoin"
+    )
+    return Role.DEPOSED, f"left the quorum's log at {format_lsn(fork_lsn)}, {fate}"
+
+
+def _is_streamed(settings: PrimarySettings) -> bool:
+    """A proposer has our slot on it."""
+    return settings.slot is not None and settings.slot.holder_pid is not None
+
+
+def _other(leader: Leader, *, returns_without_quorum: bool) -> str:
+    """Two promotions at once give both servers the same timeline, so histories do not tell. Nor can
+    pg_rewind, which compares no more."""
+    fate = "return without the quorum" if returns_without_quorum else "cannot be acknowledged"
+    return (
+        f"the proposer at {leader.http} streams from another server ({leader.dsn}), commits here "
+        f"{fate}: if that stays so, stop this one and make it anew from a base backup"
     )
 
 
-def _warnings(settings: PrimarySettings, address: PrimaryAddress) -> Iterator[str]:
-    for finding in check_primary(settings, address):
-        if finding.level is not Level.OK and finding.check in SAFETY_CHECKS:
-            yield f"{finding.check}: {finding.text}: {finding.remedy}"
+def _is_remarkable(finding: Finding) -> bool:
+    return finding.level is not Level.OK and finding.check in REMARKABLE

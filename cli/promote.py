@@ -93,19 +93,20 @@ def promote(
         conninfo=safekeeper_conninfo if replica_conninfo is None else replica_conninfo,
         timeout_seconds=timeout,
     )
+    attaches = not (no_promote or no_attach)
     if dry_run:
-        _print_plan(*failover.prepare())
+        _print_plan(*failover.prepare(attaches=attaches))
         return
     listener = proposer_listener(http, tls_files(tls_cert, tls_key), http_token_file, insecure)
     stopping = StopSignal()  # until there is a proposer, a signal just ends this process
     with proposer_with_page(config, listener, stopping) as proposer:
-        found, _, _ = failover.prepare()
+        found, _, situation = failover.prepare(attaches=attaches)
         click.echo(f"timeline {found.timeline}")
         failover.run(Step.PROMOTE if no_promote else Step.ATTACH)
-        if no_promote:
+        if no_promote and situation.standby.in_recovery:
             click.echo("it has the whole log; promote it, then sk attach", err=True)
             return
-        if no_attach:
+        if not attaches:
             click.echo("promoted; commits wait until sk attach", err=True)
             return
         stopping.install()

@@ -8,6 +8,7 @@ import shutil
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import psycopg
@@ -23,12 +24,15 @@ from pg_fixtures.processes import run_program
 from pgwal.history import TimelineHistory
 from storage import durable
 from walproposer.errors import Refusal
+from walproposer.log_marker import PREFIX, marker_name
+from walproposer.promotion import Problem
 from walproposer.rewind import (
     ControlData,
     base_backup_hint,
     failure_reason,
     lost_tails,
     rewind_problem,
+    same_timeline_problem,
     standby_settings,
 )
 from walproposer.safekeeper_client import SafekeeperAddress
@@ -41,6 +45,8 @@ SIGNAL_FILE = "standby.signal"
 AUTO_CONF = "postgresql.auto.conf"
 REWIND_SECONDS_MAX = 24 * 3600.0
 PG_CTL_RUNNING = 0
+#: In pg_rewind's words.
+SAME_TIMELINE = "source and target cluster are on the same timeline"
 
 
 @click.command()
@@ -95,13 +101,15 @@ def rejoin(
     control = target.control_data()
     problem = rewind_problem(control, server.system_id, way_out)
     if problem is not None:
-        raise Refusal(problem.text, hint=problem.hint)
+        refuse(problem)
     if (old_primary / SIGNAL_FILE).exists() and control.recovery_tli == history.tli:
         click.echo("it is a standby of this timeline already")
+    elif control.checkpoint_tli == history.tli:
+        refuse(same_timeline_problem(history.tli, way_out))
     else:
-        target.rewind(new_primary, config_file, way_out)
+        target.rewind(new_primary, config_file, history.tli, way_out)
     target.cut_lost_tails(history, server.wal_seg_size)
-    target.become_standby(conninfo, slot)
+    target.become_standby(conninfo, slot, found.timeline)
     click.echo(f"{old_primary} is a standby that follows {', '.join(map(str, addresses))}")
     click.echo("start it; its configuration is now that of the new primary", err=True)
 
@@ -155,7 +163,7 @@ class Target:
         except ValueError as error:
             raise CommandError(str(error)) from error
 
-    def rewind(self, dsn: str, config_file: Path | None, way_out: str) -> None:
+    def rewind(self, dsn: str, config_file: Path | None, tli: int, way_out: str) -> None:
         """pg_rewind makes it a standby in the same run, so that it never is a primary again."""
         parts = conninfo_to_dict(dsn)
         password = parts.pop("password", None)  # a command line can be read by everybody
@@ -175,6 +183,9 @@ class Target:
         output = done.stdout + done.stderr
         if done.returncode != 0:
             raise CommandError(f"pg_rewind failed: {failure_reason(output)}", way_out)
+        if SAME_TIMELINE in output:  # as its recovery has shown, which pg_rewind runs after a crash
+            durable.remove_file(self.path / SIGNAL_FILE)
+            refuse(same_timeline_problem(tli, way_out))
         required = "no rewind required" not in output
         click.echo("pg_rewind has undone what it wrote alone" if required else "nothing to undo")
 
@@ -190,13 +201,21 @@ class Target:
             durable.sync_file(folder / name)
         durable.sync_directory(folder)
 
-    def become_standby(self, conninfo: str, slot: str) -> None:
-        """Its old slot goes too: on a standby nobody would ever move it on."""
+    def become_standby(self, conninfo: str, slot: str, timeline: TimelineId) -> None:
+        """Its old slot goes too: on a standby nobody would ever move it on. So do the names of
+        other logs than the one that it follows now."""
         auto_conf = self.path / AUTO_CONF
         text = auto_conf.read_text() if auto_conf.exists() else ""
         for name, content in ((AUTO_CONF, standby_settings(text, conninfo)), (SIGNAL_FILE, "")):
             durable.replace_file(self.path / name, content.encode(), like=self.path / VERSION_FILE)
-        shutil.rmtree(self.path / "pg_replslot" / slot, ignore_errors=True)
+        slots = self.path / "pg_replslot"
+        others = [each for each in slots.glob(f"{PREFIX}*") if each.name != marker_name(timeline)]
+        for unwanted in (slots / slot, *others):
+            shutil.rmtree(unwanted, ignore_errors=True)
+
+
+def refuse(problem: Problem) -> NoReturn:
+    raise Refusal(problem.text, hint=problem.hint)
 
 
 def _owner(path: Path) -> Account | None:

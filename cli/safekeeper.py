@@ -7,7 +7,15 @@ from pathlib import Path
 import click
 
 from cli.archive_options import archive_options, parse_options
-from cli.listening import PATH, HostPort, port, refuse_open_ports, tls_files, tls_options
+from cli.listening import (
+    PATH,
+    HostPort,
+    port,
+    refuse_open_ports,
+    spare_http_ports,
+    tls_files,
+    tls_options,
+)
 from cli.output import CommandError
 from cli.parameters import ByteSize
 from safekeeper.access import AccessConfig
@@ -18,11 +26,14 @@ from safekeeper.replica import WAL_SENDER_TIMEOUT_SECONDS
 from safekeeper.retention import (
     DISK_RESERVE_BYTES,
     GIB,
+    MAX_MEMBER_WAL_KEEP_BYTES,
     MAX_SLOT_WAL_KEEP_BYTES,
     WAL_KEEP_BYTES,
     RetentionPolicy,
 )
+from safekeeper.scrub import MEGABYTE, PERIOD_HOURS, RATE_MEGABYTES, ScrubSettings
 from safekeeper.service import Safekeeper
+from telemetry.hang_guard import HANG_TIMEOUT_SECONDS, hang_guard
 from telemetry.status_server import ListenError
 from telemetry.stop_signal import StopSignal
 
@@ -49,7 +60,7 @@ def safekeeper() -> None:
     type=HostPort(),
     default="127.0.0.1:7676",
     show_default=True,
-    help="Address for status, metrics and health.",
+    help="Address for status, metrics and health. Where the default is in use, the next free one.",
 )
 @click.option(
     "--wal-keep-size",
@@ -64,6 +75,13 @@ def safekeeper() -> None:
     default=f"{MAX_SLOT_WAL_KEEP_BYTES // GIB}GB",
     show_default=True,
     help="WAL that a slot may hold before it is lost; 0: all.",
+)
+@click.option(
+    "--max-member-wal-keep-size",
+    type=ByteSize(),
+    default=f"{MAX_MEMBER_WAL_KEEP_BYTES // GIB}GB",
+    show_default=True,
+    help="WAL to keep for a member that is away before it is left behind; 0: all.",
 )
 @click.option(
     "--wal-sender-timeout",
@@ -99,6 +117,22 @@ def safekeeper() -> None:
     show_default=True,
     help="Connections of one user.",
 )
+@click.option(
+    "--connections-per-role-max",
+    type=click.IntRange(1),
+    metavar="N",
+    default=DEFAULT_LIMITS.connections_per_role_max,
+    show_default=True,
+    help="Connections of all replicas, and of all monitors.",
+)
+@click.option(
+    "--connections-reserved",
+    type=click.IntRange(0),
+    metavar="N",
+    default=DEFAULT_LIMITS.connections_reserved,
+    show_default=True,
+    help="Of --connections-max, for proposers and admins alone.",
+)
 @archive_options(required=False)
 @click.option(
     "--archive-partial-interval",
@@ -130,6 +164,30 @@ def safekeeper() -> None:
     show_default=True,
     help="Free space below which no more WAL is taken.",
 )
+@click.option(
+    "--hang-timeout",
+    type=click.FloatRange(0),
+    default=HANG_TIMEOUT_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="Killed when it hangs for so long, so that its clients go elsewhere; 0: never.",
+)
+@click.option(
+    "--scrub-rate",
+    type=click.FloatRange(0),
+    default=RATE_MEGABYTES,
+    show_default=True,
+    metavar="MB/S",
+    help="How fast old WAL is read again to find damage; 0: never.",
+)
+@click.option(
+    "--scrub-period",
+    type=click.FloatRange(0),
+    default=PERIOD_HOURS,
+    show_default=True,
+    metavar="HOURS",
+    help="From the start of one scrub to the next.",
+)
 @tls_options
 def run(
     id: int,
@@ -138,17 +196,23 @@ def run(
     http: tuple[str, int],
     wal_keep_size: int,
     max_slot_wal_keep_size: int,
+    max_member_wal_keep_size: int,
     wal_sender_timeout: float,
     user_file: Path | None,
     tls_client_ca: Path | None,
     connections_max: int,
     connections_per_user_max: int,
+    connections_per_role_max: int,
+    connections_reserved: int,
     archive: str | None,
     archive_option: tuple[str, ...],
     archive_partial_interval: float,
     archive_compression: int,
     archive_backlog_max: int,
     disk_reserve: int,
+    hang_timeout: float,
+    scrub_rate: float,
+    scrub_period: float,
     tls_cert: Path | None,
     tls_key: Path | None,
     http_token_file: Path | None,
@@ -163,7 +227,9 @@ def run(
         port("--http", http[0], {"--tls-cert": tls, "--http-token-file": http_token_file}),
     ]
     refuse_open_ports(ports, insecure=insecure)
-    limits = ConnectionLimits(connections_max, connections_per_user_max)
+    limits = _limits(
+        connections_max, connections_per_user_max, connections_per_role_max, connections_reserved
+    )
     config = SafekeeperConfig(
         safekeeper_id=id,
         data_dir=data_dir,
@@ -173,18 +239,46 @@ def run(
         http_port=http[1],
         access=AccessConfig(tls, user_file, limits),
         http_token_file=http_token_file,
-        retention=RetentionPolicy(wal_keep_size, max_slot_wal_keep_size, disk_reserve),
-        archive=None
-        if archive is None
-        else ArchiveSettings(
-            url=archive,
-            options=parse_options(archive_option),
-            level=archive_compression or None,
-            partial_interval_seconds=archive_partial_interval,
-            backlog_bytes_max=archive_backlog_max,
+        http_spare_ports=spare_http_ports(),
+        retention=RetentionPolicy(
+            wal_keep_bytes=wal_keep_size,
+            max_slot_wal_keep_bytes=max_slot_wal_keep_size,
+            max_member_wal_keep_bytes=max_member_wal_keep_size,
+            disk_reserve_bytes=disk_reserve,
         ),
+        archive=_archive(
+            archive,
+            archive_option,
+            archive_compression,
+            archive_partial_interval,
+            archive_backlog_max,
+        ),
+        scrub=ScrubSettings(scrub_rate * MEGABYTE, scrub_period * 3600),
         wal_sender_timeout_seconds=wal_sender_timeout,
     )
+    with hang_guard(hang_timeout):
+        _serve(config)
+
+
+def _archive(
+    url: str | None, options: tuple[str, ...], level: int, interval_seconds: float, backlog_max: int
+) -> ArchiveSettings | None:
+    if url is None:
+        return None
+    return ArchiveSettings(
+        url, parse_options(options), level or None, interval_seconds, backlog_max
+    )
+
+
+def _limits(all: int, per_user: int, per_role: int, reserved: int) -> ConnectionLimits:
+    """Raises UsageError."""
+    if reserved >= all:
+        raise click.UsageError("--connections-reserved must be less than --connections-max")
+    return ConnectionLimits(all, per_user, per_role, reserved)
+
+
+def _serve(config: SafekeeperConfig) -> None:
+    """Until a signal. Raises SafekeeperError, CommandError."""
     stopping = StopSignal().install()
     try:
         with Safekeeper(config):

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from cli.cluster_view import TimelineView, timeline_views
+from cli.cluster_view import TimelineView, timeline_views, unopened_timelines
 from cli.output import ExitCode, console, print_json
 from cli.parameters import (
     Dsn,
@@ -21,7 +21,7 @@ from cli.parameters import (
     with_conninfo,
 )
 from cli.primary_view import ServerView, server_views
-from cli.status_tables import safekeepers_table, servers_section, timeline_section
+from cli.status_tables import safekeepers_table, servers_section, timeline_section, unopened_section
 from cli.verdict import Verdict, judge
 from telemetry.stop_signal import StopSignal
 from walproposer.discovery import Discovery, discover
@@ -54,7 +54,8 @@ def status(
     """Show safekeepers, proposer and positions, and what to do when all is not well.
 
     Everything else is found out from the safekeepers. Exits with 3 when the commits of some
-    timeline cannot proceed, with 4 when no safekeeper answers.
+    timeline cannot proceed or return without a quorum, or no member can open it; with 4 when no
+    safekeeper answers.
     """
     if watch and json:
         raise click.UsageError("--watch and --json exclude each other")
@@ -63,9 +64,7 @@ def status(
     if watch:
         _watch(addresses, token, primary)
         return
-    discovery = discover(addresses, token)
-    judged = [(view, judge(view)) for view in timeline_views(discovery)]
-    primaries = server_views(primary, discovery)
+    discovery, judged, primaries = _ask(addresses, token, primary)
     if json:
         views = [view.as_json() for view in primaries]
         print_json({**_as_json(discovery, judged), "primaries": views})
@@ -74,10 +73,22 @@ def status(
     context.exit(_exit_code(discovery, judged))
 
 
+def _ask(
+    addresses: tuple[SafekeeperAddress, ...], token: str, primary: tuple[str, ...]
+) -> tuple[Discovery, list[tuple[TimelineView, Verdict]], list[ServerView]]:
+    discovery = discover(addresses, token)
+    primaries = server_views(primary, discovery)
+    judged = [(view, judge(view, primaries)) for view in timeline_views(discovery)]
+    return discovery, judged, primaries
+
+
 def _exit_code(discovery: Discovery, judged: list[tuple[TimelineView, Verdict]]) -> int:
     if not any(report.reachable for report in discovery.safekeepers):
-        return ExitCode.UNREACHABLE
-    return 0 if all(verdict.commits_proceed for _, verdict in judged) else ExitCode.BLOCKED
+        has_refused = any(report.hint for report in discovery.safekeepers)
+        return ExitCode.FAILED if has_refused else ExitCode.UNREACHABLE
+    if unopened_timelines(discovery):
+        return ExitCode.BLOCKED
+    return 0 if all(verdict.is_well for _, verdict in judged) else ExitCode.BLOCKED
 
 
 def _watch(addresses: tuple[SafekeeperAddress, ...], token: str, primary: tuple[str, ...]) -> None:
@@ -86,10 +97,7 @@ def _watch(addresses: tuple[SafekeeperAddress, ...], token: str, primary: tuple[
     stopping = StopSignal().install()
     with Live(console=console(), screen=False, auto_refresh=False) as live:
         while not stopping.is_set:
-            discovery = discover(addresses, token)
-            judged = [(view, judge(view)) for view in timeline_views(discovery)]
-            page = _page(discovery, judged, server_views(primary, discovery))
-            live.update(page, refresh=True)
+            live.update(_page(*_ask(addresses, token, primary)), refresh=True)
             stopping.wait(WATCH_SECONDS)
 
 
@@ -99,7 +107,9 @@ def _page(
     primaries: list[ServerView],
 ) -> RenderableType:
     parts: list[RenderableType] = [timeline_section(*each) for each in judged]
-    if not judged:
+    unopened = unopened_timelines(discovery)
+    parts += [unopened_section(*each) for each in unopened.items()]
+    if not parts:
         parts = [Text(_no_timeline(discovery), style="bold yellow"), Text("")]
     if primaries:
         parts += [servers_section(primaries), Text("")]
@@ -108,6 +118,9 @@ def _page(
 
 def _no_timeline(discovery: Discovery) -> str:
     if not any(report.reachable for report in discovery.safekeepers):
+        for report in discovery.safekeepers:
+            if report.hint:
+                return f"UNKNOWN: the safekeepers do not tell us: {report.error}; {report.hint}"
         return "UNKNOWN: no safekeeper answers; start them, or correct --safekeepers"
     return "NO TIMELINE: the safekeepers are empty; run sk attach for a primary"
 
@@ -123,6 +136,7 @@ def _as_json(discovery: Discovery, judged: list[tuple[TimelineView, Verdict]]) -
                 "version": report.version or None,
                 "http": report.http or None,
                 "disk": report.disk,
+                "scrub": report.scrub,
                 "damaged": report.damaged,
             }
             for report in discovery.safekeepers
@@ -142,6 +156,7 @@ def timeline_json(view: TimelineView, verdict: Verdict) -> dict[str, Any]:
         "condition": verdict.condition.value,
         "verdict": str(verdict),
         "commits_proceed": verdict.commits_proceed,
+        "is_well": verdict.is_well,
         "members": [
             {
                 "safekeeper_id": member.safekeeper_id,
@@ -160,7 +175,7 @@ def timeline_json(view: TimelineView, verdict: Verdict) -> dict[str, Any]:
                     "term": proposer.node_id.term,
                     "uuid": proposer.node_id.proposer_uuid.hex(),
                 },
-                "streams_to": proposer.streams_to,
+                "streams_to": list(proposer.streams_to),
                 "error": proposer.error or None,
                 "page": proposer.page,
             }

@@ -51,6 +51,24 @@ def timeline_section(view: TimelineView, verdict: Verdict) -> RenderableType:
     )
 
 
+def unopened_section(folder: str, reports: Sequence[SafekeeperReport]) -> RenderableType:
+    """A timeline that exists on these safekeepers, and that none of all can open."""
+    reasons = damage_text(folder, reports)
+    return Group(
+        Text(f"timeline {folder.replace('.', '/')}", style="bold"),
+        Text(f"DAMAGED: no member can open it: {reasons}", style=_UNWELL, overflow="fold"),
+        Text(""),
+    )
+
+
+def damage_text(folder: str, reports: Sequence[SafekeeperReport]) -> str:
+    """Why each of them cannot open it."""
+    return "; ".join(
+        f"safekeeper {report.safekeeper_id} ({report.address}): {report.damaged[folder]}"
+        for report in reports
+    )
+
+
 def proposer_line(proposer: ProposerView) -> str:
     """Who it is, how it is, where it is."""
     page = proposer.page
@@ -131,11 +149,13 @@ def servers_section(servers: Sequence[ServerView]) -> RenderableType:
             server.dsn,
             server.role.value,
             str(server.tli or _NOTHING),
-            str(server.commit_waits),
-            f"{server.commit_wait_seconds:.0f} s" if server.commit_waits else _NOTHING,
+            str(server.commit_waits.count),
+            f"{server.commit_waits.longest_seconds:.0f} s"
+            if server.commit_waits.count
+            else _NOTHING,
             style=style,
         )
-        for remark in server.remarks:
+        for remark in (*server.dangers, *server.risks, *server.remarks):
             text = f"{server.role.value} {server.dsn}: {remark}"
             remarks.append(Text(text, style="bold yellow", overflow="fold"))
     return Group(table, *remarks)
@@ -143,7 +163,7 @@ def servers_section(servers: Sequence[ServerView]) -> RenderableType:
 
 def safekeepers_table(reports: Sequence[SafekeeperReport]) -> Table:
     """A row per address given."""
-    table = plain_table("safekeeper", "id", "version", "status page", "disk free", "")
+    table = plain_table("safekeeper", "id", "version", "status page", "disk free", "scrubbed", "")
     for report in reports:
         table.add_row(
             report.address,
@@ -151,6 +171,7 @@ def safekeepers_table(reports: Sequence[SafekeeperReport]) -> Table:
             report.version or _NOTHING,
             report.http or _NOTHING,
             _disk_text(report),
+            _scrub_text(report),
             report.error or report.page_error or _damage(report),
             style="" if report.reachable else "red",
         )
@@ -166,6 +187,14 @@ def _disk_text(report: SafekeeperReport) -> str:
         return _NOTHING
     free, total = report.disk["free_bytes"], report.disk["total_bytes"]
     return f"{bytes_text(free)} of {bytes_text(total)}"
+
+
+def _scrub_text(report: SafekeeperReport) -> str:
+    """When the last pass over all old WAL ended."""
+    scrub = report.scrub or {}
+    if scrub.get("pass_ended_at"):
+        return f"{_age(scrub['pass_ended_at'])} ago"
+    return "never, it is off" if scrub.get("bytes_per_second") == 0 else _NOTHING
 
 
 def node_id_text(node_id: NodeId) -> str:

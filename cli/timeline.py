@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cli.cluster_view import TimelineView, timeline_views
+from cli.cluster_view import TimelineView, timeline_views, unopened_timelines
 from cli.output import CommandError, ExitCode, console, plain_table, print_json
 from cli.parameters import (
     TimelineName,
@@ -20,7 +20,7 @@ from cli.parameters import (
     with_conninfo,
 )
 from cli.status import timeline_json
-from cli.status_tables import safekeepers_table, timeline_section, version_text
+from cli.status_tables import damage_text, safekeepers_table, timeline_section, version_text
 from cli.verdict import judge
 from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
@@ -28,12 +28,21 @@ from pgwal.errors import LsnSyntaxError
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from pgwal.versions import SUPPORTED_MAJORS
-from walproposer.discovery import discover
+from walproposer.discovery import check_any_tells, discover
 from walproposer.errors import Refusal, Unreachable
 from walproposer.events import Primary
+from walproposer.log_marker import PREFIX
+from walproposer.primary_log import mark_primary, read_primary_log
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.slot_guard import slot_dropped_on_failure
-from walproposer.timeline_creation import Member, check_members, create_timeline, survey
+from walproposer.timeline_creation import (
+    DAMAGE_HINT,
+    Member,
+    check_members,
+    create_timeline,
+    folder_name,
+    survey,
+)
 from walproposer.timeline_deletion import (
     DeletionOutcome,
     check_deletable,
@@ -118,8 +127,9 @@ def create(
 ) -> None:
     """Create a timeline on all the safekeepers, which become its members, and print its name.
 
-    With --primary it begins at the primary's present segment, and a slot is created there that
-    keeps the WAL until sk attach; sk attach does all this by itself.
+    With --primary it begins at the primary's present segment, a slot is created there that keeps
+    the WAL until sk attach, and another one that names the timeline; sk attach does all this by
+    itself.
     """
     members = survey(with_conninfo(safekeepers, safekeeper_conninfo))
     check_members(members)
@@ -132,11 +142,25 @@ def create(
         raise click.UsageError(f"--primary excludes {', '.join(FACTS)}")
     address = PrimaryAddress(primary, slot)
     with slot_dropped_on_failure(address):
+        _check_belongs_nowhere(address)
         upstream = Upstream(address)
         try:
-            click.echo(_create(members, upstream.primary, timeline))
+            created = _create(members, upstream.primary, timeline)
         finally:
             upstream.close()
+        mark_primary(address, created)
+    click.echo(created)
+
+
+def _check_belongs_nowhere(address: PrimaryAddress) -> None:
+    """Raises Refusal."""
+    markers = read_primary_log(address).markers
+    if markers:
+        raise Refusal(
+            f"the primary belongs to log {markers[0].removeprefix(PREFIX)} already",
+            hint="sk attach uses it. To leave it for good: stop its proposer, "
+            "sk detach --drop-slot.",
+        )
 
 
 def _check_all_reachable(members: list[Member]) -> None:
@@ -181,11 +205,7 @@ def list_timelines(
     discovery = discover(
         with_conninfo(safekeepers, safekeeper_conninfo), http_token(http_token_file)
     )
-    if not any(report.reachable for report in discovery.safekeepers):
-        raise Unreachable(
-            f"no safekeeper answers: {discovery.safekeepers[0].error}",
-            hint="Start them, or correct --safekeepers.",
-        )
+    check_any_tells(discovery.safekeepers)
     views = timeline_views(discovery)
     if json:
         print_json([timeline_json(view, judge(view)) for view in views])
@@ -200,6 +220,9 @@ def list_timelines(
             str(_commit_lsn(view)),
             ", ".join(f"{m.safekeeper_id} {m.state.value}" for m in view.members),
         )
+    for folder, reports in unopened_timelines(discovery).items():
+        members = ", ".join(f"{report.safekeeper_id} damaged" for report in reports)
+        table.add_row(folder.replace(".", "/"), "-", "-", "-", "-", members)
     out = console()
     out.print(table)
     silent = [report for report in discovery.safekeepers if not report.reachable]
@@ -230,6 +253,12 @@ def show(
         with_conninfo(safekeepers, safekeeper_conninfo), http_token(http_token_file)
     )
     views = [view for view in timeline_views(discovery) if view.timeline == timeline]
+    unopened = unopened_timelines(discovery).get(folder_name(timeline))
+    if unopened:
+        raise CommandError(
+            f"timeline {timeline} cannot be opened: {damage_text(folder_name(timeline), unopened)}",
+            DAMAGE_HINT,
+        )
     if not views:
         silent = [report.error for report in discovery.safekeepers if not report.reachable]
         raise CommandError(

@@ -23,7 +23,6 @@ from safekeeper.users import (
     edit_user_file,
     parse_users,
     read_user_file,
-    read_users,
 )
 from storage.durable import replace_file, storage_errors
 
@@ -75,8 +74,14 @@ def remove(file: Path, name: str) -> None:
     """Remove USER from FILE. Commands of the user are refused from then on; streams run on."""
     with _locked(file):
         text = _read(file)
-        if name not in _parse(file, text):
+        users = _parse(file, text)
+        if name not in users:
             raise CommandError(f'"{file}" has no user "{name}"', "sk user list shows them.")
+        if len(users) == 1:
+            raise CommandError(
+                f'"{name}" is the last user in "{file}", and a file without users is not obeyed',
+                "Add another user first; to let nobody in, stop the safekeeper.",
+            )
         _write(file, edit_user_file(text, name, None))
 
 
@@ -85,10 +90,7 @@ def remove(file: Path, name: str) -> None:
 @json_option
 def list_users(file: Path, json: bool) -> None:
     """List the users in FILE and their roles."""
-    try:
-        users = read_users(file)
-    except UserFileError as error:
-        raise _unusable(file, error) from error
+    users = _parse(file, _read(file))
     rows = {u.name: [role.value for role in Role if role in u.roles] for u in users.values()}
     if json:
         print_json([{"user": name, "roles": roles} for name, roles in rows.items()])

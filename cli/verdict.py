@@ -1,11 +1,13 @@
 """The verdict on a timeline: do commits proceed, and if all is not well, what is to be done? Pure.
 
     OK            commits proceed, every member follows
-    DEGRADED      commits proceed, but one more loss may stop them
-    BLOCKED       a proposer leads, but too few members follow: commits wait
+    DEGRADED      commits proceed, but one more loss may stop them, or let them go without a quorum
+    UNPROTECTED   commits return without the quorum
+    BLOCKED       a proposer leads, but too few members follow, or none moves: commits wait
     ELECTION      a proposer campaigns: commits wait until it has won
     NO PRIMARY    the proposer waits for the primary
     NO PROPOSER   nobody is there to confirm commits
+    HUNG          the proposer or the primary is there, but does not move: commits wait
     FENCED        the proposer that is there was deposed, and no other has won
     UNFINISHED    the timeline was not created on all members yet
 
@@ -14,6 +16,7 @@ Each is one line: what is so, why, and what mends it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -22,11 +25,15 @@ from cli.cluster_view import (
     MemberState,
     MemberView,
     ProposerView,
+    Status,
     TimelineView,
     brief_node_id,
+    members_left_behind,
 )
+from cli.primary_view import Role, ServerView
 from consensus.ids import NodeId
 from consensus.quorum import has_quorum, quorum_size
+from walproposer.quorum_watch import SILENT_SECONDS_MAX
 
 REASON_CHARACTERS_MAX = 300
 
@@ -34,10 +41,12 @@ REASON_CHARACTERS_MAX = 300
 class Condition(Enum):
     OK = "OK"
     DEGRADED = "DEGRADED"
+    UNPROTECTED = "UNPROTECTED"
     BLOCKED = "BLOCKED"
     ELECTION = "ELECTION"
     NO_PRIMARY = "NO PRIMARY"
     NO_PROPOSER = "NO PROPOSER"
+    HUNG = "HUNG"
     FENCED = "FENCED"
     UNFINISHED = "UNFINISHED"
 
@@ -51,14 +60,57 @@ class Verdict:
 
     @property
     def commits_proceed(self) -> bool:
+        return self.is_well or self.condition is Condition.UNPROTECTED
+
+    @property
+    def is_well(self) -> bool:
+        """They proceed, and a quorum has them."""
         return self.condition in (Condition.OK, Condition.DEGRADED)
 
     def __str__(self) -> str:
         return f"{self.condition.value}: {self.text}"
 
 
-def judge(view: TimelineView) -> Verdict:
-    """The one line on this timeline."""
+def judge(view: TimelineView, servers: Sequence[ServerView] = ()) -> Verdict:
+    """The one line on this timeline; `servers` are those that were asked, of any system."""
+    verdict = _of_timeline(view)
+    primaries = [
+        server
+        for server in servers
+        if server.role is Role.PRIMARY and str(server.system_id) == view.system_id
+    ]
+    for primary in primaries:
+        verdict = _with_primary(verdict, primary)
+    page = view.leader.page if view.leader is not None else None
+    problems = page.get("commit_problems") if page is not None else None
+    if problems and not primaries:
+        return _unprotected(verdict, problems)
+    return verdict
+
+
+def _unprotected(verdict: Verdict, problems: Sequence[str]) -> Verdict:
+    besides = "" if verdict.condition is Condition.OK else f"; besides, {verdict}"
+    return Verdict(
+        Condition.UNPROTECTED,
+        f"commits return without the quorum: {'; '.join(problems)}{besides}",
+    )
+
+
+def _with_primary(verdict: Verdict, primary: ServerView) -> Verdict:
+    """What the primary says of its commits, beside what the safekeepers and the proposer say."""
+    waits = primary.commit_waits
+    if primary.dangers:
+        return _unprotected(verdict, primary.dangers)
+    if waits.stuck_count and verdict.is_well:
+        return Verdict(Condition.BLOCKED, f"{waits}; yet {verdict}")
+    if waits.stuck_count:
+        return Verdict(verdict.condition, f"{verdict.text}; {waits}")
+    if primary.risks and verdict.is_well:
+        return Verdict(Condition.DEGRADED, "; ".join((verdict.text, *primary.risks)))
+    return verdict
+
+
+def _of_timeline(view: TimelineView) -> Verdict:
     leader = view.leader
     if all(member.state is not MemberState.ACTIVE for member in view.members) and any(
         member.state is MemberState.CREATING for member in view.members
@@ -88,6 +140,9 @@ def _with_leader(view: TimelineView, leader: ProposerView) -> Verdict:
     problems = _problems(view, leader)
     followers = sum(member.is_followed for member in view.members)
     members = f"{followers} of {len(view.members)} safekeepers"
+    standing = _standing(leader, page)
+    if page["quorum"]["ok"] and standing is not None:
+        return Verdict(standing.condition, "; ".join((standing.text, *problems)))
     if page["quorum"]["ok"]:
         if problems:
             text = f"commits proceed with {members}; {'; '.join(problems)}"
@@ -106,15 +161,47 @@ def _with_leader(view: TimelineView, leader: ProposerView) -> Verdict:
     return Verdict(Condition.BLOCKED, "; ".join((text, *problems)))
 
 
+def _standing(leader: ProposerView, page: Status) -> Verdict | None:
+    """A quorum is connected; but does everything move that a commit needs?"""
+    if page.get("stalled_seconds", 0.0) > SILENT_SECONDS_MAX:
+        return Verdict(
+            Condition.HUNG,
+            f"{leader} stands for {page['stalled_seconds']:.0f} s, commits wait: restart it",
+        )
+    silent_seconds = page["primary"].get("silent_seconds") or 0.0
+    if silent_seconds > SILENT_SECONDS_MAX:
+        return Verdict(
+            Condition.HUNG,
+            f"the primary ({page['primary']['dsn']}) is connected to {leader}, but silent for "
+            f"{silent_seconds:.0f} s: look at the primary",
+        )
+    if page.get("unconfirmed_seconds", 0.0) > SILENT_SECONDS_MAX:
+        return Verdict(
+            Condition.BLOCKED,
+            f"commits wait: commit_lsn stands at {page['commit_lsn']} for "
+            f"{page['unconfirmed_seconds']:.0f} s, though a quorum is connected",
+        )
+    return None
+
+
 def _with_silent_proposer(view: TimelineView, leader: ProposerView) -> Verdict:
     """Its status page does not answer; what the safekeepers say must do."""
-    if has_quorum(view.membership, leader.streams_to):
+    problems = "".join(f"; {problem}" for problem in _problems(view, leader))
+    heard = {m for m, seconds in leader.streams_to.items() if seconds <= SILENT_SECONDS_MAX}
+    if has_quorum(view.membership, heard):
         return Verdict(
             Condition.DEGRADED,
-            f"{leader} streams to {len(leader.streams_to)} of {len(view.members)} safekeepers, "
-            f"but cannot be asked: {_short(leader.error)}",
+            f"{leader} streams to {len(heard)} of {len(view.members)} safekeepers, but cannot be "
+            f"asked: {_short(leader.error)}",
         )
-    problems = "".join(f"; {problem}" for problem in _problems(view, leader))
+    if has_quorum(view.membership, set(leader.streams_to)):
+        silent_seconds = min(s for m, s in leader.streams_to.items() if m not in heard)
+        return Verdict(
+            Condition.HUNG,
+            f"{leader} is connected to {len(leader.streams_to)} of {len(view.members)} safekeepers,"
+            f" but silent for {silent_seconds:.0f} s, and cannot be asked: {_short(leader.error)}; "
+            f"commits wait: restart it{problems}",
+        )
     return Verdict(
         Condition.BLOCKED,
         f"{leader} streams to {len(leader.streams_to)} of {len(view.members)} safekeepers only, "
@@ -158,7 +245,19 @@ def _deposed_others(view: TimelineView, leader: ProposerView) -> str:
 
 
 def _problems(view: TimelineView, leader: ProposerView | None) -> list[str]:
-    return list(filter(None, (_problem(member, leader) for member in view.members)))
+    behind = members_left_behind(view)
+    return [
+        problem
+        for member in view.members
+        if (problem := _left_behind(member) if member in behind else _problem(member, leader))
+    ]
+
+
+def _left_behind(member: MemberView) -> str:
+    return (
+        f"{member} is left behind: the others have removed WAL that it lacks "
+        "(--max-member-wal-keep-size), and no archive has it: replace it by a new id"
+    )
 
 
 def _problem(member: MemberView, leader: ProposerView | None) -> str:
@@ -173,10 +272,15 @@ def _problem(member: MemberView, leader: ProposerView | None) -> str:
             return f"{member} is damaged, {_short(member.reason)}: replace it by a new id"
         case MemberState.CREATING:
             return f"{member} waits to be activated: run sk attach again"
+        case MemberState.UNREACHABLE if member.hint and not followed:
+            return f"{member} refuses to tell: {_short(member.reason)}; {member.hint}"
         case MemberState.UNREACHABLE if not followed:
             return f"{member} is unreachable{_silent_since(member, leader)}: start it"
         case MemberState.NOT_GIVEN if not followed:
             return f"{member} was not asked: give its address in --safekeepers"
+    if member.status is not None and member.status.get("damage"):
+        damage = "; ".join(member.status["damage"])
+        return f"{member} does not vote until a proposer has mended it: {_short(damage)}"
     if leader is None or leader.page is None or leader.page["state"] != "streaming":
         return ""
     peer = member.peer or {}

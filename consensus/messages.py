@@ -66,7 +66,11 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True)
 class VoteResponse:
-    """`term_history` is clipped to `flush_lsn`. A refusal's `promised` names who was preferred."""
+    """`term_history` is clipped to `flush_lsn`. A refusal's `promised` names who was preferred.
+
+    When that is the proposer that asked, the safekeeper obeys it, but has lost a part of its log:
+    it is to be streamed to as any other, and gives no vote (rule 9 of the safekeeper).
+    """
 
     generation: int
     granted: bool

@@ -11,8 +11,9 @@ Readers never guess: a segment comes verified, or an error does.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from typing import TypeAlias
 
 import msgspec
 
@@ -21,10 +22,21 @@ from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
 from objectstore.errors import ArchiveError, ObjectDamaged, ObjectNotFound
 from objectstore.keys import TIMELINE_FILE, ArchivedWal, ArchiveKeys, timeline_prefix
-from objectstore.sealed import SEAL, ZSTD_LEVEL, Seal, seal, unseal
+from objectstore.sealed import (
+    SEAL,
+    ZSTD_LEVEL,
+    Seal,
+    SealedPieces,
+    seal,
+    unseal,
+    unseal_pieces,
+)
 from objectstore.store import ObjectStore
 from pgwal.errors import WalError
 from pgwal.history import TimelineHistory, parse_history_file_name
+
+#: Gives content in pieces, all of it each time that it is called.
+ReadPieces: TypeAlias = Callable[[], Iterable[bytes | memoryview]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,26 +106,32 @@ class TimelineArchive:
     # ---- writing
 
     def put_history(self, history: TimelineHistory) -> None:
-        self._create(self.keys.history(history.tli), history.format().encode())
+        content = history.format().encode()
+        self._create(self.keys.history(history.tli), lambda: [content], len(content))
 
     def put_wal(self, wal: ArchivedWal, content: bytes | memoryview) -> bool:
         """`content` is the segment from its first byte to `end_lsn`; whether it was not there
         before. Raises ArchiveError."""
-        assert len(content) == wal.end_lsn - wal.segno * self.facts.wal_seg_size
-        return self._create(self.keys.key(wal), content)
+        return self.put_wal_pieces(wal, lambda: [content])
 
-    def _create(self, key: str, content: bytes | memoryview) -> bool:
-        sealed = seal(content, self._level)
+    def put_wal_pieces(self, wal: ArchivedWal, read: ReadPieces) -> bool:
+        """The same, of content that `read` gives in pieces: once, and again where the object was
+        there, or was cut short. What `read` raises goes to the caller."""
+        length = wal.end_lsn - wal.segno * self.facts.wal_seg_size
+        return self._create(self.keys.key(wal), read, length)
+
+    def _create(self, key: str, read: ReadPieces, length: int) -> bool:
+        sealed = SealedPieces(read, length, self._level)
         if self.store.create(key, sealed):
             return True
         try:
             found = Seal.decode(self.store.get_tail(key, SEAL.size), key)
         except ObjectNotFound:
-            return self._create(key, content)  # another archiver, or a prune, has just removed it
+            return self._create(key, read, length)  # another archiver, or a prune, has removed it
         except ObjectDamaged:
             self.store.put(key, sealed)  # what was cut short can be nobody's log
             return True
-        if not found.is_same_content(Seal.decode(sealed, key)):
+        if not found.is_same_content(sealed.seal()):
             raise ArchiveError(
                 f'object "{key}" in {self.store.url} exists with other content',
                 hint="Two clusters write there, or it was damaged: sk archive verify tells.",
@@ -165,16 +183,32 @@ class TimelineArchive:
         """The segment from its first byte to `end_lsn`."""
         key = self.keys.key(wal)
         content = unseal(self.store.get(key), key)
-        expected = wal.end_lsn - wal.segno * self.facts.wal_seg_size
-        if len(content) != expected:
-            raise ObjectDamaged(
-                f'object "{key}" is damaged: expected {expected} bytes, found {len(content)}'
-            )
+        self._check_length(wal, len(content))
         return content
 
     def read_segment(self, tli: int, segno: int) -> bytes:
         """A whole segment. Raises ObjectNotFound."""
-        return self.read(ArchivedWal(tli, segno, (segno + 1) * self.facts.wal_seg_size))
+        return self.read(self._whole(tli, segno))
+
+    def read_segment_pieces(self, tli: int, segno: int) -> Iterator[bytes]:
+        """The same in pieces. What it gives counts only when there is no more: then all of it is
+        verified."""
+        wal = self._whole(tli, segno)
+        key = self.keys.key(wal)
+        found = Seal.decode(self.store.get_tail(key, SEAL.size), key)
+        self._check_length(wal, found.content_length)
+        yield from unseal_pieces(self.store.get_pieces(key), found, key)
+
+    def _whole(self, tli: int, segno: int) -> ArchivedWal:
+        return ArchivedWal(tli, segno, (segno + 1) * self.facts.wal_seg_size)
+
+    def _check_length(self, wal: ArchivedWal, length: int) -> None:
+        expected = wal.end_lsn - wal.segno * self.facts.wal_seg_size
+        if length != expected:
+            raise ObjectDamaged(
+                f'object "{self.keys.key(wal)}" is damaged: '
+                f"expected {expected} bytes, found {length}"
+            )
 
     def read_beginning(self, tli: int, segno: int) -> bytes:
         """The longest beginning of a segment. Raises ObjectNotFound: there is none, or the whole

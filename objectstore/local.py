@@ -7,6 +7,7 @@ day later whoever writes to its folder next removes it.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator, Sequence
@@ -16,13 +17,26 @@ from itertools import count
 from pathlib import Path
 
 from objectstore.errors import ObjectNotFound, ObjectStoreError
-from objectstore.store import ObjectInfo
+from objectstore.store import PIECE_BYTES, Data, ObjectInfo
 from storage import durable
 from storage.errors import StorageError
 
 TEMPORARY = ".tmp-"
 #: Longer than any object is on its way: others write to the same folders.
 LEFTOVER_SECONDS = 24 * 3600.0
+
+_PERMISSION = "Let the user that runs this read and write the folder of the archive."
+_NO_FOLDER = "Name the folder of the archive."
+#: What no other try mends, and what does.
+LASTING = {
+    errno.EACCES: _PERMISSION,
+    errno.EPERM: _PERMISSION,
+    errno.EROFS: "The file system of the archive is mounted for reading only.",
+    errno.ENOTDIR: _NO_FOLDER,
+    errno.EISDIR: _NO_FOLDER,
+    errno.ELOOP: _NO_FOLDER,
+    errno.ENAMETOOLONG: _NO_FOLDER,
+}
 
 
 class LocalStore:
@@ -41,23 +55,29 @@ class LocalStore:
         self._numbers = count(1)
         self._swept: set[Path] = set()
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: Data) -> None:
         path = self._path(key)
+        temporary = self._write(key, path, data)
         with _errors(key):
-            temporary = self._write(path, data)
             durable.publish_file(temporary, path)
 
-    def create(self, key: str, data: bytes) -> bool:
+    def create(self, key: str, data: Data) -> bool:
         path = self._path(key)
         with _errors(key):
             if path.exists():
                 return False
-            temporary = self._write(path, data)
+        temporary = self._write(key, path, data)
+        with _errors(key):
             return durable.publish_new_file(temporary, path)
 
     def get(self, key: str) -> bytes:
         with _errors(key):
             return self._path(key).read_bytes()
+
+    def get_pieces(self, key: str) -> Iterator[bytes]:
+        with _errors(key), self._path(key).open("rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                yield piece
 
     def get_tail(self, key: str, length: int) -> bytes:
         with _errors(key), self._path(key).open("rb") as file:
@@ -92,16 +112,23 @@ class LocalStore:
         assert not {"", ".", ".."} & set(key.split("/")), key
         return self.root / key
 
-    def _write(self, path: Path, data: bytes) -> Path:
-        """A synced temporary file beside `path`."""
-        self._sweep(path.parent)
-        temporary = path.with_name(f"{TEMPORARY}{self._token}-{next(self._numbers)}")
-        fd = _open_new(temporary)
+    def _write(self, key: str, path: Path, data: Data) -> Path:
+        """A synced temporary file beside `path`; none is left when that fails, or `data` does."""
+        with _errors(key):
+            self._sweep(path.parent)
+            temporary = path.with_name(f"{TEMPORARY}{self._token}-{next(self._numbers)}")
+            fd = _open_new(temporary)
+        offset = 0
         try:
-            durable.write_all(fd, data, 0, temporary)
-            durable.sync_data(fd, temporary)
-        except StorageError:
-            durable.remove_file(temporary)
+            for piece in (data,) if isinstance(data, bytes) else data:
+                with _errors(key):
+                    durable.write_all(fd, piece, offset, temporary)
+                offset += len(piece)
+            with _errors(key):
+                durable.sync_data(fd, temporary)
+        except BaseException:
+            with _errors(key):
+                durable.remove_file(temporary)
             raise
         finally:
             os.close(fd)
@@ -161,7 +188,9 @@ def _errors(key: str) -> Iterator[None]:
         raise ObjectNotFound(f'object "{key}" does not exist') from error
     except OSError as error:
         raise ObjectStoreError(
-            f'could not access object "{key}": {error.strerror}', is_transient=True
+            f'could not access object "{key}": {error.strerror}',
+            hint=LASTING.get(error.errno or 0, ""),
+            is_transient=error.errno not in LASTING,
         ) from error
     except StorageError as error:
         raise ObjectStoreError(str(error), hint=error.hint, is_transient=True) from error

@@ -1,6 +1,10 @@
 """S3, GCS, Azure and memory, by obstore (the Rust crate object_store).
 
 One try per call, and a short one: who calls knows what waiting costs, shows it, and tries again.
+
+A conditional write (`mode="create"`) takes an object whole: obstore sends parts only where a write
+may replace what is there. So what comes in pieces is gathered, and one object, packed as it is, is
+in memory while it is sent. Reads come in pieces.
 """
 
 from __future__ import annotations
@@ -16,11 +20,13 @@ from obstore import exceptions
 from obstore.store import MemoryStore, from_url
 
 from objectstore.errors import ObjectNotFound, ObjectStoreError
-from objectstore.store import ObjectInfo
+from objectstore.store import PIECE_BYTES, Data, ObjectInfo
 
 REQUEST_TIMEOUT_SECONDS = 30
 #: Its own tries, for what breaks in the middle of a request.
 RETRY_SECONDS = 5
+#: Asked for at a time, of a large object: each request has the whole timeout.
+RANGE_BYTES = 8 * PIECE_BYTES
 HTTP_OPTION = "allow_http"
 NOT_FOUND = (FileNotFoundError, exceptions.NotFoundError)
 #: In what S3, GCS and Azure say when it is not the object that is missing.
@@ -43,14 +49,14 @@ class RemoteStore:
                 hint="A folder, s3://, gs:// or az:// is expected; options as docs/archive.md.",
             ) from error
 
-    def put(self, key: str, data: bytes) -> None:
-        with self._errors(key, "write"):
-            obstore.put(self._store, key, data, use_multipart=False)
+    def put(self, key: str, data: Data) -> None:
+        with _gathered(data) as whole, self._errors(key, "write"):
+            obstore.put(self._store, key, whole, use_multipart=False)
 
-    def create(self, key: str, data: bytes) -> bool:
-        with self._errors(key, "write"):
+    def create(self, key: str, data: Data) -> bool:
+        with _gathered(data) as whole, self._errors(key, "write"):
             try:
-                obstore.put(self._store, key, data, mode="create", use_multipart=False)
+                obstore.put(self._store, key, whole, mode="create", use_multipart=False)
             except exceptions.AlreadyExistsError:
                 return False
         return True
@@ -59,14 +65,36 @@ class RemoteStore:
         with self._errors(key, "read"):
             return bytes(obstore.get(self._store, key).bytes())
 
+    def get_pieces(self, key: str) -> Iterator[bytes]:
+        """All of one object: what replaces it meanwhile is an error."""
+        begin, size = 0, 1
+        same: dict[str, Any] = {}
+        while begin < size:
+            with self._errors(key, "read"):
+                options = {"range": (begin, begin + RANGE_BYTES), **same}
+                try:
+                    found = obstore.get(self._store, key, options=cast(Any, options))
+                except exceptions.BaseError as error:
+                    if begin == 0 and self._is_empty(key, error):
+                        return
+                    raise
+                size, e_tag = found.meta["size"], found.meta["e_tag"]
+                same = {"if_match": e_tag} if e_tag else {}
+                part = memoryview(found.bytes())
+                if not part:
+                    raise OSError(f"nothing came of the range from byte {begin} on")
+            for offset in range(0, len(part), PIECE_BYTES):
+                yield bytes(part[offset : offset + PIECE_BYTES])
+            begin += len(part)
+
     def get_tail(self, key: str, length: int) -> bytes:
         with self._errors(key, "read"):
             range_option = cast(Any, {"suffix": length})
             try:
                 found = obstore.get(self._store, key, options={"range": range_option})
             except exceptions.BaseError as error:
-                if not _is_refused(error) and obstore.head(self._store, key)["size"] == 0:
-                    return b""  # of nothing there is no range (416)
+                if self._is_empty(key, error):
+                    return b""
                 raise
             return bytes(found.bytes())
 
@@ -89,6 +117,10 @@ class RemoteStore:
             except NOT_FOUND as error:
                 if _says(error, BUCKET_IS_MISSING):
                     raise
+
+    def _is_empty(self, key: str, error: Exception) -> bool:
+        """Why a range was refused: of nothing there is none (416)."""
+        return not _is_refused(error) and obstore.head(self._store, key)["size"] == 0
 
     @contextmanager
     def _errors(self, key: str, doing: str) -> Iterator[None]:
@@ -114,6 +146,21 @@ class RemoteStore:
                 f'could not {doing} "{key}" in {self.url}: {_reason(error)}',
                 is_transient=True,
             ) from error
+
+
+@contextmanager
+def _gathered(data: Data) -> Iterator[bytes | list[bytes | memoryview]]:
+    """All of it, to be sent as it is. Afterwards it goes piece by piece: to free a gibibyte at once
+    would hold the interpreter for a tenth of a second."""
+    if isinstance(data, bytes):
+        yield data
+        return
+    pieces = list(data)
+    try:
+        yield pieces
+    finally:
+        while pieces:
+            pieces.pop()
 
 
 def _open(url: str, options: Mapping[str, str]) -> Any:

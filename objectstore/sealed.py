@@ -10,13 +10,18 @@ All numbers are little-endian. The seal is a skippable frame of zstd (RFC 8878, 
 `zstd -d` unpacks an object as it is; and it is at the end, so that an object may be written before
 its length is known, and is never valid when it was cut short. The checksum is the content's: it
 proves what is restored, whatever the compressor did.
+
+Small objects are packed and unpacked as a whole (`seal`, `unseal`), large ones in pieces
+(`SealedPieces`, `unseal_pieces`), which takes memory for a few of them. The format is the same.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import IO, cast
 
 import zstandard
 from crc32c import crc32c
@@ -109,6 +114,99 @@ def unseal(data: bytes | memoryview, key: str) -> bytes:
             f"found {len(content)} with {crc32c(content):08X}",
         )
     return content
+
+
+class SealedPieces:
+    """An object in pieces, for content that is not held in memory as a whole. Each iteration reads
+    and packs the content anew, so that an object may be written again after a failure."""
+
+    def __init__(
+        self,
+        read: Callable[[], Iterable[bytes | memoryview]],
+        length: int,
+        level: int | None = ZSTD_LEVEL,
+    ) -> None:
+        """`read` gives the content in pieces, `length` bytes in all."""
+        self._read = read
+        self._length = length
+        self._level = level
+        self._content_crc: int | None = None
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        if self._level is None:
+            yield from self._content()
+        else:
+            compressor = zstandard.ZstdCompressor(level=self._level)
+            chunker = compressor.chunker(size=self._length, chunk_size=CHUNK_BYTES)
+            for piece in self._content():
+                yield from chunker.compress(piece)
+            yield from chunker.finish()  # type: ignore[no-untyped-call]
+        yield self.seal().encode()
+
+    def seal(self) -> Seal:
+        """That it ends with. The content is read for it, unless it was packed before."""
+        if self._content_crc is None:
+            for _ in self._content():
+                continue
+        assert self._content_crc is not None
+        codec = Codec.RAW if self._level is None else Codec.ZSTD
+        return Seal(codec, self._length, self._content_crc)
+
+    def _content(self) -> Iterator[bytes | memoryview]:
+        """At its end the checksum is known."""
+        length = crc = 0
+        for piece in self._read():
+            length, crc = length + len(piece), crc32c(piece, crc)
+            yield piece
+        assert length == self._length, "content is not as long as it was said to be"
+        self._content_crc = crc
+
+
+def unseal_pieces(pieces: Iterable[bytes], found: Seal, key: str) -> Iterator[bytes]:
+    """The content of the object in `pieces`, which ends with the seal `found`. What it gives counts
+    only when there is no more: then all of it is verified. Raises ObjectDamaged."""
+    packed = _without_seal(pieces)
+    length = crc = 0
+    for piece in packed if found.codec is Codec.RAW else _decompress_pieces(packed, key):
+        length, crc = length + len(piece), crc32c(piece, crc)
+        if length > found.content_length:
+            break  # whatever the frame says of itself
+        yield piece
+    if (length, crc) != (found.content_length, found.content_crc):
+        raise _damaged(
+            key,
+            f"expected {found.content_length} bytes with checksum {found.content_crc:08X}, "
+            f"found {'at least ' * (length > found.content_length)}{length} with {crc:08X}",
+        )
+
+
+def _without_seal(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    held = b""
+    for piece in pieces:
+        held += piece
+        if len(held) > SEAL.size:
+            yield held[: -SEAL.size]
+            held = held[-SEAL.size :]
+
+
+class _Source:
+    """What zstd reads from: it takes pieces of any length."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def read(self, _size: int = -1) -> bytes:
+        return next(self._pieces, b"")
+
+
+def _decompress_pieces(packed: Iterator[bytes], key: str) -> Iterator[bytes]:
+    try:
+        source = cast(IO[bytes], _Source(packed))
+        with zstandard.ZstdDecompressor().stream_reader(source) as reader:
+            while chunk := reader.read(CHUNK_BYTES):
+                yield chunk
+    except zstandard.ZstdError as error:
+        raise _damaged(key, f"zstd: {error}") from error
 
 
 def _decompress(packed: memoryview, length: int, key: str) -> bytes:

@@ -8,17 +8,26 @@
 Laws. `put` and `create` are atomic, and durable when they return. Nothing else is asked of a store:
 whatever must happen once is a `create`, which every store has. Credentials come from the
 environment, as the vendors' own tools take them, or from options; they are never part of a URL.
+
+A large object is written and read in pieces: a folder takes and gives them one by one. The other
+stores have no conditional write in parts, so they gather an object, packed as it is, before they
+send it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from objectstore.errors import ObjectStoreError
+
+#: What an object is made of. Pieces may be asked for again: each iteration gives all of them.
+Data: TypeAlias = bytes | Iterable[bytes | memoryview]
+#: Of an object that is read in pieces.
+PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +45,18 @@ class ObjectStore(Protocol):
     #: How messages name it; without secrets.
     url: str
 
-    def put(self, key: str, data: bytes) -> None:
-        """Give `key` this content, whatever it had."""
+    def put(self, key: str, data: Data) -> None:
+        """Give `key` this content, whatever it had. What the pieces raise goes to the caller, and
+        `key` keeps what it had."""
 
-    def create(self, key: str, data: bytes) -> bool:
-        """Give `key` this content unless it exists; whether it did not."""
+    def create(self, key: str, data: Data) -> bool:
+        """Give `key` this content unless it exists; whether it did not. As `put` otherwise."""
 
     def get(self, key: str) -> bytes:
         """All of it. Raises ObjectNotFound."""
+
+    def get_pieces(self, key: str) -> Iterator[bytes]:
+        """The same, PIECE_BYTES at most at a time. Raises ObjectNotFound, with the first."""
 
     def get_tail(self, key: str, length: int) -> bytes:
         """Its last bytes. Raises ObjectNotFound."""

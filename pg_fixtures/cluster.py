@@ -110,11 +110,16 @@ class QuorumCluster:
             self.proposer.start()
         self.proposer.wait_streaming(timeout)
         self.proposer.wait_until(self.is_synchronous, timeout, "the primary to rely on it")
+        self.proposer.wait_until(self.is_configured, timeout, "it to leave the settings alone")
 
     def is_synchronous(self) -> bool:
         """The primary holds its commits back until the proposer has confirmed them."""
         statement = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
         return bool(self.postgres.execute(statement))
+
+    def is_configured(self) -> bool:
+        """The proposer will not change the primary's settings any more."""
+        return self.proposer.status().get("configured", False) is not False
 
     def kill_all(self) -> None:
         """Kill -9 everything but the proxies; start() brings it back."""

@@ -5,6 +5,8 @@
  * bytes durable fail with that number; while it holds `write.<errno>`, those that write or allocate
  * do. `sync.<errno>.once` is good for one failure in all processes together. The numbers are those of
  * ERRORS. Each failure appends a byte to the file `failures` there, so that a test can prove it.
+ * While it holds a file `sync.delay`, each of the former calls first waits for as many milliseconds
+ * as that file has bytes.
  *
  * FAILING_DISK_PREFIX limits all this to files whose path begins so; without it, every regular file
  * is meant but the standard streams. A failed write has written nothing, a failed sync synced nothing.
@@ -70,6 +72,22 @@ static int failure(const char *kind, int fd)
     return 0;
 }
 
+/* A slow disk: wait before the call. */
+static void wait_as_ordered(const char *kind, int fd)
+{
+    const char *control = getenv("FAILING_DISK_CONTROL");
+    char path[PATH_MAX];
+    struct stat order;
+    int caller_errno = errno;
+
+    if (control != NULL) {
+        snprintf(path, sizeof path, "%s/%s.delay", control, kind);
+        if (stat(path, &order) == 0 && concerns(fd))
+            usleep((useconds_t) order.st_size * 1000);
+    }
+    errno = caller_errno;
+}
+
 #define BY_ERRNO (errno = error, -1)
 #define BY_RESULT error
 
@@ -78,6 +96,7 @@ static int failure(const char *kind, int fd)
     result name parameters                                                                        \
     {                                                                                             \
         static result (*next) parameters;                                                         \
+        wait_as_ordered(kind, fd);                                                                \
         int error = failure(kind, fd);                                                            \
         if (error != 0)                                                                           \
             return fails;                                                                         \

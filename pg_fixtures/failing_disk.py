@@ -1,4 +1,4 @@
-"""`FailingDisk`: makes fsync and writes fail in a child process, on demand.
+"""`FailingDisk`: makes fsync slow, and fsync and writes fail, in a child process, on demand.
 
     disk = FailingDisk(tmp_path / "failing", only_below=tmp_path / "safekeeper")
     with SafekeeperProcess(1, tmp_path / "safekeeper", env=disk.env) as safekeeper:
@@ -52,8 +52,12 @@ class FailingDisk:
         """From now on writing, extending and allocating fail, or only the next such call."""
         self._order("write", error, once)
 
+    def slow_sync(self, milliseconds: int) -> None:
+        """From now on fsync, fdatasync and their kin take so much longer."""
+        (self._folder / "sync.delay").write_bytes(bytes(milliseconds))
+
     def heal(self) -> None:
-        """Let everything succeed again."""
+        """Let everything succeed again, and at once."""
         for order in (*self._folder.glob("sync.*"), *self._folder.glob("write.*")):
             order.unlink(missing_ok=True)
 

@@ -27,7 +27,8 @@ def replica_conninfo(addresses: Sequence[str], **extra: str) -> str:
         "user": SUPERUSER,
         "sslmode": "disable",
         "gssencmode": "disable",
-        "connect_timeout": "5",
+        "connect_timeout": "5",  # of all clients but WAL receivers, for which the next one is
+        "tcp_user_timeout": "5000",
     }
     return make_conninfo("", **{**keywords, **extra})
 

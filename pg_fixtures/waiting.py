@@ -10,7 +10,10 @@ from pg_fixtures.errors import DeadlineExceeded
 
 T = TypeVar("T")
 
-POLL_INTERVAL = 0.01  # seconds: below what a test can notice, above what two cores can
+POLL_INTERVAL = 0.01  # seconds: below what a test can notice
+PAUSE_SECONDS_MAX = 0.25
+#: Of what was waited: who waits for long is not in a hurry, and leaves the processor to the others.
+PAUSE_SHARE = 0.1
 
 
 def wait_until(
@@ -23,13 +26,17 @@ def wait_until(
     """Poll `condition` until it returns something true, and return that.
 
     It is called at least once. Its exceptions pass through: a condition that can no longer come
-    true should raise. Raises DeadlineExceeded, naming `what`, after `timeout` seconds.
+    true should raise. The pauses grow from `interval` on, and are as long as the condition takes.
+    Raises DeadlineExceeded, naming `what`, after `timeout` seconds.
     """
-    deadline = time.monotonic() + timeout
+    begun = time.monotonic()
     while True:
+        asked = time.monotonic()
         result = condition()
         if result:
             return result
-        if time.monotonic() >= deadline:
+        now = time.monotonic()
+        if now - begun >= timeout:
             raise DeadlineExceeded(f"waited {timeout:g} s for {what}")
-        time.sleep(interval)
+        pause = max(now - asked, (now - begun) * PAUSE_SHARE)
+        time.sleep(max(interval, min(pause, PAUSE_SECONDS_MAX)) if interval else 0)

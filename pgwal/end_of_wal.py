@@ -38,20 +38,24 @@ def find_end_of_wal(
     wal_seg_size: int,
     version_major: int,
     system_id: int | None = None,
+    tli_at: Callable[[int], int] | None = None,
 ) -> EndOfWal:
     """Decodes from `start_lsn`, with CRC and prev-link, to the first thing that is not valid.
 
     `start_lsn` is a record boundary, or the start of a segment, where the rest of an older record
     is passed over. `read(lsn, length)` returns the bytes there: at most `length`, never asked for
     more than one segment, and less only where no more exist. The first record's prev-link cannot be
-    checked, as the record before is not known.
+    checked, as the record before is not known. `tli_at(page_lsn)` is the timeline that a page must
+    name, which no checksum covers; None leaves it unchecked.
     """
     walker = RecordWalker(
         start_lsn,
         wal_seg_size=wal_seg_size,
         version_major=version_major,
         system_id=system_id,
+        tli_at=tli_at,
         skip_continuation=start_lsn % wal_seg_size == 0,
+        keeps_records=False,
     )
     reason = ""
     while not reason:

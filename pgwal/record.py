@@ -141,11 +141,41 @@ def record_crc(record: bytes) -> int:
 
 def check_record_crc(record: bytes, expected_crc: int, start_lsn: int) -> None:
     """Raises WalFormatError unless the bytes have this CRC."""
-    if record_crc(record) != expected_crc:
+    _check_crc(record_crc(record), expected_crc, start_lsn)
+
+
+def _check_crc(found_crc: int, expected_crc: int, start_lsn: int) -> None:
+    if found_crc != expected_crc:
         raise WalFormatError(
             start_lsn,
             f"incorrect resource manager data checksum in record at {format_lsn(start_lsn)}",
         )
+
+
+class SummedRecord:
+    """The bytes of a record as they come, of which only the first are kept, and the checksum of
+    all: a record may have a gibibyte."""
+
+    #: What is kept: more than the header, and what XLOG_OVERWRITE_CONTRECORD says.
+    HEAD_BYTES = 64
+
+    def __init__(self, begin: bytes) -> None:
+        self.head = b""
+        self._length = 0
+        self._body_crc = 0
+        self.extend(begin)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def extend(self, part: bytes) -> None:
+        self.head += part[: max(0, self.HEAD_BYTES - self._length)]
+        self._body_crc = crc32c(part[max(0, RECORD_HEADER_SIZE - self._length) :], self._body_crc)
+        self._length += len(part)
+
+    def check_crc(self, expected_crc: int, start_lsn: int) -> None:
+        """Raises WalFormatError."""
+        _check_crc(crc32c(self.head[:CRC_OFFSET], self._body_crc), expected_crc, start_lsn)
 
 
 def check_overwriting(

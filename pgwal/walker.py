@@ -15,7 +15,7 @@ xlogreader.c would accept; what the record says inside is left to others (`block
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from enum import Enum, auto
 from typing import Literal
 
@@ -37,6 +37,7 @@ from pgwal.record import (
     XLOG_SWITCH,
     Record,
     RecordHeader,
+    SummedRecord,
     aligned,
     check_overwriting,
     check_record_crc,
@@ -71,7 +72,10 @@ class RecordWalker:
     whose rest is then passed over unchecked (XLogFindNextRecord).
 
     `prev_lsn` is the start of the record before `start_lsn`, None if unknown; `system_id` None
-    leaves the system identifier unchecked; `check_crc` False believes records unchecked.
+    leaves the system identifier unchecked; `tli_at` tells the timeline of each page, None lets it
+    be any that does not go back; `check_crc` False believes records
+    unchecked; `keeps_records` False keeps no record in memory, which may be large, and allows
+    skip_records() only.
     """
 
     def __init__(
@@ -81,16 +85,20 @@ class RecordWalker:
         wal_seg_size: int,
         version_major: int,
         system_id: int | None = None,
+        tli_at: Callable[[int], int] | None = None,
         prev_lsn: int | None = None,
         skip_continuation: bool = False,
         check_crc: bool = True,
+        keeps_records: bool = True,
     ) -> None:
         check_wal_seg_size(wal_seg_size)
         check_record_offset(start_lsn, wal_seg_size)
         self._version = wal_version(version_major)
         self._wal_seg_size = wal_seg_size
         self._system_id = system_id
+        self._tli_at = tli_at
         self._check_crc = check_crc
+        self._keeps_records = keeps_records
 
         #: Invariant: the end of the last whole record, or `start_lsn`; a record boundary.
         self.record_end_lsn = start_lsn
@@ -125,6 +133,7 @@ class RecordWalker:
 
     def next(self) -> Record | Literal[NeedData.NEED_DATA]:
         """The next whole record, or NEED_DATA. Raises WalFormatError, then always."""
+        assert self._keeps_records
         self._builds_records = True
         return self._resume()
 
@@ -203,21 +212,23 @@ class RecordWalker:
     def _read_record(self) -> _Walk:
         """One record of any shape, on pages and segments as many as it takes."""
         start_lsn = self._lsn
-        data = bytearray((yield from self._take(_LENGTH.size)))
-        (total_length,) = _LENGTH.unpack(data)
+        begin = yield from self._take(_LENGTH.size)
+        (total_length,) = _LENGTH.unpack(begin)
         check_record_length(total_length, start_lsn)
+        data = bytearray(begin) if self._keeps_records else SummedRecord(begin)
         is_whole = yield from self._gather(data, RECORD_HEADER_SIZE, total_length)
         if is_whole:
-            header = RecordHeader(*HEADER.unpack(data))
+            head = data.head if isinstance(data, SummedRecord) else data
+            header = RecordHeader(*HEADER.unpack(head))
             check_record_header(header, start_lsn, self.last_record_lsn, self._version)
             is_whole = yield from self._gather(data, total_length, total_length)
         if is_whole:
-            yield from self._finish_record(start_lsn, header, bytes(data))
+            yield from self._finish_record(start_lsn, header, data)
         else:
             self._overwritten_lsn = start_lsn
 
     def _gather(
-        self, data: bytearray, length: int, total_length: int
+        self, data: bytearray | SummedRecord, length: int, total_length: int
     ) -> Generator[Literal[NeedData.NEED_DATA], None, bool]:
         """Appends to the start of a record until `length` of its `total_length` bytes are there.
 
@@ -231,12 +242,21 @@ class RecordWalker:
                     return False
                 check_continuation(page, total_length - len(data))
             room = _page_end(self._lsn) - self._lsn
-            data += yield from self._take(min(length - len(data), room))
+            part = yield from self._take(min(length - len(data), room))
+            data.extend(part)
         return True
 
-    def _finish_record(self, start_lsn: int, header: RecordHeader, data: bytes) -> _Walk:
-        if self._check_crc:
-            check_record_crc(data, header.crc, start_lsn)
+    def _finish_record(
+        self, start_lsn: int, header: RecordHeader, gathered: bytearray | SummedRecord
+    ) -> _Walk:
+        if isinstance(gathered, SummedRecord):
+            data = gathered.head
+            if self._check_crc:
+                gathered.check_crc(header.crc, start_lsn)
+        else:
+            data = bytes(gathered)
+            if self._check_crc:
+                check_record_crc(data, header.crc, start_lsn)
         self._check_overwritten(start_lsn, header, data)
         end_lsn = aligned(self._lsn)
         if header.is_xlog(XLOG_SWITCH):
@@ -283,6 +303,12 @@ class RecordWalker:
             system_id=self._system_id,
             tli_min=self._page_tli,
         )
+        if self._tli_at is not None and header.tli != self._tli_at(page_lsn):
+            raise WalFormatError(
+                page_lsn,
+                f"unexpected timeline ID {header.tli} (expected {self._tli_at(page_lsn)}) in WAL "
+                f"page at {format_lsn(page_lsn)}",
+            )
         self._page_tli = header.tli
         self._lsn += header.size
         return header

@@ -1,9 +1,14 @@
-"""SCRAM-SHA-256, the server's half and the client's, without channel binding.
+"""SCRAM-SHA-256 and SCRAM-SHA-256-PLUS, the server's half and the client's.
 
     client-first   n,,n=,r=<client nonce>                      gs2 header, then the bare message
     server-first   r=<client nonce><server nonce>,s=<salt>,i=<iterations>
-    client-final   c=<gs2 header>,r=<both nonces>,p=<proof>
+    client-final   c=<gs2 header><binding>,r=<both nonces>,p=<proof>
     server-final   v=<server signature>
+
+The gs2 header says what the client does about channel binding: `n,,` nothing, `y,,` it would but
+the server does not offer it, `p=tls-server-end-point,,` this: its binding is the hash of the
+server's certificate (`certificate.py`), and the proof covers it. Law: a `y` to a server that did
+offer it is refused, since somebody in between has changed the offer.
 
 The server stores no password but a verifier, in the text form of `pg_authid.rolpassword`:
 `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`, so that one can be copied from there.
@@ -20,18 +25,28 @@ import hmac
 import re
 import stringprep
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgwire.errors import INVALID_PASSWORD, ConnectionRefused, ProtocolError
+from pgwire.errors import (
+    INVALID_AUTHORIZATION,
+    INVALID_PASSWORD,
+    ConnectionRefused,
+    ProtocolError,
+)
 
 MECHANISM = "SCRAM-SHA-256"
+MECHANISM_PLUS = "SCRAM-SHA-256-PLUS"
+BINDING_TYPE = "tls-server-end-point"  # the only one of Postgres
 ITERATIONS_DEFAULT = 4096  # SCRAM_SHA_256_DEFAULT_ITERATIONS
 ITERATIONS_MAX = 1_000_000  # half a second: a server must not keep a client busy for longer
 _KEY_BYTES = 32
 _SALT_BYTES = 16
 
 _NONCE = r"[!-+\--~]+"  # printable ASCII without the comma
-_CLIENT_FIRST = re.compile(f"([ny],,)(n=[^,]*,r=({_NONCE})(?:,[^\\0]*)?)")
+_CLIENT_FIRST = re.compile(
+    f"((?:[ny]|p=([-.0-9A-Za-z]+)),,)(n=[^,]*,r=({_NONCE})(?:,[^\\0]*)?)", re.ASCII
+)
 _SERVER_FIRST = re.compile(f"r=({_NONCE}),s=([^,]+),i=([0-9]{{1,9}})(?:,[^\\0]*)?")
 _CLIENT_FINAL = re.compile(f"(c=([^,]+),r=({_NONCE})(?:,[^\\0]*)?),p=([^,]+)")
 _VERIFIER = re.compile(
@@ -91,21 +106,36 @@ def mock_verifier(user: str, secret: bytes) -> ScramVerifier:
 class ScramServer:
     """first(), then final(). Raises ProtocolError for what is not SCRAM, and stops for good."""
 
-    def __init__(self, user: str, verifier: ScramVerifier, nonce: str) -> None:
-        """`nonce`: at least 18 random bytes, in base64."""
+    def __init__(
+        self, user: str, verifier: ScramVerifier, nonce: str, binding: bytes | None = None
+    ) -> None:
+        """`nonce`: at least 18 random bytes, in base64. `binding`: what a client must bind to, the
+        hash of the certificate that it was shown; None: channel binding is not offered."""
         self._user = user
         self._verifier = verifier
         self._nonce = nonce
-        self._gs2_header = ""
+        self._binding = binding
+        self._bound = b""  # what the client must repeat in c=
         self._transcript = ""
 
-    def first(self, client_first: bytes) -> bytes:
-        """client-first-message -> server-first-message."""
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """What is offered, best first."""
+        return (MECHANISM,) if self._binding is None else (MECHANISM_PLUS, MECHANISM)
+
+    def first(self, client_first: bytes, mechanism: str = MECHANISM) -> bytes:
+        """client-first-message -> server-first-message. `mechanism`: what the client has chosen."""
+        if mechanism not in self.mechanisms:
+            raise ProtocolError(
+                f"client selected an invalid SASL mechanism: expected "
+                f"{' or '.join(self.mechanisms)}, got {mechanism}"
+            )
         text = _text(client_first)
         match = _CLIENT_FIRST.fullmatch(text)
         if match is None:
             raise ProtocolError(f"malformed SCRAM message: {_why_not_client_first(text)}")
-        self._gs2_header, bare, client_nonce = match.groups()
+        header, binding_type, bare, client_nonce = match.groups()
+        self._bound = header.encode() + self._expected_binding(mechanism, header, binding_type)
         self._nonce = client_nonce + self._nonce
         server_first = (
             f"r={self._nonce},s={_base64(self._verifier.salt)},i={self._verifier.iterations}"
@@ -113,14 +143,36 @@ class ScramServer:
         self._transcript = f"{bare},{server_first}"
         return server_first.encode()
 
+    def _expected_binding(self, mechanism: str, header: str, binding_type: str | None) -> bytes:
+        """As `read_client_first_message` of Postgres. Raises ProtocolError, ConnectionRefused."""
+        if mechanism == MECHANISM_PLUS:
+            if binding_type is None:
+                raise ProtocolError(
+                    f"malformed SCRAM message: {MECHANISM_PLUS} without channel binding"
+                )
+            if binding_type != BINDING_TYPE:
+                raise ProtocolError(f'unsupported SCRAM channel-binding type "{binding_type}"')
+            assert self._binding is not None
+            return self._binding
+        if binding_type is not None:
+            raise ProtocolError(f"malformed SCRAM message: {MECHANISM} with channel binding")
+        if header.startswith("y") and self._binding is not None:
+            raise ConnectionRefused(
+                "SCRAM channel binding negotiation error: the client supports SCRAM channel "
+                "binding but thinks the server does not. However, this server does support it",
+                sqlstate=INVALID_AUTHORIZATION,
+                hint="something between client and server has changed what the server offered",
+            )
+        return b""
+
     def final(self, client_final: bytes) -> bytes:
-        """client-final-message -> server-final-message. Wrong password: ConnectionRefused."""
+        """client-final-message -> server-final-message. Wrong password, or a client that was shown
+        another certificate: ConnectionRefused."""
         match = _CLIENT_FINAL.fullmatch(_text(client_final))
         if match is None:
             raise ProtocolError("malformed SCRAM message: expected c=, r= and p=")
         without_proof, binding, nonce, proof_text = match.groups()
-        if _unbase64(binding) != self._gs2_header.encode():
-            raise ProtocolError("SCRAM channel binding does not match the first message")
+        self._check_binding(_unbase64(binding))
         if nonce != self._nonce:
             raise ProtocolError("SCRAM nonce does not match")
         proof = _unbase64(proof_text)
@@ -137,10 +189,21 @@ class ScramServer:
             )
         return b"v=" + _base64(_hmac(self._verifier.server_key, transcript)).encode()
 
+    def _check_binding(self, bound: bytes) -> None:
+        """Raises ProtocolError, ConnectionRefused."""
+        if bound == self._bound:
+            return
+        if self._bound.startswith(b"p="):
+            raise ConnectionRefused(
+                "SCRAM channel binding check failed",
+                sqlstate=INVALID_AUTHORIZATION,
+                hint="the client was shown another certificate than this server's: something "
+                "between them ends the encryption",
+            )
+        raise ProtocolError("SCRAM channel binding does not match the first message")
+
 
 def _why_not_client_first(text: str) -> str:
-    if text.startswith("p="):
-        return "channel binding was not offered"
     if text.startswith(("n,a=", "y,a=")):
         return "an authorization identity is not supported"
     return "expected n,,n=,r=<nonce>"
@@ -149,14 +212,25 @@ def _why_not_client_first(text: str) -> str:
 class ScramClient:
     """first(), then respond(), then verify(). Raises ProtocolError, and stops for good."""
 
-    def __init__(self, password: str, nonce: str) -> None:
+    def __init__(self, password: str, nonce: str, binding: bytes | None = None) -> None:
+        """`binding`: the hash of the certificate that the server has shown; None: without TLS."""
         self._password = password
         self._nonce = nonce
+        self._binding = binding
+        self._header = "n,,"
         self._server_signature = b""
+
+    def choose(self, offered: Sequence[str]) -> str | None:
+        """The best mechanism that both know; None: there is none."""
+        if self._binding is not None and MECHANISM_PLUS in offered:
+            self._header = f"p={BINDING_TYPE},,"
+            return MECHANISM_PLUS
+        self._header = "n,," if self._binding is None else "y,,"
+        return MECHANISM if MECHANISM in offered else None
 
     def first(self) -> bytes:
         """client-first-message."""
-        return f"n,,n=,r={self._nonce}".encode()
+        return f"{self._header}n=,r={self._nonce}".encode()
 
     def respond(self, server_first: bytes) -> bytes:
         """server-first-message -> client-final-message. Costs as many hashes as the server says."""
@@ -172,7 +246,9 @@ class ScramClient:
                 f"invalid SCRAM iteration count: expected 1 to {ITERATIONS_MAX}, got {iterations}"
             )
         salted = _salted_password(self._password, salt, iterations)
-        without_proof = f"c={_base64(b'n,,')},r={nonce}"
+        is_bound = self._header.startswith("p=") and self._binding is not None
+        bound = self._header.encode() + (self._binding or b"" if is_bound else b"")
+        without_proof = f"c={_base64(bound)},r={nonce}"
         transcript = f"n=,r={self._nonce},{text},{without_proof}".encode()
         client_key = _hmac(salted, b"Client Key")
         signature = _hmac(hashlib.sha256(client_key).digest(), transcript)

@@ -10,7 +10,8 @@ Postgres's own, in every spelling that versions 13 to 18 have had (`repl_gram.y`
     CREATE_REPLICATION_SLOT s [TEMPORARY] LOGICAL plugin [word ...] | [(option, ...)]
     ALTER_REPLICATION_SLOT s (option, ...)       BASE_BACKUP ...       UPLOAD_MANIFEST
 
-and ours, all of one shape: WORD, or WORD (option, ...), with the words of OPTION_COMMANDS.
+and ours, all of one shape: WORD, or WORD (option, ...), with the words of OPTION_COMMANDS; and the
+few SQL statements of `monitoring_query.py`.
 
 An option is `name`, `name word`, `name number` or `name 'value'`; alone it means 'true'. Options of
 a physical START_REPLICATION are our extension. Key words have no case, names are folded to lower
@@ -28,6 +29,7 @@ from typing import NoReturn, TypeAlias
 from pgwal.errors import LsnSyntaxError
 from pgwal.lsn import Lsn
 from pgwire.errors import CommandSyntaxError
+from pgwire.monitoring_query import MonitoringQuery, parse_monitoring_query
 
 OPTION_COMMANDS = frozenset(
     {
@@ -37,6 +39,7 @@ OPTION_COMMANDS = frozenset(
         "CREATE_TIMELINE",
         "ACTIVATE_TIMELINE",
         "DELETE_TIMELINE",
+        "MEND_SEGMENT",
         "TIMELINE_STATUS",
     }
 )
@@ -150,6 +153,7 @@ Command: TypeAlias = (
     | BaseBackup
     | UploadManifest
     | OptionCommand
+    | MonitoringQuery
 )
 
 
@@ -158,6 +162,9 @@ def parse_command(text: str) -> Command:
     tokens = _Tokens(text)
     parse = _PARSERS.get(tokens.text.upper())
     if parse is None:
+        query = parse_monitoring_query(text)
+        if query is not None:
+            return query
         tokens.fail("a replication command", hint="this server runs no SQL")
     tokens.step()
     command = parse(tokens)

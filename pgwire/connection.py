@@ -18,6 +18,16 @@ from typing import Final, Literal, TypeAlias
 
 from pgwire import startup
 from pgwire.errors import ConnectionRefused, LocalProtocolError, ProtocolError, WireError
+from pgwire.extended_query import (
+    Bind,
+    Close,
+    Describe,
+    Execute,
+    Flush,
+    FunctionCall,
+    Parse,
+    Sync,
+)
 from pgwire.framing import (
     AUTH_MESSAGE_BYTES_MAX,
     COPY_DATA,
@@ -93,6 +103,8 @@ class State(Enum):
     GREETING = auto()  # the server tells its parameters, then is ready
     IDLE = auto()  # the client may send a command
     BUSY = auto()  # the server answers it
+    EXTENDED = auto()  # an extended query has begun; the server owes its refusal
+    SKIPPING = auto()  # the rest of it is ignored, until Sync
     COPY_BOTH = auto()  # both sides send CopyData
     COPY_SERVER_DONE = auto()  # the server sent CopyDone, the client still sends
     COPY_CLIENT_DONE = auto()  # the client sent CopyDone, the server still sends
@@ -104,6 +116,7 @@ _Moves: TypeAlias = Mapping[type[Message], State]
 
 _REFUSAL: _Moves = {ErrorResponse: State.CLOSED}
 _GOODBYE: _Moves = {Terminate: State.CLOSED}
+_EXTENDED_QUERY = (Parse, Bind, Describe, Execute, Close)
 
 
 def _unasked(state: State) -> _Moves:
@@ -158,8 +171,22 @@ TRANSITIONS: Mapping[State, Mapping[Side, _Moves]] = {
         },
     },
     State.IDLE: {
-        Side.CLIENT: {Query: State.BUSY, **_GOODBYE},
+        Side.CLIENT: {
+            Query: State.BUSY,
+            FunctionCall: State.BUSY,
+            Sync: State.BUSY,
+            Flush: State.IDLE,
+            **dict.fromkeys(_EXTENDED_QUERY, State.EXTENDED),
+            **_GOODBYE,
+        },
         Side.SERVER: {**_unasked(State.IDLE), **_REFUSAL},
+    },
+    State.EXTENDED: {
+        Side.SERVER: {ErrorResponse: State.SKIPPING, **_unasked(State.EXTENDED)},
+    },
+    State.SKIPPING: {
+        Side.CLIENT: {Sync: State.BUSY, **_GOODBYE},
+        Side.SERVER: {**_unasked(State.SKIPPING), **_REFUSAL},
     },
     State.BUSY: {
         Side.SERVER: {
@@ -213,9 +240,13 @@ TRANSITIONS: Mapping[State, Mapping[Side, _Moves]] = {
     State.CLOSED: {},
 }
 
-# A client may not know yet that its copy has failed. What it had under way then is ignored, as the
-# protocol demands of a server.
-STALE: Mapping[State, tuple[type[Message], ...]] = {State.IDLE: (CopyData, CopyDone, CopyFail)}
+# A client may not know yet that its copy or its query has failed. What it had under way then is
+# ignored, as the protocol demands of a server.
+_OF_COPY = (CopyData, CopyDone, CopyFail)
+STALE: Mapping[State, tuple[type[Message], ...]] = {
+    State.IDLE: _OF_COPY,
+    State.SKIPPING: (*_OF_COPY, *_EXTENDED_QUERY, Query, FunctionCall, Flush),
+}
 
 _OTHER_SIDE = {Side.CLIENT: Side.SERVER, Side.SERVER: Side.CLIENT}
 _COPY_STATES = {
@@ -223,7 +254,6 @@ _COPY_STATES = {
     for side in Side
 }
 _AUTHENTICATED_STATES = tuple(State)[tuple(State).index(State.GREETING) :]
-_EXTENDED_QUERY_TYPES = frozenset(b"PBEDCHSF")
 
 
 def _classes_by_tag(side: Side, state: State) -> dict[bytes, type[Message]]:
@@ -383,13 +413,9 @@ class _Connection:
         return classes[tag].decode(payload[tag_bytes - 1 :])
 
     def _unexpected(self, kind: int) -> ProtocolError:
-        if self.side is Side.SERVER and kind in _EXTENDED_QUERY_TYPES:
-            return ProtocolError(
-                "extended query protocol not supported",
-                hint="send commands by the simple query protocol",
-            )
+        what = "frontend" if self.side is Side.SERVER else "backend"
         return ProtocolError(
-            f"unexpected message type 0x{kind:02X} in state {self.state.name}, "
+            f"invalid {what} message type {kind} in state {self.state.name}, "
             f"expected one of {sorted({chr(tag[0]) for tag in self._expected()})}"
         )
 

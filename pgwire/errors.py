@@ -15,6 +15,7 @@ from enum import Enum
 # The codes this package itself sends (Postgres errcodes.txt).
 PROTOCOL_VIOLATION = "08P01"
 FEATURE_NOT_SUPPORTED = "0A000"
+INVALID_PARAMETER_VALUE = "22023"
 INVALID_AUTHORIZATION = "28000"
 INVALID_PASSWORD = "28P01"
 SYNTAX_ERROR = "42601"
@@ -65,6 +66,7 @@ class CopyEnd(Enum):
     COPY_DONE = "CopyDone"  # the client asks for an orderly end: answer with end_copy()
     COPY_FAIL = "CopyFail"  # the client gives up: answer with send_error()
     TERMINATE = "Terminate"  # the client has left
+    CANCELED = "CancelRequest"  # by the client: answer with send_error() (57014)
     DISCONNECT = "disconnect"  # the connection is gone; nothing can be answered
 
 

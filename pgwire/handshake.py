@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pgwire.auth import MECHANISM, ScramClient, ScramServer, ScramVerifier, mock_verifier
+from pgwire.auth import ScramClient, ScramServer, ScramVerifier, mock_verifier
 from pgwire.connection import ClientConnection, ServerConnection, State
-from pgwire.errors import ConnectionRefused, LocalProtocolError, ProtocolError
+from pgwire.errors import ConnectionRefused, LocalProtocolError
 from pgwire.messages import (
     AuthenticationOk,
     AuthenticationSasl,
@@ -26,11 +26,13 @@ from pgwire.messages import (
     SaslResponse,
 )
 from pgwire.startup import (
+    PROTOCOL_MINOR_MAX,
     CancelRequest,
     EncryptionAnswer,
     GSSENCRequest,
     SSLRequest,
     StartupMessage,
+    check_replication,
     negotiation,
     parse_options,
 )
@@ -38,7 +40,8 @@ from pgwire.startup import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPolicy:
-    """Whom to let in. No verifiers: whoever comes (trust); else only by SCRAM-SHA-256.
+    """Whom to let in. No verifiers: whoever comes (trust); else only by SCRAM-SHA-256, or
+    SCRAM-SHA-256-PLUS where there is TLS.
 
     `certificate_required` demands a client's certificate besides, whose common name is the user's
     (clientcert=verify-full in Postgres's pg_hba.conf).
@@ -48,6 +51,8 @@ class ServerPolicy:
     tls_required: bool = False
     certificate_required: bool = False
     verifiers: Mapping[str, ScramVerifier] | None = None
+    # Of the server's certificate, for channel binding; None: that is not offered.
+    certificate_hash: bytes | None = None
     # Makes up the salts of users that do not exist; the same for as long as possible.
     mock_secret: bytes = b""
 
@@ -55,13 +60,16 @@ class ServerPolicy:
 class ServerHandshake:
     """The server's half. Over when the connection is in GREETING, or CLOSED (a CancelRequest).
 
-    `parameters`: those of the startup packet and those in its `options`; empty before it came.
+    `parameters`: those of the startup packet and those in its `options`, whose names have no case;
+    empty before it came.
+    `minor`: the protocol is 3 and this.
     `certificate_name`: that of the client's verified certificate, set once TLS is established.
     """
 
     def __init__(self, connection: ServerConnection, policy: ServerPolicy, nonce: str) -> None:
         """`nonce`: at least 18 random bytes, in base64."""
         self.parameters: dict[str, str] = {}
+        self.minor = 0
         self.certificate_name: str | None = None
         self._connection = connection
         self._policy = policy
@@ -96,7 +104,10 @@ class ServerHandshake:
 
     def _start(self, message: StartupMessage) -> bytes:
         options = parse_options(message.parameters.get("options", ""))
-        self.parameters = {**options, **message.parameters}
+        given = {name.lower(): value for name, value in message.parameters.items()}
+        self.parameters = {**options, **given}
+        check_replication(message.parameters.get("replication", "false"))
+        self.minor = min(message.minor, PROTOCOL_MINOR_MAX)
         reply = negotiation(message)
         negotiated = b"" if reply is None else self._connection.send(reply)
         user = message.parameters.get("user", "")
@@ -114,8 +125,9 @@ class ServerHandshake:
         verifier = self._policy.verifiers.get(user)
         if verifier is None:
             verifier = mock_verifier(user, self._policy.mock_secret)
-        self._scram = ScramServer(user, verifier, self._nonce)
-        return negotiated + self._connection.send(AuthenticationSasl((MECHANISM,)))
+        binding = self._policy.certificate_hash if self._connection.encrypted else None
+        self._scram = ScramServer(user, verifier, self._nonce, binding)
+        return negotiated + self._connection.send(AuthenticationSasl(self._scram.mechanisms))
 
     def _check_certificate(self, user: str) -> None:
         if self.certificate_name is None:
@@ -130,23 +142,16 @@ class ServerHandshake:
             )
 
     def _challenge(self, message: SaslInitialResponse) -> bytes:
-        if message.mechanism != MECHANISM:
-            raise ProtocolError(
-                f"client selected an invalid SASL mechanism: expected {MECHANISM}, "
-                f"got {message.mechanism}"
-            )
         assert self._scram is not None
-        challenge = self._scram.first(message.data)
+        challenge = self._scram.first(message.data, message.mechanism)
         return self._connection.send(AuthenticationSaslContinue(challenge))
 
 
-def greeting(
-    parameters: Mapping[str, str], process_id: int, secret_key: bytes
-) -> tuple[Message, ...]:
+def greeting(parameters: Mapping[str, str], key: BackendKeyData) -> tuple[Message, ...]:
     """What a server sends between "authenticated" and the first command."""
     return (
         *(ParameterStatus(name, value) for name, value in parameters.items()),
-        BackendKeyData(process_id, secret_key),
+        key,
         ReadyForQuery(),
     )
 
@@ -162,12 +167,14 @@ class ClientHandshake:
         password: str | None = None,
         nonce: str = "",
         tls: bool = False,
+        certificate_hash: bytes | None = None,
     ) -> None:
-        """With `tls`, the shell encrypts in TLS_HANDSHAKE and calls start() again."""
+        """With `tls`, the shell encrypts in TLS_HANDSHAKE and calls start() again.
+        `certificate_hash`: of the one that the server shows then."""
         self._connection = connection
         self._startup = startup
         self._tls = tls
-        self._scram = None if password is None else ScramClient(password, nonce)
+        self._scram = None if password is None else ScramClient(password, nonce, certificate_hash)
 
     def start(self) -> bytes:
         """What to send first, on the bare connection and again on the encrypted one."""
@@ -197,8 +204,9 @@ class ClientHandshake:
         return b""
 
     def _prove(self, message: AuthenticationSasl) -> bytes:
-        if MECHANISM not in message.mechanisms:
-            raise ConnectionRefused(f"server offers no {MECHANISM}, but {message.mechanisms}")
         if self._scram is None:
             raise ConnectionRefused("server asks for a password, and none was given")
-        return self._connection.send(SaslInitialResponse(MECHANISM, self._scram.first()))
+        mechanism = self._scram.choose(message.mechanisms)
+        if mechanism is None:
+            raise ConnectionRefused(f"server offers no SCRAM-SHA-256, but {message.mechanisms}")
+        return self._connection.send(SaslInitialResponse(mechanism, self._scram.first()))

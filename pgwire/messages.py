@@ -15,9 +15,9 @@ from typing import ClassVar, Self
 from pgwire.errors import WireError
 from pgwire.framing import PayloadReader, cstring, pack_header
 
-TEXT_OID, BYTEA_OID, INT4_OID, INT8_OID = 25, 17, 23, 20  # pg_type.dat
+TEXT_OID, BYTEA_OID, INT4_OID, INT8_OID, BOOL_OID = 25, 17, 23, 20, 16  # pg_type.dat
 _POSITION = re.compile("[0-9]{1,9}")
-_TYPE_BYTES = {INT4_OID: 4, INT8_OID: 8}  # the others have no fixed size: -1
+_TYPE_BYTES = {INT4_OID: 4, INT8_OID: 8, BOOL_OID: 1}  # the others have no fixed size: -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,10 @@ class AuthenticationSasl(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class _SaslData(Message):
-    """A message of the mechanism (SCRAM), opaque here."""
+class Opaque(Message):
+    """A message whose fields stay encoded: those of SCRAM, and those that are only refused."""
 
-    data: bytes
+    data: bytes = b""
 
     def payload(self) -> bytes:
         return self.data
@@ -114,14 +114,14 @@ class _SaslData(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class AuthenticationSaslContinue(_SaslData):
+class AuthenticationSaslContinue(Opaque):
     """Server: the challenge (server-first-message)."""
 
     tag: ClassVar[bytes] = b"R\0\0\0\x0b"
 
 
 @dataclass(frozen=True, slots=True)
-class AuthenticationSaslFinal(_SaslData):
+class AuthenticationSaslFinal(Opaque):
     """Server: the outcome (server-final-message)."""
 
     tag: ClassVar[bytes] = b"R\0\0\0\x0c"
@@ -145,7 +145,7 @@ class SaslInitialResponse(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class SaslResponse(_SaslData):
+class SaslResponse(Opaque):
     """Client: the answer to the challenge (client-final-message)."""
 
     tag: ClassVar[bytes] = b"p"

@@ -19,16 +19,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pgwire.errors import FEATURE_NOT_SUPPORTED, SYNTAX_ERROR, ConnectionRefused, ProtocolError
+from pgwire.errors import (
+    FEATURE_NOT_SUPPORTED,
+    INVALID_PARAMETER_VALUE,
+    SYNTAX_ERROR,
+    ConnectionRefused,
+    ProtocolError,
+)
 from pgwire.framing import PayloadReader, cstring
 from pgwire.messages import Message, NegotiateProtocolVersion
 
 PROTOCOL_MAJOR = 3
-PROTOCOL_MINOR_MAX = 0  # 3.2 would only add longer cancel keys, and we cancel nothing
+PROTOCOL_MINOR_MAX = 2  # as Postgres 18; there is no 3.1, and who asks for it gets 3.0
+
+_CANCEL_KEY_BYTES = 4
+_LONG_CANCEL_KEY_BYTES = 32  # MAX_CANCEL_KEY_LENGTH of Postgres; the protocol allows 256
+_LONG_CANCEL_KEYS_SINCE = 2  # 3.2
 
 _CANCEL_CODE, _SSL_CODE, _GSSENC_CODE = 80877102, 80877103, 80877104
 _NEGOTIATED_PREFIX = "_pq_."
 
+# Any unique beginning of the words will do.
+_BOOLEAN = re.compile(
+    "t(r(ue?)?)?|f(a(l(se?)?)?)?|y(es?)?|no?|on|off?|[01]", re.IGNORECASE | re.ASCII
+)
 # The white space of C's isspace(); a backslash at the very end stands for nothing.
 _WORD = re.compile(r"(?:[^\\ \t\n\v\f\r]|\\.?)+", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
@@ -132,7 +146,7 @@ def decode_encryption_answer(answer: int) -> EncryptionAnswer:
 
 
 def negotiation(startup: StartupMessage) -> NegotiateProtocolVersion | None:
-    """What to tell a client that asked for more than protocol 3.0; None if it did not.
+    """What to tell a client that asked for more than protocol 3.2; None if it did not.
 
     libpq asks for a version and for options that nobody has, from time to time, and drops servers
     that do not answer with the whole list of what they do not know.
@@ -144,11 +158,30 @@ def negotiation(startup: StartupMessage) -> NegotiateProtocolVersion | None:
     )
 
 
+def check_replication(value: str) -> None:
+    """The startup parameter `replication`: a boolean as Postgres reads one, or `database`.
+
+    Raises ConnectionRefused (22023). Source: Postgres `bool.c`.
+    """
+    if value != "database" and not _BOOLEAN.fullmatch(value):
+        raise ConnectionRefused(
+            f'invalid value for parameter "replication": "{value}"',
+            sqlstate=INVALID_PARAMETER_VALUE,
+            hint='Valid values are: "false", 0, "true", 1, "database".',
+        )
+
+
+def cancel_key_bytes(minor: int) -> int:
+    """How long the key of a connection is by which it may be canceled, in that protocol."""
+    return _LONG_CANCEL_KEY_BYTES if minor >= _LONG_CANCEL_KEYS_SINCE else _CANCEL_KEY_BYTES
+
+
 def parse_options(text: str) -> dict[str, str]:
     """The parameters in the startup parameter `options`: `-c name=value` and `--name=value`.
 
     Words are separated by white space, a backslash takes the next character as it is. Dashes in a
-    name mean underscores. The last one wins. Raises ConnectionRefused (42601).
+    name mean underscores, its case means nothing. The last one wins. Raises ConnectionRefused
+    (42601).
     """
     words = iter(_split_options(text))
     options: dict[str, str] = {}
@@ -169,7 +202,7 @@ def parse_options(text: str) -> dict[str, str]:
                 f'invalid option "{setting}" in startup packet: expected name=value',
                 sqlstate=SYNTAX_ERROR,
             )
-        options[name.replace("-", "_")] = value
+        options[name.replace("-", "_").lower()] = value
     return options
 
 

@@ -6,6 +6,9 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgwire.certificate import end_point_hash
+from storage.private_file import check_private
+
 ALPN = "postgresql"
 
 
@@ -22,10 +25,32 @@ class TlsFiles:
         return tuple(p for p in (self.certificate, self.key, self.client_ca) if p is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """What a server of ours encrypts with. `certificate_hash` is what clients bind their proof to;
+    None: this certificate has none."""
+
+    context: ssl.SSLContext
+    certificate_hash: bytes | None
+
+    @classmethod
+    def load(cls, files: TlsFiles) -> ServerTls:
+        """Raises OSError, also when the certificate was replaced while it was read."""
+        certificate = files.certificate.read_bytes()
+        context = server_tls_context(files)
+        if files.certificate.read_bytes() != certificate:
+            raise OSError(f'certificate file "{files.certificate}" changed while it was read')
+        try:
+            return cls(context, end_point_hash(certificate))
+        except ValueError as error:
+            raise OSError(f'certificate file "{files.certificate}": {error}') from error
+
+
 def server_tls_context(files: TlsFiles) -> ssl.SSLContext:
     """A context as Postgres configures it: TLS 1.2 at least, its name in ALPN, no resumption.
 
-    Raises OSError (ssl.SSLError is one) when the files cannot be used.
+    Raises OSError (ssl.SSLError is one) when the files cannot be used, NotPrivate when others can
+    read the key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -33,6 +58,7 @@ def server_tls_context(files: TlsFiles) -> ssl.SSLContext:
     context.num_tickets = 0
     context.set_alpn_protocols([ALPN])
     # A passphrase nobody gave: an encrypted key is an error then, not a question on the terminal.
+    check_private(files.key)
     context.load_cert_chain(files.certificate, files.key, password="")
     if files.client_ca is not None:
         context.load_verify_locations(files.client_ca)

@@ -55,6 +55,9 @@ class Transport(Protocol):
     def pending(self) -> int:
         """Bytes that have arrived in this process, so that the socket will not tell of them."""
 
+    def close(self) -> None:
+        """Close the socket; what was sent before still arrives."""
+
 
 class PlainTransport:
     """An unencrypted socket. One thread may receive while another one sends."""
@@ -90,6 +93,9 @@ class PlainTransport:
 
     def pending(self) -> int:
         return 0
+
+    def close(self) -> None:
+        self.socket.close()
 
     def _set_timeout(self, timeout: float | None) -> None:
         # To the kernel, zero means for ever.
@@ -131,6 +137,15 @@ class TlsTransport:
 
     def pending(self) -> int:
         return self._tls.pending()
+
+    def close(self) -> None:
+        """The client is told that this is the end of TLS, or libpq takes it for an attack or a
+        crash. Its own goodbye is not waited for."""
+        try:
+            self._tls.unwrap()
+        except (OSError, ValueError):
+            pass  # it is gone, reads nothing, or has not said goodbye yet: closed all the same
+        self.socket.close()
 
     def _receive_some(self, room: memoryview, timeout: float | None) -> int | None:
         deadline = None if timeout is None else time.monotonic() + timeout

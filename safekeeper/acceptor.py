@@ -30,6 +30,7 @@ from consensus.messages import (
 )
 from consensus.term_history import highest_common_point
 from consensus.tli_history import first_difference
+from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
 from safekeeper.control_state import ControlState
 from safekeeper.events import (
@@ -40,6 +41,7 @@ from safekeeper.events import (
     Event,
     FeedbackChanged,
     FlushWal,
+    HolesChanged,
     PersistControl,
     Received,
     Refuse,
@@ -55,15 +57,23 @@ MISMATCH = "42P17"
 
 
 class Acceptor:
-    """`flush_lsn` is the end of the last whole record on disk, found by decoding after a start."""
+    """`flush_lsn` is the end of the last whole record on disk, found by decoding after a start.
+
+    An end below what was flushed before is damage, not a torn tail. Then `control.lost_lsn` says
+    so, what lies behind the end is left on disk, and this member follows without a vote until a
+    leader has brought back what it lost.
+    """
 
     def __init__(self, safekeeper_id: int, control: ControlState, flush_lsn: int) -> None:
+        assert flush_lsn >= control.horizon_lsn or control.lost_lsn >= control.horizon_lsn
         self.safekeeper_id = safekeeper_id
         self.control = control
-        #: End of the bytes handed to the OS.
-        self.written_lsn = flush_lsn
+        #: End of the bytes handed to the OS; behind a damaged end, of those that were flushed.
+        self.written_lsn = max(flush_lsn, control.horizon_lsn)
         #: End of the bytes that are fsynced; may be inside a record.
-        self.durable_lsn = flush_lsn
+        self.durable_lsn = self.written_lsn
+        #: What lies behind the damaged end is still on disk: evidence, and not to be forgotten.
+        self._is_end_damaged = flush_lsn < control.horizon_lsn
         #: Greatest record boundary <= written_lsn that a proposer named.
         self.record_end_lsn = flush_lsn
         #: End of the last complete record that is fsynced.
@@ -74,8 +84,12 @@ class Acceptor:
         self._sent_commit_lsn = 0
         #: The connection that has processed Elected for the promised NodeId.
         self.streaming: int | None = None
+        #: It has brought an Append, and so the leader's commit_lsn.
+        self._has_append = False
         #: Of the replicas here, for the primary.
         self.feedback = NO_FEEDBACK
+        #: Committed segments are damaged: what was acknowledged above them counts, a vote does not.
+        self.has_holes = False
 
     # ---- the only mutator
 
@@ -95,6 +109,9 @@ class Acceptor:
                 return self._flush()
             case FeedbackChanged(feedback):
                 self.feedback = feedback
+                return []
+            case HolesChanged(has_holes):
+                self.has_holes = has_holes
                 return []
 
     def _received(
@@ -150,14 +167,16 @@ class Acceptor:
         return _membership_problem(greeting.membership, control.membership)
 
     def _vote(self, connection: int, request: VoteRequest) -> list[Action]:
-        """Rule 2. Flush, then persist the promise, then answer: a vote outlives a power loss."""
+        """Rule 2. Flush, then persist the promise and how far was flushed, then answer: a vote
+        outlives a power loss, and rot is seen. A member that lost a part of its log promises as any
+        other, but gives no vote (rule 9)."""
         if not self.control.active:
             return [self._inactive(connection)]
         if request.generation != self.control.membership.generation:
             return [self._wrong_generation(connection, request.generation)]
         actions: list[Action] = []
-        granted = request.node_id >= self.control.promised
-        if granted:
+        promises = request.node_id >= self.control.promised
+        if promises:
             # The positions in the answer must stay true, so whoever streamed until now is revoked.
             # With an equal NodeId that is the same proposer's older connection.
             if self.streaming not in (None, connection):
@@ -166,6 +185,7 @@ class Acceptor:
             self.streaming = None
             actions += self._flush()
             actions += self._promise(request.node_id)
+        granted = promises and not self.control.lost_lsn and not self.has_holes
         actions.append(Reply(connection, self._vote_response(granted)))
         return actions
 
@@ -184,7 +204,8 @@ class Acceptor:
         )
 
     def _elected(self, connection: int, elected: Elected) -> list[Action]:
-        """Rule 3. Promise, truncate, adopt the whole history: in this order on disk."""
+        """Rule 3. Promise and lower the saved flush_lsn, truncate, adopt the whole history: in this
+        order on disk."""
         if not self.control.active:
             return [self._inactive(connection)]
         if elected.generation != self.control.membership.generation:
@@ -199,15 +220,16 @@ class Acceptor:
         if self.streaming not in (None, connection):
             assert self.streaming is not None
             actions.append(CloseConnection(self.streaming, "replaced by a newer connection"))
-        actions += self._promise(elected.node_id)
+        assert self.commit_lsn <= start_lsn <= self.written_lsn
+        is_lowered = start_lsn < self.flush_lsn or self._is_end_damaged
+        self.flush_lsn, self._is_end_damaged = start_lsn, False
+        if is_lowered or elected.node_id > self.control.promised:
+            actions += self._promise(elected.node_id)
         if start_lsn != self.written_lsn:
-            assert start_lsn < self.written_lsn
-            assert start_lsn >= self.commit_lsn
             actions.append(TruncateWal(start_lsn))
-        self.written_lsn = self.record_end_lsn = start_lsn
-        self.durable_lsn = self.flush_lsn = start_lsn
+        self.written_lsn = self.durable_lsn = self.record_end_lsn = start_lsn
         self.streaming = connection
-        self._sent_commit_lsn = 0
+        self._sent_commit_lsn, self._has_append = 0, False
         adopted = replace(
             self.control, term_history=elected.term_history, tli_history=elected.tli_history
         )
@@ -231,6 +253,8 @@ class Acceptor:
                 f"term history {elected.term_history} of proposer {elected.node_id} does not end "
                 "with it"
             )
+        if problem := self._other_history_problem(elected):
+            return problem
         history = control.term_history.clipped(self.flush_lsn)
         try:
             common_lsn = highest_common_point(elected.term_history, history, self.flush_lsn)
@@ -256,6 +280,17 @@ class Acceptor:
                 f"{elected.tli_history.tli_at(difference)} at the proposer"
             )
         return ""
+
+    def _other_history_problem(self, elected: Elected) -> str:
+        """A ballot has one history, also of what lies above the end of the log here."""
+        ours = (self.control.term_history, self.control.tli_history)
+        theirs = (elected.term_history, elected.tli_history)
+        if ours[0].entries[-1].node_id != elected.node_id or ours == theirs:
+            return ""
+        return (
+            f"proposer {elected.node_id} was elected with term history {ours[0]} and Postgres "
+            f"timelines {_brief(ours[1])}, now it says {theirs[0]} and {_brief(theirs[1])}"
+        )
 
     def _append(self, connection: int, append: Append) -> list[Action]:
         """Rule 4. The hot path: a few comparisons, one WriteWal; BatchEnded brings the answer."""
@@ -293,6 +328,7 @@ class Acceptor:
         self.written_lsn = append.end_lsn
         self.record_end_lsn = max(self.record_end_lsn, append.record_end_lsn)
         self.truncate_lsn = max(self.truncate_lsn, append.truncate_lsn)
+        self._has_append = True
         if append.commit_lsn > self._sent_commit_lsn:
             self._sent_commit_lsn = append.commit_lsn
             self._advance_commit()
@@ -302,6 +338,8 @@ class Acceptor:
         if connection != self.streaming:
             return []
         actions = self._flush()
+        if self.control.lost_lsn:
+            actions += self._maybe_whole()
         actions.append(Reply(connection, self._append_response()))
         return actions
 
@@ -320,11 +358,25 @@ class Acceptor:
         self.commit_lsn = max(self.commit_lsn, min(self._sent_commit_lsn, self.flush_lsn))
 
     def _promise(self, node_id: NodeId) -> list[Action]:
-        """Raise the promise durably; nothing to do when it was given already."""
+        """Raise the promise durably, and say how far the log is flushed, or will be when a
+        truncation has cut it; nothing to do when both were said already."""
         assert node_id >= self.control.promised
-        if node_id == self.control.promised:
+        promised = replace(self.control, promised=node_id)
+        if not self._is_end_damaged:
+            promised = replace(promised, flush_lsn=self.flush_lsn)
+        if promised == self.control:
             return []
-        self.control = replace(self.control, promised=node_id)
+        self.control = promised
+        return [PersistControl(promised)]
+
+    def _maybe_whole(self) -> list[Action]:
+        """Rule 9: the leader's log is here up to the start of its term, which has all that older
+        ballots committed, and up to the leader's own commit, which may have counted on what was
+        lost, but no longer does."""
+        term_start_lsn = self.control.term_history.entries[-1].start_lsn
+        if not self._has_append or self.flush_lsn < max(term_start_lsn, self._sent_commit_lsn):
+            return []
+        self.control = replace(self.control, lost_lsn=0, flush_lsn=self.flush_lsn)
         return [PersistControl(self.control)]
 
     def _append_response(self) -> AppendResponse:
@@ -348,6 +400,12 @@ class Acceptor:
             WRONG_STATE,
             f"proposer is at membership generation {generation}, not {ours}",
         )
+
+
+def _brief(history: TimelineHistory) -> str:
+    """`1 to 0/3000110, 2`: which timeline wrote the log up to where."""
+    left = [f"{entry.tli} to {format_lsn(entry.switch_lsn)}" for entry in history.entries]
+    return ", ".join([*left, str(history.tli)])
 
 
 def _inactive_problem(control: ControlState) -> tuple[str, str]:

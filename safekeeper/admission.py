@@ -2,7 +2,13 @@
 
 A connection takes one of the places before authentication; when all are taken the oldest one gives
 way, so that silent strangers, however many, keep nobody out. Authentication moves it to the places
-of the users: those are limited in all and for each user, and who comes too late is told so.
+of the users, and who finds none is told so:
+
+    | reserved: proposer, admin | at most per_role_max: replica | at most per_role_max: monitor |
+    `---- connections_max ----------------------------------------------------------------------`
+
+So no crowd of replicas or monitors, however idle, keeps out the proposer that commits wait for, nor
+one crowd the other. One user has at most per_user_max of all.
 
 Wrong passwords are counted for each user from each address: a monitor with an old password does not
 lock out the proposer beside it. An IPv6 network of 64 bits is one address: hosts have all of it.
@@ -19,6 +25,7 @@ from threading import Lock
 
 from pgwire.errors import INVALID_AUTHORIZATION, INVALID_PASSWORD, ConnectionRefused
 from pgwire.transport import shut_down
+from safekeeper.roles import Role
 
 TOO_MANY_CONNECTIONS = "53300"
 
@@ -29,6 +36,11 @@ class ConnectionLimits:
 
     connections_max: int = 200
     connections_per_user_max: int = 100
+    #: Of all replicas, and of all monitors.
+    connections_per_role_max: int = 100
+    #: Of connections_max, for proposers and admins alone. A proposer has one for each timeline, and
+    #: a few more in an election and while a member catches up.
+    connections_reserved: int = 20
     unauthenticated_max: int = 64
     #: This many wrong passwords within the time close the door for as long.
     failed_tries_max: int = 10
@@ -37,6 +49,18 @@ class ConnectionLimits:
 
 
 DEFAULT_LIMITS = ConnectionLimits()
+
+RESERVED_FOR = (Role.PROPOSER, Role.ADMIN)
+#: A user of several roles counts as the first of these.
+_ROLES_COUNTED = (*RESERVED_FOR, Role.REPLICA, Role.MONITOR)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Of a connection that has proven its user. `role` is what it counts as; None: not known."""
+
+    user: str
+    role: Role | None
 
 
 @dataclass(slots=True)
@@ -58,7 +82,7 @@ class Admission:
         self._lock = Lock()
         self._arrivals: dict[int, socket.socket] = {}  # the oldest one first
         self._names: dict[int, str] = {}  # claimed, by connections before authentication or after
-        self._users: dict[int, str] = {}  # proven
+        self._users: dict[int, _Place] = {}
         self._failures: dict[tuple[str, str], _Failures] = {}  # the oldest one first
 
     @property
@@ -101,15 +125,20 @@ class Admission:
             hint=f"try again in {wait:.0f} s",
         )
 
-    def admit(self, number: int, user: str) -> None:
-        """After authentication. Raises ConnectionRefused (53300)."""
+    def of_role(self, role: Role) -> int:
+        """Connections that count as this role's."""
+        return sum(place.role is role for place in self._users.copy().values())
+
+    def admit(self, number: int, user: str, roles: frozenset[Role]) -> None:
+        """After authentication. `roles` are the user's. Raises ConnectionRefused (53300)."""
+        place = _Place(user, next((role for role in _ROLES_COUNTED if role in roles), None))
         with self._lock:
-            reason = self._why_full(number, user)
+            reason = self._why_full(number, place)
             if reason:
                 self.refused_count += 1
                 raise ConnectionRefused(reason, sqlstate=TOO_MANY_CONNECTIONS)
             self._arrivals.pop(number).close()
-            self._users[number] = user
+            self._users[number] = place
 
     def fail(self, number: int, host: str, error: ConnectionRefused) -> None:
         """A connection was refused; wrong passwords are counted."""
@@ -142,14 +171,25 @@ class Admission:
             if (sock := self._arrivals.pop(number, None)) is not None:
                 sock.close()
 
-    def _why_full(self, number: int, user: str) -> str:
+    def _why_full(self, number: int, place: _Place) -> str:
         """In the words of Postgres; "" when there is a place."""
         if number not in self._arrivals:
             return "connection gave way to newer ones before it was authenticated"
-        if len(self._users) >= self.limits.connections_max:
+        limits, places = self.limits, list(self._users.values())
+        if len(places) >= limits.connections_max:
             return "sorry, too many clients already"
-        if list(self._users.values()).count(user) >= self.limits.connections_per_user_max:
-            return f'too many connections for role "{user}"'
+        if sum(other.user == place.user for other in places) >= limits.connections_per_user_max:
+            return f'too many connections for role "{place.user}"'
+        if place.role in RESERVED_FOR:
+            return ""
+        others = [other for other in places if other.role not in RESERVED_FOR]
+        if len(others) >= limits.connections_max - limits.connections_reserved:
+            return (
+                "remaining connection slots are reserved for users with the role proposer or admin"
+            )
+        of_role = sum(other.role is place.role for other in others)
+        if place.role is not None and of_role >= limits.connections_per_role_max:
+            return f"too many connections of users with the role {place.role.value}"
         return ""
 
 

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import structlog
+
 from pgwal.lsn import format_lsn
+
+log = structlog.get_logger()
 
 PARTIAL_INTERVAL_SECONDS = 10.0
 BACKLOG_WARNING_SHARE = 0.8
@@ -35,7 +39,8 @@ class ArchiverState(Enum):
 
 @dataclass(slots=True)
 class ArchiveProgress:
-    """Written by the archiver's thread alone; others read one field at a time."""
+    """Written by the archiver's thread alone; others read one field at a time,
+    and the housekeeper's warns."""
 
     settings: ArchiveSettings
     archived_lsn: int
@@ -60,6 +65,13 @@ class ArchiveProgress:
         """So much that somebody should look before WAL is refused."""
         limit = self.settings.backlog_bytes_max
         return bool(limit) and self.backlog_bytes(commit_lsn) >= BACKLOG_WARNING_SHARE * limit
+
+    def warn_of_backlog(self, timeline: str, commit_lsn: int) -> None:
+        """Once each time that it has become high."""
+        is_high = self.is_backlog_high(commit_lsn)
+        if is_high and not self.has_warned:
+            log.warning("archive backlog is high", timeline=timeline, **self.describe(commit_lsn))
+        self.has_warned = is_high
 
     def describe(self, commit_lsn: int) -> dict[str, Any]:
         return {

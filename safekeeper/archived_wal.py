@@ -1,11 +1,16 @@
 """WAL that has left this safekeeper's disk, read back from the archive: for a member that was away.
 
-Law: a store is no part of what a commit waits for. Only who is far behind reads here, and when the
-store does not answer, only he waits.
+    object ──pieces──> unpacked, into a file without a name ──verified as a whole──> read from there
+
+Laws. A store is no part of what a commit waits for. Only who is far behind reads here, and when the
+store does not answer, or there is no room to unpack, only he waits. No byte of a segment is given
+before all of it is verified; and none that the disk has changed since.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from threading import Lock
 
 from objectstore.archive import TimelineArchive
@@ -14,44 +19,110 @@ from objectstore.store import ObjectStore
 from pgwal.lsn import format_lsn
 from safekeeper.errors import SafekeeperError
 from safekeeper.timeline import Timeline
+from safekeeper.unpacked_segment import UnpackedSegment
+from storage import durable
+from storage.durable import DISK_FULL
+from storage.errors import StorageError
 
 IO_ERROR = "58030"
 UNDEFINED_FILE = "58P01"
+#: How long the segment that was read last keeps its room on the disk.
+IDLE_SECONDS = 60.0
+NO_ROOM = "Free some space on the safekeeper's disk; whoever reads tries again."
 
 
 class ArchivedWalReader:
-    """Of one timeline. Thread-safe; it remembers the segment that was read last."""
+    """Of one timeline. Thread-safe; it keeps the segment that was read last, for a while."""
 
-    def __init__(self, timeline: Timeline, store: ObjectStore) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        store: ObjectStore,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._timeline = timeline
         self._store = store
+        self._clock = clock
         self._archive: TimelineArchive | None = None
         self._lock = Lock()
         self._segno = -1
-        self._segment = b""
+        self._segment: UnpackedSegment | None = None
+        self._used_at = 0.0
 
     def read(self, lsn: int, length: int) -> bytes:
         """Up to `length` bytes at `lsn`, of one segment. Raises SafekeeperError."""
+        segno = lsn // self._timeline.control.server.wal_seg_size
+        with self._lock:
+            try:
+                if self._segment is None or segno != self._segno:
+                    self._forget()
+                    self._segment, self._segno = self._unpack(segno), segno
+                wal = self._segment.read(lsn, length)
+            except ObjectStoreError as error:
+                raise _failure(
+                    lsn, error, UNDEFINED_FILE if isinstance(error, ObjectNotFound) else IO_ERROR
+                ) from error
+            except StorageError as error:
+                self._forget()
+                raise _failure(lsn, error, error.sqlstate) from error
+            self._used_at = self._clock()
+            return wal
+
+    def release(self) -> bool:
+        """Called now and then: what nobody has read for a while gives its room back. Whether no
+        room is taken now."""
+        if not self._lock.acquire(blocking=False):
+            return False  # somebody reads
+        try:
+            if self._clock() - self._used_at >= IDLE_SECONDS:
+                self._forget()
+            return self._segment is None
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Gives the room back. Nothing is read any more."""
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+    def _unpack(self, segno: int) -> UnpackedSegment:
+        """Verified. Raises ObjectStoreError, StorageError."""
         control = self._timeline.control
         seg_size = control.server.wal_seg_size
-        segno, offset = divmod(lsn, seg_size)
-        with self._lock:
-            if segno != self._segno:
-                self._segment = self._read_segment(segno, seg_size)
-                self._segno = segno
-            return self._segment[offset : offset + length]
-
-    def _read_segment(self, segno: int, seg_size: int) -> bytes:
-        control = self._timeline.control
         tli = control.tli_history.tli_at((segno + 1) * seg_size - 1)
+        if self._archive is None:
+            self._archive = TimelineArchive.open(self._store, control.timeline)
+        self._check_room(seg_size)
+        segment = UnpackedSegment(self._timeline.directory, segno * seg_size)
         try:
-            if self._archive is None:
-                self._archive = TimelineArchive.open(self._store, control.timeline)
-            return self._archive.read_segment(tli, segno)
-        except ObjectStoreError as error:
-            is_gone = isinstance(error, ObjectNotFound)
-            raise SafekeeperError(
-                f"could not read WAL at {format_lsn(segno * seg_size)} from the archive: {error}",
-                hint=error.hint,
-                sqlstate=UNDEFINED_FILE if is_gone else IO_ERROR,
-            ) from error
+            for piece in self._archive.read_segment_pieces(tli, segno):
+                segment.write(piece)
+        except BaseException:
+            segment.close()
+            raise
+        return segment
+
+    def _check_room(self, seg_size: int) -> None:
+        """What is unpacked takes none of the room that new WAL needs. Raises StorageError."""
+        needed_bytes = seg_size + self._timeline.room_bytes
+        free_bytes = durable.free_bytes(self._timeline.directory)
+        if free_bytes < needed_bytes:
+            raise StorageError(
+                f'could not unpack a segment in "{self._timeline.directory}": No space left on '
+                f"device but {free_bytes} of the {needed_bytes} bytes needed for it and for new "
+                "WAL",
+                sqlstate=DISK_FULL,
+            )
+
+
+def _failure(lsn: int, error: ObjectStoreError | StorageError, sqlstate: str) -> SafekeeperError:
+    return SafekeeperError(
+        f"could not read WAL at {format_lsn(lsn)} from the archive: {error}",
+        hint=NO_ROOM if sqlstate == DISK_FULL else error.hint,
+        sqlstate=sqlstate,
+    )

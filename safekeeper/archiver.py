@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from threading import Event
 
 import structlog
@@ -27,6 +27,7 @@ from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import format_lsn
 from safekeeper.archive_progress import ArchiveProgress, ArchiverState
 from safekeeper.archive_turn import ArchiveTurn, rank_of
+from safekeeper.read_wal import read_wal
 from safekeeper.replica import committed_tli
 from safekeeper.timeline import Timeline
 from storage.errors import StorageError
@@ -36,8 +37,12 @@ log = structlog.get_logger()
 POLL_SECONDS = 0.5
 COMMITS_REMEMBERED = 1000
 RETRY_SECONDS_MAX = 10.0
-#: Segments on their way at once: a remote store answers each after a while.
+#: Segments on their way at once: a remote store answers each after a while. Such a store is given
+#: a packed segment whole, so fewer of large ones.
 UPLOADS_MAX = 4
+UPLOADS_BYTES_MAX = 64 * 1024 * 1024
+#: Read, checked and packed at a time, whatever a segment's size.
+PIECE_BYTES = 1024 * 1024
 #: Of the interval, when the beginning of a segment is uploaded: the rest is for the upload.
 PARTIAL_SHARE = 0.6
 
@@ -107,7 +112,7 @@ class Archiver:
 
     # ---- one look at what there is to do
 
-    def step(self, pool: ThreadPoolExecutor) -> bool:
+    def step(self, pool: Executor) -> bool:
         """Upload what is due, if it is for us to do; whether there was any, so that there may be
         more by now. Raises ObjectStoreError, StorageError."""
         archive = self._archive or self._open()
@@ -177,11 +182,11 @@ class Archiver:
         if not self._commits or self._commits[-1][1] < commit_lsn:
             self._commits.append((now, commit_lsn))
         seg_size = self._timeline.control.server.wal_seg_size
-        due = []
+        due, due_max = [], max(1, min(UPLOADS_MAX, UPLOADS_BYTES_MAX // seg_size))
         for segno in range(archived_lsn // seg_size, commit_lsn // seg_size):
             end_lsn = (segno + 1) * seg_size
             due.append(ArchivedWal(history.tli_at(end_lsn - 1), segno, end_lsn))
-            if len(due) == UPLOADS_MAX:
+            if len(due) == due_max:
                 return due
         interval_seconds = self._progress.settings.partial_interval_seconds * PARTIAL_SHARE
         if commit_lsn % seg_size and now - self._commits[0][0] >= interval_seconds:
@@ -231,9 +236,7 @@ class Archiver:
                 self._histories.add(tli)
             entries = history.entries[: len(entries) + 1]
 
-    def _upload(
-        self, archive: TimelineArchive, pool: ThreadPoolExecutor, due: list[ArchivedWal]
-    ) -> None:
+    def _upload(self, archive: TimelineArchive, pool: Executor, due: list[ArchivedWal]) -> None:
         """All at once; those before the first that fails count."""
         uploads = [pool.submit(self._put, archive, wal) for wal in due]
         try:
@@ -249,14 +252,20 @@ class Archiver:
 
     def _put(self, archive: TimelineArchive, wal: ArchivedWal) -> bool:
         begin_lsn = wal.segno * archive.facts.wal_seg_size
-        content = self._timeline.store.read(begin_lsn, wal.end_lsn - begin_lsn)
-        if len(content) < wal.end_lsn - begin_lsn:
-            raise StorageError(
-                f"WAL from {format_lsn(begin_lsn)} to {format_lsn(wal.end_lsn)} is not on disk"
-            )
-        is_new = archive.put_wal(wal, content)
-        self._progress.uploaded_bytes += len(content)
+        is_new = archive.put_wal_pieces(wal, lambda: self._read(begin_lsn, wal.end_lsn))
+        self._progress.uploaded_bytes += wal.end_lsn - begin_lsn
         return is_new
+
+    def _read(self, begin_lsn: int, end_lsn: int) -> Iterator[bytes]:
+        """Committed WAL in pieces, which are what was written. Raises StorageError."""
+        for lsn in range(begin_lsn, end_lsn, PIECE_BYTES):
+            length = min(PIECE_BYTES, end_lsn - lsn)
+            piece = read_wal(self._timeline, lsn, length)
+            if len(piece) < length:
+                raise StorageError(
+                    f"WAL from {format_lsn(lsn)} to {format_lsn(lsn + length)} is not on disk"
+                )
+            yield piece
 
     def _drop_partials(self, archive: TimelineArchive, wal: ArchivedWal) -> None:
         """The beginnings that `wal` contains, under whatever timeline they were written."""

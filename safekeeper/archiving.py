@@ -23,6 +23,7 @@ class Archiving:
         self._store: ObjectStore = open_store(settings.url, settings.options)
         self._timelines = timelines
         self._running: dict[TimelineId, tuple[Event, Thread]] = {}
+        self._readers: dict[TimelineId, ArchivedWalReader] = {}
 
     def attend(self) -> None:
         present = {
@@ -36,10 +37,15 @@ class Archiving:
         for name, timeline in present.items():
             if name not in self._running:
                 self._running[name] = self._start(timeline)
+        for name, reader in list(self._readers.items()):
+            if reader.release() and name not in present:
+                del self._readers[name]
 
     def _start(self, timeline: Timeline) -> tuple[Event, Thread]:
         assert timeline.archive is not None
-        timeline.read_archived = ArchivedWalReader(timeline, self._store).read
+        reader = ArchivedWalReader(timeline, self._store)
+        self._readers[timeline.control.timeline] = reader
+        timeline.read_archived = reader.read
         stopping = Event()
         archiver = Archiver(timeline, self._store, timeline.archive)
         thread = Thread(target=archiver.run, args=(stopping,), name="archiver", daemon=True)
@@ -52,3 +58,5 @@ class Archiving:
             stopping.set()
         for _, thread in self._running.values():
             thread.join(STOP_TIMEOUT_SECONDS)
+        for reader in self._readers.values():
+            reader.close()

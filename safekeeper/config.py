@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from safekeeper.access import TRUST, AccessConfig
 from safekeeper.archive_progress import ArchiveSettings
 from safekeeper.replica import WAL_SENDER_TIMEOUT_SECONDS
 from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
+from safekeeper.scrub import DEFAULT_SCRUB, ScrubSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,10 @@ class SafekeeperConfig:
     http_port: int
     access: AccessConfig = TRUST
     http_token_file: Path | None = None
+    #: to try when that port is in use
+    http_spare_ports: Sequence[int] = ()
     retention: RetentionPolicy = DEFAULT_RETENTION
     archive: ArchiveSettings | None = None
+    scrub: ScrubSettings = DEFAULT_SCRUB
     #: How long a replica may be silent; 0: for ever.
     wal_sender_timeout_seconds: float = WAL_SENDER_TIMEOUT_SECONDS

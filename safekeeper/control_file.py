@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
@@ -12,7 +13,7 @@ from storage import durable
 
 CONTROL_FILE_NAME = "control"
 
-#: Positions that never go back, saved beside the acceptor, whose copies of them may be older.
+#: Positions that are saved beside the acceptor, whose copies of them are those of its start.
 HINTS = (
     "local_start_lsn",
     "commit_lsn",
@@ -20,6 +21,17 @@ HINTS = (
     "archived_lsn",
     "remote_consistent_lsn",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Positions that may lag; 0 where there is nothing new."""
+
+    flush_lsn: int
+    commit_lsn: int
+    truncate_lsn: int
+    archived_lsn: int = 0
+    local_start_lsn: int = 0
 
 
 class ControlFile:
@@ -52,31 +64,33 @@ class ControlFile:
     def persist(self, state: ControlState) -> None:
         """Persist, then publish. Raises StorageError.
 
-        The hints in `state` are as old as the acceptor; those saved since are kept.
+        The hints in `state` are as old as the acceptor; those saved since are kept. `flush_lsn` is
+        taken as it is: a truncation lowers it first, that of a damaged log below its commit_lsn.
         """
         with self._lock:
             hints = {hint: max(getattr(state, hint), getattr(self.state, hint)) for hint in HINTS}
+            hints["commit_lsn"] = min(hints["commit_lsn"], state.flush_lsn)
             state = replace(state, **hints)
             durable.replace_file(self.path, encode_control_state(state))
             self.state = state
 
-    def persist_hints(
-        self,
-        *,
-        commit_lsn: int,
-        truncate_lsn: int,
-        archived_lsn: int = 0,
-        local_start_lsn: int = 0,
-    ) -> None:
-        """Save positions that may lag, and where the WAL here begins. Raises StorageError."""
+    def persist_hints(self, read: Callable[[], Hints]) -> None:
+        """Save what `read` returns. Raises StorageError.
+
+        It is called under the lock: who lowers a position publishes that first and persists it
+        then, so what is read here is either lowered already, or replaced in a moment. Without that,
+        a truncation could be followed by a `flush_lsn` of before.
+        """
         with self._lock:
+            before, hints = self.state, read()
             state = replace(
-                self.state,
-                commit_lsn=commit_lsn,
-                truncate_lsn=truncate_lsn,
-                archived_lsn=max(archived_lsn, self.state.archived_lsn),
-                local_start_lsn=max(local_start_lsn, self.state.local_start_lsn),
+                before,
+                flush_lsn=max(hints.flush_lsn, before.flush_lsn),
+                commit_lsn=hints.commit_lsn,
+                truncate_lsn=hints.truncate_lsn,
+                archived_lsn=max(hints.archived_lsn, before.archived_lsn),
+                local_start_lsn=max(hints.local_start_lsn, before.local_start_lsn),
             )
-            if state != self.state:
+            if state != before:
                 durable.replace_file(self.path, encode_control_state(state))
                 self.state = state

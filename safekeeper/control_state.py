@@ -7,17 +7,18 @@
     body: tenant 16 | timeline 16 | system_id u64 | pg_version u32 | wal_seg_size u32 | active u8 |
           membership | promised node_id | term_history | tli_history |
           timeline_start u64 | local_start u64 |
-          commit u64 | truncate u64 | archived u64 | remote_consistent u64
-    (membership, node_id and histories as in `consensus/codec.py`)
+          commit u64 | truncate u64 | archived u64 | remote_consistent u64 | flush u64 | lost u64
+    (membership, node_id and histories as in `consensus/codec.py`; version 1 ended before `flush`)
 
-Law: only the promise, the histories and the membership are persisted synchronously; the last four
-fields are hints that may lag. A file that fails any check is refused, never reset.
+Law: only the promise, the histories, the membership and `lost` are persisted synchronously; the
+other positions are hints that may lag. `flush` never claims more than is on disk: it is lowered
+before a truncation. A file that fails any check is refused, never reset.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import crc32c
 
@@ -37,11 +38,14 @@ from pgwal.history import TimelineHistory
 from safekeeper.errors import ControlFileError
 
 MAGIC = b"QWAL"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+#: Without `flush` and `lost`.
+FORMAT_VERSION_1 = 1
 
 _HEAD = struct.Struct("!4sI")
 _IDENTITY = struct.Struct("!16s16sQIIB")
 _POSITIONS = struct.Struct("!QQQQQQ")
+_FLUSHED = struct.Struct("!QQ")
 _CRC = struct.Struct("!I")
 
 
@@ -50,6 +54,9 @@ class ControlState:
     """One immutable version of the durable state; changed by dataclasses.replace, then persisted.
 
     `active` is False between the two steps of a creation; an inactive timeline never votes.
+    `flush_lsn` is how far the log was surely flushed, and maybe acknowledged: an end found below it
+    is damage, not the torn end of a log. `lost_lsn` is up to where the log was flushed once and was
+    damaged since; until the member is whole again, when it is 0, it follows without a vote.
     """
 
     timeline: TimelineId
@@ -65,6 +72,20 @@ class ControlState:
     truncate_lsn: int = 0
     archived_lsn: int = 0
     remote_consistent_lsn: int = 0
+    #: Never below commit_lsn.
+    flush_lsn: int = 0
+    lost_lsn: int = 0
+
+    @property
+    def horizon_lsn(self) -> int:
+        """The log was flushed at least up to here."""
+        return max(self.local_start_lsn, self.flush_lsn)
+
+    def found_to_end(self, end_lsn: int) -> ControlState:
+        """After a start: a log that was flushed further than it is valid has lost its end."""
+        if end_lsn >= self.horizon_lsn:
+            return self
+        return replace(self, lost_lsn=max(self.lost_lsn, self.horizon_lsn))
 
 
 def encode_control_state(state: ControlState) -> bytes:
@@ -83,19 +104,22 @@ def encode_control_state(state: ControlState) -> bytes:
             state.timeline_start_lsn, state.local_start_lsn, state.commit_lsn,
             state.truncate_lsn, state.archived_lsn, state.remote_consistent_lsn,
         ),
+        _FLUSHED.pack(state.flush_lsn, state.lost_lsn),
     ))  # fmt: skip
     return content + _CRC.pack(crc32c.crc32c(content))
 
 
 def decode_control_state(data: bytes, name: str) -> ControlState:
     """The state in the control file called `name` in messages. Raises ControlFileError."""
-    _check_frame(data, name)
+    version = _check_frame(data, name)
     body = Reader(memoryview(data)[_HEAD.size : -_CRC.size])
     try:
         tenant, timeline, system_id, pg_version, seg_size, active = body.unpack(_IDENTITY)
         membership, promised = body.membership(), body.node_id()
         histories = body.term_history(), body.tli_history()
         positions = body.unpack(_POSITIONS)
+        commit_lsn = positions[2]
+        positions += (commit_lsn, 0) if version == FORMAT_VERSION_1 else body.unpack(_FLUSHED)
         body.finish()
     except MessageError as error:
         raise ControlFileError(f"control file {name}: {error}", hint=_HINT) from error
@@ -111,7 +135,8 @@ _HINT = (
 )
 
 
-def _check_frame(data: bytes, name: str) -> None:
+def _check_frame(data: bytes, name: str) -> int:
+    """The format version."""
     if len(data) < _HEAD.size + _CRC.size:
         raise ControlFileError(
             f"control file {name} has {len(data)} bytes, too few to be one", hint=_HINT
@@ -121,7 +146,7 @@ def _check_frame(data: bytes, name: str) -> None:
         raise ControlFileError(
             f"control file {name} begins with {magic!r}, expected {MAGIC!r}", hint=_HINT
         )
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION_1, FORMAT_VERSION):
         raise ControlFileError(
             f"control file {name} has format version {version}, expected {FORMAT_VERSION}",
             hint="It was written by another release; run that release, or upgrade in its order.",
@@ -132,3 +157,4 @@ def _check_frame(data: bytes, name: str) -> None:
         raise ControlFileError(
             f"control file {name} has checksum {stored:08X}, computed {computed:08X}", hint=_HINT
         )
+    return int(version)

@@ -24,6 +24,9 @@ from storage import durable
 from storage.errors import StorageError
 
 FORMAT = 1
+LOST_AND_FOUND = "lost+found"  # of a file system that begins here
+
+IDENTITY_FILE = "safekeeper.json"
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -46,8 +49,11 @@ class DataDirectory:
         self.path = path
         self.safekeeper_id = safekeeper_id
         try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not (path / IDENTITY_FILE).exists():  # else it was made, and its name is durable
+                durable.make_directory(path)
             self._lock_fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except StorageError as error:
+            raise DataDirError(f'could not open data directory "{path}": {error}') from error
         except OSError as error:
             raise DataDirError(
                 f'could not open data directory "{path}": {error.strerror}'
@@ -76,10 +82,10 @@ class DataDirectory:
             ) from error
 
     def _check_identity(self) -> None:
-        file = self.path / "safekeeper.json"
+        file = self.path / IDENTITY_FILE
         wanted = Identity(FORMAT, self.safekeeper_id)
         if not file.exists():
-            if set(os.listdir(self.path)) - {"lock", "lost+found", file.name + ".tmp"}:
+            if set(os.listdir(self.path)) - {"lock", LOST_AND_FOUND, file.name + ".tmp"}:
                 raise DataDirError(
                     f'"{self.path}" is neither empty nor a safekeeper\'s data directory',
                     hint="Choose an empty or a new directory.",
@@ -111,12 +117,15 @@ class DataDirectory:
         return self.timelines / folder_name(timeline)
 
     def existing(self) -> list[Path]:
-        """The folders of all timelines; an interrupted creation or deletion is swept away."""
+        """The folders of all timelines; an interrupted creation or deletion is swept away. One with
+        another name is among them: a timeline was in it, or a mistake is."""
         folders = []
         for entry in sorted(self.timelines.iterdir()):
             if entry.name.endswith(".tmp") or (self.tombstones / entry.name).exists():
                 shutil.rmtree(entry)
-            elif parse_folder_name(entry.name) is not None:
+            elif parse_folder_name(entry.name) is not None or (
+                entry.is_dir() and entry.name != LOST_AND_FOUND
+            ):
                 folders.append(entry)
         return folders
 

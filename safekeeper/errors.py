@@ -5,10 +5,14 @@ SafekeeperError          something the user or a peer did; `sqlstate`, `hint`
 |-- DataDirError         the data directory is in use, of another id, or of another version
 `-- TimelineError        no such timeline, one that exists already, one that was deleted
 
-Beside it, StorageError of `storage`: a write or a flush failed, and the timeline stops.
+Beside it, StorageError of `storage`: a write or a flush failed, and the timeline stops; and of our
+own WalDamaged, a read that did not bring what was written.
 """
 
 from __future__ import annotations
+
+from pgwal.lsn import format_lsn
+from storage.errors import StorageError
 
 
 class SafekeeperError(Exception):
@@ -39,3 +43,13 @@ class TimelineError(SafekeeperError):
     """undefined_object or duplicate_object, by `sqlstate`."""
 
     sqlstate = "42704"
+
+
+class WalDamaged(StorageError):
+    """data_corrupted: WAL in [lsn, end_lsn), or at `lsn`, is not what was written."""
+
+    def __init__(self, lsn: int, reason: str, end_lsn: int = 0) -> None:
+        self.lsn = int(lsn)
+        self.reason = reason
+        self.end_lsn = max(int(end_lsn), self.lsn + 1)
+        super().__init__(f"WAL at {format_lsn(lsn)} is damaged: {reason}", sqlstate="XX001")

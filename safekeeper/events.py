@@ -46,7 +46,14 @@ class FeedbackChanged:
     feedback: HotStandbyFeedback
 
 
-Event = Received | BatchEnded | Disconnected | FeedbackChanged
+@dataclass(frozen=True, slots=True)
+class HolesChanged:
+    """Committed segments here are damaged, or they are mended."""
+
+    has_holes: bool
+
+
+Event = Received | BatchEnded | Disconnected | FeedbackChanged | HolesChanged
 
 # ---- actions
 

@@ -6,7 +6,7 @@ Only the flush histogram is fed on the append path; everything else costs nothin
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 
 from prometheus_client.core import (
@@ -19,9 +19,12 @@ from prometheus_client.registry import Collector
 
 from safekeeper.admission import Admission
 from safekeeper.data_directory import DataDirectory
+from safekeeper.roles import Role
+from safekeeper.scrub import Scrub
 from safekeeper.status import is_in_danger
 from safekeeper.timeline import Timeline, TimelineState
 from safekeeper.timelines import Timelines
+from safekeeper.wal_removal import log_extent
 
 TIMELINE_GAUGES = {
     "sk_timeline_flush_lsn": "End of the last whole record that is on disk, in bytes",
@@ -31,21 +34,32 @@ TIMELINE_GAUGES = {
     "sk_timeline_wal_bytes": "Size of the segments on disk",
     "sk_timeline_active": "1 when the timeline can take part, 0 when it is stopped or damaged",
     "sk_timeline_proposer_connected": "1 while a proposer streams",
+    "sk_timeline_proposer_silent_seconds": "Time since the proposer that streams was last heard",
     "sk_timeline_local_start_lsn": "Position of the oldest WAL kept, in bytes",
     "sk_timeline_replicas": "Replicas that stream now",
     "sk_timeline_slots": "Replication slots",
     "sk_timeline_archived_lsn": "Position up to which the WAL is in the archive, in bytes",
     "sk_timeline_archive_backlog_bytes": "Committed WAL that is not in the archive yet",
     "sk_timeline_archive_failures": "Tries at the archive that failed since the start",
+    "sk_timeline_holes": "Committed segments that are damaged here, or missing",
+    "sk_timeline_lost_lsn": "Position up to which a damaged end of the log is missed, 0 if whole",
     "sk_timeline_slots_lost": "Replication slots that are lost or in danger of it",
+    "sk_timeline_member_left_behind": "1 when a member lacks WAL that was removed here",
 }
 PROCESS_GAUGES = {
     "sk_timelines_damaged": "Timelines whose control file cannot be used",
+    "sk_unusable_files": "Files of certificates, users or token that changed and are not in force",
     "sk_disk_free_bytes": "Free space of the data directory",
     "sk_connections": "Connections of users to the WAL port",
     "sk_connections_unauthenticated": "Connections that have proven nothing yet",
 }
+ROLE_GAUGES = {
+    "sk_connections_of_role": "Connections of users, by the role that they count as",
+}
 COUNTERS = {
+    "sk_scrub_bytes": "WAL that the scrub has checked since the start",
+    "sk_scrub_passes": "Times that the scrub went through all cold WAL since the start",
+    "sk_scrub_damages": "Damages that the scrub found since the start",
     "sk_connections_refused": "Connections refused by a limit, or after too many wrong passwords",
     "sk_connections_evicted": "Connections that gave way to newer ones before authentication",
 }
@@ -80,11 +94,18 @@ class StateCollector(Collector):
     """The state of all timelines, read at each scrape."""
 
     def __init__(
-        self, data_directory: DataDirectory, timelines: Timelines, admission: Admission
+        self,
+        data_directory: DataDirectory,
+        timelines: Timelines,
+        admission: Admission,
+        scrub: Scrub,
+        unusable_files: Callable[[], Mapping[str, str]],
     ) -> None:
+        self._unusable_files = unusable_files
         self._data_directory = data_directory
         self._timelines = timelines
         self._admission = admission
+        self._scrub = scrub
 
     def collect(self) -> Iterable[Metric]:
         families: dict[str, GaugeMetricFamily] = {
@@ -98,6 +119,7 @@ class StateCollector(Collector):
                 families[metric].add_metric(labels, value)
         process = {
             "sk_timelines_damaged": len(self._timelines.damaged),
+            "sk_unusable_files": len(self._unusable_files()),
             "sk_disk_free_bytes": self._data_directory.disk_space().free_bytes,
             "sk_connections": self._admission.authenticated,
             "sk_connections_unauthenticated": self._admission.unauthenticated,
@@ -105,11 +127,17 @@ class StateCollector(Collector):
         for metric, text in PROCESS_GAUGES.items():
             families[metric] = GaugeMetricFamily(metric, text, value=process[metric])
         counts = {
+            "sk_scrub_bytes": self._scrub.scrubbed_bytes,
+            "sk_scrub_passes": self._scrub.passes_count,
+            "sk_scrub_damages": self._scrub.damages_count,
             "sk_connections_refused": self._admission.refused_count,
             "sk_connections_evicted": self._admission.evicted_count,
         }
+        of_role = GaugeMetricFamily(*next(iter(ROLE_GAUGES.items())), labels=("role",))
+        for role in Role:
+            of_role.add_metric([role.value], self._admission.of_role(role))
         counters = (CounterMetricFamily(n, COUNTERS[n], value=v) for n, v in counts.items())
-        return [*families.values(), *counters]
+        return [*families.values(), of_role, *counters]
 
 
 def _values(timeline: Timeline) -> dict[str, float]:
@@ -123,17 +151,27 @@ def _values(timeline: Timeline) -> dict[str, float]:
         if archive is not None
         else {}
     )
+    streaming = timeline.streaming
+    silent = (
+        {"sk_timeline_proposer_silent_seconds": streaming.silent_seconds}
+        if streaming is not None
+        else {}
+    )
     return {
         **archived,
+        **silent,
         "sk_timeline_flush_lsn": positions.flush_lsn,
         "sk_timeline_commit_lsn": positions.commit_lsn,
         "sk_timeline_truncate_lsn": positions.truncate_lsn,
         "sk_timeline_term": timeline.control.promised.term,
         "sk_timeline_wal_bytes": timeline.store.size_bytes(),
         "sk_timeline_active": timeline.state is TimelineState.ACTIVE,
-        "sk_timeline_proposer_connected": timeline.streaming is not None,
+        "sk_timeline_proposer_connected": streaming is not None,
         "sk_timeline_local_start_lsn": timeline.control.local_start_lsn,
         "sk_timeline_replicas": len(timeline.replicas.all()),
         "sk_timeline_slots": len(timeline.slots.all()),
+        "sk_timeline_member_left_behind": log_extent(timeline).is_member_left_behind,
+        "sk_timeline_holes": len(timeline.holes.all()),
+        "sk_timeline_lost_lsn": timeline.control.lost_lsn,
         "sk_timeline_slots_lost": sum(is_in_danger(timeline, s) for s in timeline.slots.all()),
     }

@@ -7,12 +7,14 @@ One blocking thread a connection. Whatever arrived together shares one flush.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from consensus.codec import decode_proposer_message, encode
 from consensus.messages import ProposerMessage
-from pgwire.blocking import CopyStream, Session
+from pgwire.blocking import Session
+from pgwire.copy_stream import CopyStream
 from pgwire.errors import CopyEnded
 from safekeeper.timeline import Timeline
 
@@ -26,12 +28,19 @@ class WalReceiver:
     client_address: str
     closed_reason: str = ""
     connected_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
+    #: When something last came, by the monotonic clock; a proposer that lives sends each second.
+    heard_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def silent_seconds(self) -> float:
+        return time.monotonic() - self.heard_at
 
     def describe(self) -> dict[str, object]:
         return {
             "address": self.client_address,
             "http": self.session.parameters.get("proposer_http", ""),
             "connected_since": self.connected_at,
+            "silent_seconds": round(self.silent_seconds, 1),
         }
 
     def close(self, reason: str) -> None:
@@ -51,6 +60,8 @@ class WalReceiver:
             timeline.disconnect(self)
 
     def _batch(self, stream: CopyStream, timeline: Timeline) -> None:
-        messages: list[ProposerMessage] = [decode_proposer_message(p) for p in stream.drain()]
+        payloads = stream.drain()
+        self.heard_at = time.monotonic()
+        messages: list[ProposerMessage] = [decode_proposer_message(p) for p in payloads]
         for reply in timeline.receive(self.number, messages):
             stream.send(encode(reply))

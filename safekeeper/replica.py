@@ -19,7 +19,7 @@ from consensus.messages import NO_FEEDBACK, HotStandbyFeedback
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
 from pgwire import replication
-from pgwire.blocking import CopyStream
+from pgwire.copy_stream import CopyStream
 from pgwire.errors import CopyEnd, CopyEnded
 from pgwire.replication import StandbyStatus, parse_standby_message
 from safekeeper.errors import SafekeeperError

@@ -4,7 +4,8 @@ WAL server. Answers, codes and their order are those of `walsender.c`.
     IDENTIFY_SYSTEM  SHOW  TIMELINE_HISTORY  START_REPLICATION
     CREATE_REPLICATION_SLOT  DROP_REPLICATION_SLOT  READ_REPLICATION_SLOT
 
-What needs the data files or a catalog (base backups, everything logical) is refused.
+What needs the data files or a catalog (base backups, everything logical) is refused, and all SQL
+but what `monitoring_query.py` has.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import structlog
 from consensus.ids import NodeId, TimelineId, parse_id
 from pgwal.history import TimelineHistory, TimelineSwitch, history_file_name
 from pgwal.lsn import format_lsn
-from pgwire.blocking import CopyStream, Session
+from pgwire.blocking import Session
 from pgwire.commands import (
     Command,
     CreateReplicationSlot,
@@ -27,8 +28,16 @@ from pgwire.commands import (
     StartReplication,
 )
 from pgwire.commands import TimelineHistory as AskedHistory
+from pgwire.copy_stream import CopyStream
 from pgwire.errors import QUERY_CANCELED, CopyEnd, CopyEnded, ProtocolError
-from pgwire.messages import BYTEA_OID, INT4_OID, INT8_OID, TEXT_OID, Column
+from pgwire.messages import BOOL_OID, BYTEA_OID, INT4_OID, INT8_OID, TEXT_OID, Column
+from pgwire.monitoring_query import (
+    SelectMayMonitor,
+    SelectOne,
+    SelectSetting,
+    SelectSlot,
+    SetApplicationName,
+)
 from safekeeper.errors import SafekeeperError
 from safekeeper.replica import (
     Client,
@@ -39,8 +48,9 @@ from safekeeper.replica import (
     first_lsn_of,
     next_tli,
 )
+from safekeeper.roles import command_name
 from safekeeper.send_wal import DonorSender, check_not_ahead
-from safekeeper.server_settings import find_setting, shown_settings
+from safekeeper.server_settings import find_setting, plain_settings, shown_settings
 from safekeeper.slots import Slot
 from safekeeper.timeline import Timeline
 from safekeeper.timelines import Timelines
@@ -62,17 +72,21 @@ NEXT_TIMELINE = (Column("next_tli", INT8_OID), Column("next_tli_startpos"))
 def select_timeline(timelines: Timelines, parameters: Mapping[str, str]) -> Timeline:
     """What `options=-c tenant_id=... -c timeline_id=...` names; without any, the only one there is.
 
-    A lone timeline_id belongs to the tenant of zeros. Raises SafekeeperError, ConsensusError.
+    A lone timeline_id belongs to the tenant of zeros, a lone tenant_id means the only one it has.
+    Raises SafekeeperError, ConsensusError.
     """
     if "timeline_id" in parameters:
         tenant_id = parse_id(parameters.get("tenant_id", "0" * 32), "tenant id")
         return timelines.get(
             TimelineId(tenant_id, parse_id(parameters["timeline_id"], "timeline id"))
         )
-    found = timelines.all()
+    found, whose = timelines.all(), "this safekeeper"
+    if "tenant_id" in parameters:
+        tenant_id, whose = parse_id(parameters["tenant_id"], "tenant id"), "this tenant"
+        found = [t for t in found if t.control.timeline.tenant_id == tenant_id]
     if len(found) != 1:
         raise SafekeeperError(
-            f'option "timeline_id" is missing, and this safekeeper has {len(found)} timelines',
+            f'option "timeline_id" is missing, and {whose} has {len(found)} timelines',
             sqlstate=INVALID_PARAMETER,
             hint="Name the timeline: options='-c tenant_id=... -c timeline_id=...'",
         )
@@ -106,6 +120,16 @@ class ReplicationServer:
                 self._session.send_complete("DROP_REPLICATION_SLOT")
             case ReadReplicationSlot(name):
                 self._read_slot(name)
+            case SelectOne():
+                self._send_value("?column?", "1", INT4_OID)
+            case SelectSetting(name):
+                self._select_setting(name)
+            case SelectSlot(name):
+                self._select_slot(name)
+            case SelectMayMonitor():
+                self._send_value("?column?", "t", BOOL_OID)  # or it would have been refused
+            case SetApplicationName(name):
+                self._session.set_parameter("application_name", name)
             case _:
                 raise _unsupported(command)
 
@@ -145,6 +169,14 @@ class ReplicationServer:
             )
         own_name, value = found
         self._session.send_rows([Column(own_name)], [(value,)], "SHOW")
+
+    def _select_setting(self, name: str) -> None:
+        value = plain_settings(self._timeline().control.server).get(name)
+        rows = [] if value is None else [(value,)]
+        self._session.send_rows([Column("setting")], rows, f"SELECT {len(rows)}")
+
+    def _send_value(self, name: str, value: str, type_oid: int) -> None:
+        self._session.send_rows([Column(name, type_oid)], [(value,)], "SELECT 1")
 
     def _timeline_history(self, tli: int) -> None:
         timeline = self._timeline()
@@ -191,9 +223,24 @@ class ReplicationServer:
         columns = (Column("slot_type"), Column("restart_lsn"), Column("restart_tli", INT8_OID))
         self._session.send_rows(columns, [row], "READ_REPLICATION_SLOT")
 
+    def _select_slot(self, name: str) -> None:
+        slot, rows = self._timeline().slots.find(name), list[tuple[str | None, ...]]()
+        if slot is not None:
+            lsn = format_lsn(slot.restart_lsn) if slot.restart_lsn else None
+            rows.append((slot.name, "f" if slot.holder is None else "t", lsn))
+        columns = (Column("slot_name"), Column("active", BOOL_OID), Column("restart_lsn"))
+        self._session.send_rows(columns, rows, f"SELECT {len(rows)}")
+
     # ---- streams
 
     def _start_replication(self, command: StartReplication) -> None:
+        unknown = set(command.options) - {"node_id"}
+        if unknown:
+            raise SafekeeperError(
+                f"unrecognized option: {min(unknown)}",
+                hint="The one that START_REPLICATION may have here is node_id, of a proposer.",
+                sqlstate=INVALID_PARAMETER,
+            )
         timeline = self._timeline()
         node_id = command.options.get("node_id")
         if node_id:
@@ -217,8 +264,7 @@ class ReplicationServer:
         try:
             sender.run(stream)
         except CopyEnded as ended:
-            if ended.how is CopyEnd.COPY_DONE:
-                stream.end_copy()
+            self._end_ended(stream, ended)
 
     def _start_stream(
         self, timeline: Timeline, command: StartReplication, slot: Slot | None
@@ -246,13 +292,13 @@ class ReplicationServer:
 
     def _stream(self, sender: ReplicaSender, stream: CopyStream) -> None:
         log.info("replica streams", **_about(sender))
-        reason = "its timeline ended"
+        reason = ""
         try:
             sender.run(stream)
-            self._end_stream(sender, stream)
+            reason = self._end_stream(sender, stream)
         except CopyEnded as ended:
             reason = str(ended)
-            self._end_ended(sender, stream, ended)
+            self._end_ended(stream, ended)
         except ProtocolError as error:
             reason = str(error)
             self._session.send_fatal(error)
@@ -262,17 +308,20 @@ class ReplicationServer:
         finally:
             log.info("replica left", client=self._client.address, reason=reason)
 
-    def _end_stream(self, sender: ReplicaSender, stream: CopyStream) -> None:
-        """All was sent: of its timeline, or before the safekeeper shuts down."""
+    def _end_stream(self, sender: ReplicaSender, stream: CopyStream) -> str:
+        """All was sent: of its timeline, or before the safekeeper shuts down. Which of the two."""
         following = sender.next_timeline()
         if following is None or sender.sent_lsn < following[1]:
             stream.stop()
-            return
+            return "the safekeeper shuts down"
         tli, switch_lsn = following
         stream.end_copy(columns=NEXT_TIMELINE, rows=[(tli, format_lsn(switch_lsn))])
+        return f"timeline {sender.tli} ended at {format_lsn(switch_lsn)}, {tli} follows"
 
-    def _end_ended(self, sender: ReplicaSender, stream: CopyStream, ended: CopyEnded) -> None:
+    def _end_ended(self, stream: CopyStream, ended: CopyEnded) -> None:
         match ended.how:
+            case CopyEnd.CANCELED:
+                self._session.send_error(QUERY_CANCELED, "canceling statement due to user request")
             case CopyEnd.COPY_DONE:
                 stream.end_copy()
             case CopyEnd.COPY_FAIL:
@@ -299,10 +348,9 @@ def _about(sender: ReplicaSender) -> dict[str, object]:
 
 
 def _unsupported(command: Command) -> SafekeeperError:
-    name = type(command).__name__
     return SafekeeperError(
-        f"{name} is not supported by a safekeeper: it has the WAL, but neither the data files nor "
-        "the catalogs; connect to the primary for it",
+        f"{command_name(command)} is not supported by a safekeeper: it has the WAL, but neither "
+        "the data files nor the catalogs; connect to the primary for it",
         hint="Only physical replication is served here; take base backups from the primary.",
         sqlstate=FEATURE_NOT_SUPPORTED,
     )

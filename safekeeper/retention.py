@@ -4,11 +4,16 @@
                    ^ the least of these horizons; WAL below its segment may go
 
 slots       restart_lsn of the slot that needs most, but no more than the limit for slots
-members     truncate_lsn: what a member that was away will ask another one for
+members     truncate_lsn: what a member that was away will ask another one for, but no more than the
+            limit for members
 archive     archived_lsn: what is not in the object store yet; when there is one, a member that was
             away gets from there what has left the disks
 wal_keep    a configured amount, for replicas without a slot
 tail        what the next proposer compares with the primary before it leads
+
+Law: what goes lies below the tail of what is committed here. So a quorum has flushed it, no
+election compares it, and only a member that lacks it misses it: that one is left behind, votes on,
+and can confirm nothing until it gets the WAL from elsewhere.
 
 Source of the states of a slot: Postgres `xlog.c`, `GetWALAvailability`.
 """
@@ -25,6 +30,8 @@ WAL_KEEP_BYTES = 1 * GIB
 # A slot that nobody uses must not fill the disk: a safekeeper without space stops acknowledging
 # commits. A standby with a slot on each of three safekeepers moves only one of them at a time.
 MAX_SLOT_WAL_KEEP_BYTES = 64 * GIB
+# Nor must a lost member, on the disks of the others: that one loss would end in the loss of all.
+MAX_MEMBER_WAL_KEEP_BYTES = 64 * GIB
 # No new segment is begun below this much free space: control files must always find room.
 DISK_RESERVE_BYTES = 32 << 20
 # The proposer compares the last segment if the log ends with it, else the last MiB.
@@ -33,11 +40,12 @@ TAIL_SEGMENTS = 2
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """What the operator configures. `max_slot_wal_keep_bytes` 0 is no limit."""
+    """What the operator configures. A maximum of 0 is no limit."""
 
     wal_keep_bytes: int = WAL_KEEP_BYTES
     max_slot_wal_keep_bytes: int = MAX_SLOT_WAL_KEEP_BYTES
     disk_reserve_bytes: int = DISK_RESERVE_BYTES
+    max_member_wal_keep_bytes: int = MAX_MEMBER_WAL_KEEP_BYTES
 
 
 DEFAULT_RETENTION = RetentionPolicy()
@@ -65,6 +73,11 @@ class LogExtent:
     wal_seg_size: int
     archived_lsn: int | None = None
 
+    @property
+    def is_member_left_behind(self) -> bool:
+        """A member lacks WAL that has gone from here, and is not in an archive."""
+        return self.archived_lsn is None and self.truncate_lsn < self.local_start_lsn
+
 
 class WalStatus(Enum):
     """`wal_status` of pg_replication_slots."""
@@ -89,7 +102,8 @@ def wal_horizon(
     if log.archived_lsn is not None:
         horizons.append(Horizon(log.archived_lsn, "archive"))
     else:
-        horizons.append(Horizon(log.truncate_lsn, "members"))
+        limit_lsn = _limit_lsn(policy.max_member_wal_keep_bytes, log)
+        horizons.append(Horizon(max(log.truncate_lsn, limit_lsn), "members"))
     if slot is not None:
         name, restart_lsn = slot
         horizons.append(Horizon(max(restart_lsn, slot_limit_lsn(policy, log)), f"slot {name}"))
@@ -100,9 +114,16 @@ def wal_horizon(
 
 def slot_limit_lsn(policy: RetentionPolicy, log: LogExtent) -> int:
     """Slots below this are beyond the limit; a segment's start."""
-    if not policy.max_slot_wal_keep_bytes:
-        return 0
-    return _segment_start(log.commit_lsn, log) - _segment_start(policy.max_slot_wal_keep_bytes, log)
+    return _limit_lsn(policy.max_slot_wal_keep_bytes, log)
+
+
+def member_safe_wal_bytes(policy: RetentionPolicy, log: LogExtent) -> int | None:
+    """WAL that may still be written before the slowest member is left behind; None when it never
+    is: without a limit, or with an archive."""
+    if not policy.max_member_wal_keep_bytes or log.archived_lsn is not None:
+        return None
+    limit_lsn = _limit_lsn(policy.max_member_wal_keep_bytes, log)
+    return max(0, _segment_start(log.truncate_lsn, log) - limit_lsn)
 
 
 def wal_status(
@@ -124,6 +145,13 @@ def safe_wal_bytes(policy: RetentionPolicy, log: LogExtent, restart_lsn: int) ->
     if not policy.max_slot_wal_keep_bytes or not restart_lsn:
         return None
     return _segment_start(restart_lsn, log) - slot_limit_lsn(policy, log)
+
+
+def _limit_lsn(limit_bytes: int, log: LogExtent) -> int:
+    """What lies below is beyond this limit; a segment's start. 0 without a limit."""
+    if not limit_bytes:
+        return 0
+    return _segment_start(log.commit_lsn, log) - _segment_start(limit_bytes, log)
 
 
 def _segment_start(lsn: int, log: LogExtent) -> int:

@@ -13,9 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import Enum
+from typing import get_args
 
 from pgwire import commands
-from pgwire.commands import Command, OptionCommand, StartReplication
+from pgwire.commands import Command, OptionCommand, StartLogicalReplication, StartReplication
+from pgwire.monitoring_query import MonitoringQuery
 from safekeeper.errors import SafekeeperError
 
 INSUFFICIENT_PRIVILEGE = "42501"
@@ -44,6 +46,7 @@ ROLES: Mapping[str | type, frozenset[Role]] = {
     "START_WAL_PUSH": _PROPOSER,
     "CREATE_TIMELINE": _PROPOSER,
     "ACTIVATE_TIMELINE": _PROPOSER,
+    "MEND_SEGMENT": _PROPOSER,
     "DELETE_TIMELINE": _NOBODY,
     commands.IdentifySystem: _REPLICA,
     commands.Show: _REPLICA,
@@ -57,6 +60,8 @@ ROLES: Mapping[str | type, frozenset[Role]] = {
     commands.StartLogicalReplication: _REPLICA,
     commands.BaseBackup: _REPLICA,
     commands.UploadManifest: _REPLICA,
+    # What clients that follow WAL ask by SQL.
+    **dict.fromkeys(get_args(MonitoringQuery), _REPLICA),
 }
 
 
@@ -80,14 +85,17 @@ def check_role(user: str, roles: frozenset[Role], command: Command) -> None:
     if not roles & wanted:
         names = " or ".join(role.value for role in Role if role in wanted)
         raise SafekeeperError(
-            f'permission denied for user "{user}": {_word(command)} needs the role {names}',
+            f'permission denied for user "{user}": {command_name(command)} needs the role {names}',
             sqlstate=INSUFFICIENT_PRIVILEGE,
             hint="Connect as another user, or give this one the role with sk user add --replace.",
         )
 
 
-def _word(command: Command) -> str:
+def command_name(command: Command) -> str:
     """As it is written: START_REPLICATION."""
     if isinstance(command, OptionCommand):
         return command.name
-    return re.sub("(?<=[a-z])(?=[A-Z])", "_", type(command).__name__).upper()
+    if isinstance(command, StartLogicalReplication):
+        return "START_REPLICATION LOGICAL"
+    words = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(command).__name__).upper()
+    return words.partition("_")[0] if isinstance(command, get_args(MonitoringQuery)) else words

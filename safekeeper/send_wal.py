@@ -14,14 +14,20 @@ from consensus.ids import NodeId
 from pgwal.lsn import format_lsn
 from pgwal.page import WAL_PAGE_SIZE
 from pgwal.segment import format_segment_name, segno_of
-from pgwire.blocking import CopyStream
+from pgwire.copy_stream import CopyStream
 from pgwire.replication import Keepalive, pack_xlog_data_header, postgres_time_us
+from safekeeper.block_sums import BLOCK_BYTES
+from safekeeper.donor_rule import DonorRule
 from safekeeper.errors import SafekeeperError
+from safekeeper.read_wal import read_wal
 from safekeeper.timeline import Timeline, TimelineState
 
 SEND_BYTES_MAX = 128 * 1024  # one message, as MAX_SEND_SIZE
 READ_BYTES_MAX = 1024 * 1024  # one read: finding and opening the file costs as much as 100 KiB
 KEEPALIVE_SECONDS = 1.0
+# A reader answers whatever is sent to it. While WAL flows its answers are read along with the next
+# message, and wake nobody; after so long a silence they are waited for.
+ANSWERS_WAIT_SECONDS = 0.02
 
 UNDEFINED_FILE = "58P01"
 CANNOT_CONNECT_NOW = "57P03"
@@ -33,10 +39,16 @@ class WalSender(ABC):
     def __init__(self, timeline: Timeline, start_lsn: int) -> None:
         self.timeline = timeline
         self.sent_lsn = start_lsn
+        self._said_at = time.monotonic()
 
     @abstractmethod
     def limit_lsn(self) -> int:
         """How far it may be sent now. Raises SafekeeperError when the reader must be sent away."""
+
+    def checked(self, wal: bytes) -> bytes:
+        """What was just read. Raises SafekeeperError when it must not be sent any more."""
+        self.limit_lsn()
+        return wal
 
     @abstractmethod
     def take_answers(self, stream: CopyStream) -> None:
@@ -47,9 +59,10 @@ class WalSender(ABC):
         return False
 
     def run(self, stream: CopyStream) -> None:
-        """Until it is over. Raises CopyEnded when the reader leaves, SafekeeperError when it must
-        be sent away."""
+        """Until it is over. Raises CopyEnded when the reader leaves or cancels, SafekeeperError
+        when it must be sent away."""
         while not self.is_over():
+            stream.check_canceled()
             limit_lsn = self.limit_lsn()
             if self.sent_lsn < limit_lsn:
                 self._send(stream, limit_lsn)
@@ -80,7 +93,8 @@ class WalSender(ABC):
 
     def _send(self, stream: CopyStream, limit_lsn: int) -> None:
         end_lsn = self.sent_lsn + READ_BYTES_MAX
-        end_lsn = limit_lsn if end_lsn >= limit_lsn else end_lsn - end_lsn % WAL_PAGE_SIZE
+        # Whole blocks are checked: what begins and ends with one is not copied out of them.
+        end_lsn = limit_lsn if end_lsn >= limit_lsn else end_lsn - end_lsn % BLOCK_BYTES
         wal = memoryview(self._read(end_lsn - self.sent_lsn))
         while wal:
             end_lsn = self.sent_lsn + SEND_BYTES_MAX
@@ -88,31 +102,40 @@ class WalSender(ABC):
             stream.send(pack_xlog_data_header(self.sent_lsn, limit_lsn, _now_us()), part)
             self.sent_lsn += len(part)
             wal = wal[len(part) :]
+        self._said_at = time.monotonic()
 
     def _read(self, length: int) -> bytes:
         """At least a byte. Raises SafekeeperError."""
         self.check_not_removed()
-        wal = self.timeline.store.read(self.sent_lsn, length)
-        self.limit_lsn()  # a greater promise, after which the log may be cut, came before the read
+        wal = self.checked(read_wal(self.timeline, self.sent_lsn, length))
         if not wal:
             # The file went between its finding and its opening: removed, or another one has it now.
             self.check_not_removed()
-            wal = self.timeline.store.read(self.sent_lsn, length)
+            wal = self.checked(read_wal(self.timeline, self.sent_lsn, length))
         if not wal:
             raise self.removed()
         return wal
 
     def wait(self, stream: CopyStream) -> None:
-        """Until there is more to send, or it is time for a keepalive."""
-        sent_lsn = self.sent_lsn
-        self.timeline.watch(
-            lambda: self.limit_lsn() > sent_lsn or self.is_over(), KEEPALIVE_SECONDS
-        )
-        if self.limit_lsn() <= sent_lsn:
-            self.send_keepalive(stream)
+        """Until there is more to send or to read, the reader leaves or cancels, or it is time for
+        a keepalive."""
+        now = time.monotonic()
+        keepalive_at, hears_at = self._said_at + KEEPALIVE_SECONDS, now + ANSWERS_WAIT_SECONDS
+        with self.timeline.watched_by(stream.wake):
+            while self.limit_lsn() <= self.sent_lsn and not self.is_over():
+                stream.check_canceled()
+                if now >= keepalive_at:
+                    self.send_keepalive(stream)
+                    return
+                hears = now >= hears_at
+                until = keepalive_at if hears else min(keepalive_at, hears_at)
+                if stream.wait(until - now, hears=hears):
+                    return
+                now = time.monotonic()
 
     def send_keepalive(self, stream: CopyStream, *, reply_requested: bool = False) -> None:
         stream.send(Keepalive(self.sent_lsn, _now_us(), reply_requested).encode())
+        self._said_at = time.monotonic()
 
 
 class DonorSender(WalSender):
@@ -121,7 +144,7 @@ class DonorSender(WalSender):
 
     def __init__(self, timeline: Timeline, start_lsn: int, node_id: NodeId) -> None:
         super().__init__(timeline, start_lsn)
-        self._node_id = node_id
+        self._rule = DonorRule(node_id, self._look)
 
     def check_start(self) -> None:
         """Before the stream begins. Raises SafekeeperError."""
@@ -129,23 +152,22 @@ class DonorSender(WalSender):
             self.check_not_removed()
         check_not_ahead(self.sent_lsn, self.limit_lsn())
 
-    def limit_lsn(self) -> int:
+    def _look(self) -> tuple[NodeId, int]:
         check_active(self.timeline)
-        promised = self.timeline.control.promised
-        if promised != self._node_id:
-            raise SafekeeperError(
-                f"log is read for {self._node_id}, but {promised} was promised", sqlstate="55000"
-            )
-        return self.timeline.positions.flush_lsn
+        return self.timeline.control.promised, self.timeline.positions.flush_lsn
+
+    def limit_lsn(self) -> int:
+        return self._rule.limit_lsn()
+
+    def checked(self, wal: bytes) -> bytes:
+        return self._rule.checked(wal)
 
     def _read(self, length: int) -> bytes:
         """What has left the disk comes from the archive, when there is one."""
         read_archived = self.timeline.read_archived
         if read_archived is None or self.sent_lsn >= self.timeline.control.local_start_lsn:
             return super()._read(length)
-        wal = read_archived(self.sent_lsn, length)
-        self.limit_lsn()
-        return wal
+        return self.checked(read_archived(self.sent_lsn, length))
 
     def take_answers(self, stream: CopyStream) -> None:
         """Read, so that a closed connection is noticed; they say nothing."""

@@ -31,6 +31,16 @@ def size_text(size_bytes: int) -> str:
     return f"{size_bytes}B"
 
 
+def plain_settings(server: ServerFacts) -> dict[str, str]:
+    """As pg_settings has them, in bytes and seconds. No segment is switched after a time, and no
+    checkpoint is made: 0."""
+    return {
+        "wal_segment_size": str(server.wal_seg_size),
+        "archive_timeout": "0",
+        "checkpoint_timeout": "0",
+    }
+
+
 def shown_settings(server: ServerFacts, application_name: str) -> dict[str, str]:
     """By name. Replication clients ask for the first ones, drivers for the rest."""
     return {

@@ -1,8 +1,8 @@
 """The safekeeper process: the one file that knows everybody.
 
-Threads: one accepts, one per client, one keeps house (hints, spare segments, healing), one serves
-HTTP. Blocking threads measured better than an event loop on the append path, where each message is
-four system calls: see `docs/decisions/`.
+Threads: one accepts, one per client, one saves positions, one keeps house (spare segments, healing,
+old WAL), one serves HTTP. Blocking threads measured better than an event loop on the append path,
+where each message is four system calls: see `docs/decisions/`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from safekeeper.data_directory import DataDirectory
 from safekeeper.errors import SafekeeperError
 from safekeeper.metrics import FlushTimes, StateCollector
 from safekeeper.replication_server import select_timeline
+from safekeeper.scrub import Scrub
 from safekeeper.server_settings import FALLBACK_VERSION, version_text
 from safekeeper.session import ClientSession
-from safekeeper.status import timeline_status
+from safekeeper.status import damage_of, timeline_status
 from safekeeper.timeline import Timeline, TimelineHooks, TimelineState
 from safekeeper.timelines import Timelines
 from safekeeper.wal_removal import remove_old_wal
 from storage.errors import StorageError
 from telemetry.status_server import HttpListener, Pages, StatusServer, http_listener
+from telemetry.watched_files import unusable_files
 
 if TYPE_CHECKING:
     from safekeeper.archiving import Archiving
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 HOUSEKEEPING_SECONDS = 5.0
+# How far the log is flushed is saved so often while it moves. Rot in what was flushed since cannot
+# be told from the torn end of a log after a power loss.
+SAVE_POSITIONS_SECONDS = 1.0
 LISTEN_BACKLOG = 64
 # A thread that wakes up with WAL in hand waits at most this long for one that computes.
 SWITCH_INTERVAL_SECONDS = 0.0005
@@ -75,7 +80,9 @@ class Safekeeper:
             self.data_directory = DataDirectory(config.data_dir, config.safekeeper_id)
             stack.callback(self.data_directory.close)
             self.access = Access(config.access)
-            self._server_config = ServerConfig(server_version=self._server_version)
+            self._server_config = ServerConfig(
+                server_version=self._server_version, on_cancel=self._cancel
+            )
             self._listener = self._listen()
             stack.callback(self._listener.close)
             registry = CollectorRegistry()
@@ -91,17 +98,29 @@ class Safekeeper:
             if self._archiving is not None:
                 stack.callback(self._archiving.close)
             admission = self.access.admission
-            registry.register(StateCollector(self.data_directory, self.timelines, admission))
+            self.scrub = Scrub(self.timelines, config.scrub)
+            registry.register(
+                StateCollector(
+                    self.data_directory, self.timelines, admission, self.scrub, self._unusable_files
+                )
+            )
             pages = Pages(self.status, self.health, registry)
-            self._http = stack.enter_context(StatusServer(self._http_listener(), pages))
+            http = self._http_listener()
+            self._files = (*self.access.files, *http.files)
+            self._http = stack.enter_context(StatusServer(http, pages))
             stack.callback(self._end_threads)
             self._acceptor = Thread(target=self._accept, name="accept", daemon=True)
             self._acceptor.start()
             Thread(target=self._keep_house, name="keep_house", daemon=True).start()
+            Thread(target=self.scrub.run, args=(self._stopping,), name="scrub", daemon=True).start()
+            Thread(target=self._save_positions, name="save_positions", daemon=True).start()
             self._stack = stack.pop_all()
         for name, reason in self.timelines.damaged.items():
             log.error("timeline is damaged", timeline=name, reason=reason)
-        log.info("safekeeper started", id=config.safekeeper_id, listen=self.address)
+        log.info(
+            "safekeeper started", id=config.safekeeper_id, listen=self.address,
+            http=self.http_address,
+        )  # fmt: skip
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -130,14 +149,22 @@ class Safekeeper:
             "disk": {"total_bytes": space.total_bytes, "free_bytes": space.free_bytes},
             "timelines": [timeline_status(timeline) for timeline in self.timelines.all()],
             "damaged": self.timelines.damaged,
+            "scrub": self.scrub.describe(),
+            "unusable_files": self._unusable_files(),
         }
 
+    def _unusable_files(self) -> dict[str, str]:
+        """Certificates, users or a token that have changed, and are not in force, and why."""
+        return unusable_files(self._files)
+
     def health(self) -> str:
-        """One line on the first timeline that cannot take part; "" when all can."""
+        """One line on the first timeline that cannot take part, or not vote; "" when all can."""
         for timeline in self.timelines.all():
             if timeline.state in (TimelineState.STOPPED, TimelineState.DAMAGED):
                 name = timeline.control.timeline
                 return f"timeline {name} is {timeline.state.value}: {timeline.stopped_reason}"
+            if damage := damage_of(timeline):
+                return f"timeline {timeline.control.timeline} is damaged: {damage[0]}"
         return "; ".join(self.timelines.damaged.values())
 
     # ---- listening
@@ -167,10 +194,16 @@ class Safekeeper:
         config = self.config
         try:
             return http_listener(
-                config.http_host, config.http_port, config.access.tls, config.http_token_file
+                config.http_host,
+                config.http_port,
+                config.access.tls,
+                config.http_token_file,
+                config.http_spare_ports,
             )
         except (OSError, ValueError) as error:
-            raise SafekeeperError(f"could not secure the HTTP port: {error}") from error
+            raise SafekeeperError(
+                f"could not secure the HTTP port: {error}", hint=getattr(error, "hint", "")
+            ) from error
 
     def _accept(self) -> None:
         while not self._stopping.is_set():
@@ -222,6 +255,14 @@ class Safekeeper:
             self.access.admission.fail(number, host, error)
             raise
 
+    def _cancel(self, process_id: int, key: bytes) -> None:
+        """Whoever knows the key of a session may end what it streams; others are told nothing."""
+        with self._sessions_lock:
+            sessions = [s for s in self._sessions.values() if s.key.process_id == process_id]
+        for session in sessions:
+            if session.cancel(key):
+                log.info("canceled by its client", user=session.parameters["user"])
+
     # ---- housekeeping
 
     def _keep_house(self) -> None:
@@ -231,9 +272,17 @@ class Safekeeper:
             self._wake_housekeeper.clear()
             if self._archiving is not None:
                 self._archiving.attend()
-            free_bytes = self.data_directory.disk_space().free_bytes
             for timeline in self.timelines.all():
-                self._keep_timeline(timeline, free_bytes)
+                self._keep_timeline(timeline)
+
+    def _save_positions(self) -> None:
+        """In a thread of its own: housekeeping may wait for the disk much longer than this."""
+        while not self._stopping.wait(SAVE_POSITIONS_SECONDS):
+            for timeline in self.timelines.all():
+                try:
+                    timeline.save_positions()
+                except StorageError as error:
+                    log.warning("positions not saved", reason=str(error))
 
     def _open_archive(self) -> Archiving | None:
         """Raises ObjectStoreError."""
@@ -243,12 +292,12 @@ class Safekeeper:
 
         return Archiving(self.config.archive, self.timelines)
 
-    def _keep_timeline(self, timeline: Timeline, free_bytes: int) -> None:
+    def _keep_timeline(self, timeline: Timeline) -> None:
         try:
-            timeline.maybe_heal(free_bytes)
+            remove_old_wal(timeline)  # first: the next line counts the room that it leaves
+            timeline.maybe_heal(self.data_directory.disk_space().free_bytes)
             timeline.warn_of_backlog()
             timeline.keep_house()
-            remove_old_wal(timeline)
         except StorageError as error:
             log.warning("housekeeping failed", reason=str(error))
 

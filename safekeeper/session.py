@@ -23,10 +23,11 @@ from pgwire.commands import OptionCommand, parse_command
 from pgwire.errors import CommandSyntaxError
 from pgwire.messages import Column
 from safekeeper.errors import SafekeeperError
+from safekeeper.mend import Mender
 from safekeeper.receive_wal import WalReceiver
 from safekeeper.replica import Client
 from safekeeper.replication_server import ReplicationServer
-from safekeeper.status import timeline_status
+from safekeeper.status import damaged_status, timeline_status
 from safekeeper.timeline import Timeline
 from storage.errors import StorageError
 
@@ -38,6 +39,20 @@ log = structlog.get_logger()
 INVALID_PARAMETER = "22023"
 
 DECIMAL_DIGITS_MAX = 20  # of 64 bits
+
+_TIMELINE = frozenset({"tenant_id", "timeline_id"})
+#: What may be in the parentheses; of the other commands nothing.
+OPTIONS: Mapping[str, frozenset[str]] = {
+    "TIMELINE_STATUS": _TIMELINE,
+    "CREATE_TIMELINE": _TIMELINE
+    | {
+        *("system_id", "pg_version", "wal_seg_size", "generation", "members"),
+        *("start_lsn", "tli", "tli_history"),
+    },
+    "ACTIVATE_TIMELINE": _TIMELINE,
+    "DELETE_TIMELINE": _TIMELINE | {"unfinished"},
+    "MEND_SEGMENT": frozenset({"lsn"}),
+}
 
 
 class ClientSession:
@@ -95,6 +110,7 @@ class ClientSession:
         self._safekeeper.access.check_command(self._session.parameters["user"], parsed)
         match parsed:
             case OptionCommand(name, options):
+                _check_options(name, options)
                 handlers: dict[str, Callable[[Mapping[str, str]], None]] = {
                     "START_WAL_PUSH": self._start_wal_push,
                     "IDENTIFY_SAFEKEEPER": self._identify,
@@ -103,6 +119,7 @@ class ClientSession:
                     "CREATE_TIMELINE": self._create_timeline,
                     "ACTIVATE_TIMELINE": self._activate_timeline,
                     "DELETE_TIMELINE": self._delete_timeline,
+                    "MEND_SEGMENT": self._mend_segment,
                 }
                 handlers[name](options)
             case command:
@@ -122,6 +139,10 @@ class ClientSession:
         finally:
             log.info("proposer left", client=self._address, reason=receiver.closed_reason or None)
 
+    def _mend_segment(self, options: Mapping[str, str]) -> None:
+        lsn = int(Lsn.parse(_option(options, "lsn")))
+        Mender(self._timeline(self._session.parameters), lsn).run(self._session)
+
     # ---- answers in rows
 
     def _identify(self, _: Mapping[str, str]) -> None:
@@ -130,7 +151,10 @@ class ClientSession:
         self._send_rows(("safekeeper_id", "version", "http"), [row])
 
     def _list_timelines(self, _: Mapping[str, str]) -> None:
-        statuses = [timeline_status(t) for t in self._safekeeper.timelines.all()]
+        """Those that cannot be opened, too: they exist, and whoever creates one must know."""
+        timelines = self._safekeeper.timelines
+        statuses = [timeline_status(timeline) for timeline in timelines.all()]
+        statuses += [damaged_status(folder, why) for folder, why in timelines.damaged.items()]
         self._send_rows(("status",), [(msgspec.json.encode(s).decode(),) for s in statuses])
 
     def _timeline_status(self, options: Mapping[str, str]) -> None:
@@ -165,6 +189,18 @@ class ClientSession:
 
     def _send_rows(self, names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
         self._session.send_rows([Column(name) for name in names], rows, "SELECT")
+
+
+def _check_options(command: str, options: Mapping[str, str]) -> None:
+    """A misspelt one is not taken for none: it may be what keeps a command from harm."""
+    unknown = options.keys() - OPTIONS.get(command, frozenset())
+    if unknown:
+        known = ", ".join(sorted(OPTIONS.get(command, ())))
+        raise SafekeeperError(
+            f'unrecognized option "{min(unknown)}" of {command}',
+            sqlstate=INVALID_PARAMETER,
+            hint=f"It has {known}." if known else "It has none.",
+        )
 
 
 def timeline_id_of(options: Mapping[str, str]) -> TimelineId:

@@ -6,14 +6,37 @@ from typing import Any
 
 from consensus.ids import NodeId
 from pgwal.lsn import format_lsn
-from safekeeper.retention import WalStatus, safe_wal_bytes, wal_status
+from safekeeper.retention import (
+    WalStatus,
+    member_safe_wal_bytes,
+    safe_wal_bytes,
+    wal_status,
+)
 from safekeeper.slots import Slot
-from safekeeper.timeline import Timeline
+from safekeeper.timeline import Timeline, TimelineState
 from safekeeper.wal_removal import horizon_of, log_extent
 
 
 def node_id_status(node_id: NodeId) -> dict[str, Any]:
     return {"term": node_id.term, "uuid": node_id.proposer_uuid.hex()}
+
+
+def damage_of(timeline: Timeline) -> list[str]:
+    """What of the WAL here is damaged; with any of it, this member gives no vote."""
+    store, lost_lsn = timeline.store, timeline.control.lost_lsn
+    holes = [
+        f"segment {timeline.holes.name(store, segno)} at {format_lsn(segno * store.wal_seg_size)} "
+        f"is damaged: {reason}"
+        for segno, reason in sorted(timeline.holes.all().items())
+    ]
+    if not lost_lsn:
+        return holes
+    return [
+        *holes,
+        f"WAL was flushed up to {format_lsn(lost_lsn)} and then lost, it is valid up to "
+        f"{format_lsn(timeline.positions.flush_lsn)}: a proposer that is elected without this "
+        "member brings it back",
+    ]
 
 
 def timeline_status(timeline: Timeline) -> dict[str, Any]:
@@ -26,6 +49,11 @@ def timeline_status(timeline: Timeline) -> dict[str, Any]:
         "state": timeline.state.value,
         "active": control.active,
         "stopped_reason": timeline.stopped_reason or None,
+        "damage": damage_of(timeline),
+        "holes": [
+            format_lsn(segno * control.server.wal_seg_size)
+            for segno in sorted(timeline.holes.all())
+        ],
         "system_id": str(control.server.system_id),
         "pg_version": control.server.pg_version,
         "wal_seg_size": control.server.wal_seg_size,
@@ -53,11 +81,26 @@ def timeline_status(timeline: Timeline) -> dict[str, Any]:
         else None,
         "replicas": [replica.describe() for replica in timeline.replicas.all()],
         "slots": [slot_status(timeline, slot) for slot in timeline.slots.all()],
-        "retention": horizon_of(timeline).describe(),
+        "retention": retention_status(timeline),
         "archive": timeline.archive.describe(positions.commit_lsn)
         if timeline.archive is not None
         else None,
     }
+
+
+def retention_status(timeline: Timeline) -> dict[str, Any]:
+    """From where on WAL is kept and for whom, and how the members fare that need it."""
+    extent = log_extent(timeline)
+    return {
+        **horizon_of(timeline).describe(),
+        "member_left_behind": extent.is_member_left_behind,
+        "member_safe_wal_size": member_safe_wal_bytes(timeline.retention, extent),
+    }
+
+
+def damaged_status(folder: str, reason: str) -> dict[str, Any]:
+    """A timeline whose control file cannot be used: its folder's name is all that is known."""
+    return {"folder": folder, "state": TimelineState.DAMAGED.value, "stopped_reason": reason}
 
 
 def is_in_danger(timeline: Timeline, slot: Slot) -> bool:

@@ -10,22 +10,25 @@ as after a start; a failed fsync stays failed until an operator restarts the pro
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from threading import Condition, Lock
+from threading import Lock
 from typing import Protocol
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from consensus.messages import HotStandbyFeedback, ProposerMessage, SafekeeperMessage
+from pgwal.end_of_wal import EndOfWal
 from pgwal.lsn import format_lsn
 from safekeeper.acceptor import Acceptor
 from safekeeper.archive_progress import ArchiveProgress, ArchiveSettings
-from safekeeper.control_file import ControlFile
+from safekeeper.control_file import ControlFile, Hints
 from safekeeper.control_state import ControlState
+from safekeeper.damage import Holes
 from safekeeper.errors import SafekeeperError, TimelineError
 from safekeeper.events import (
     Action,
@@ -35,6 +38,7 @@ from safekeeper.events import (
     Event,
     FeedbackChanged,
     FlushWal,
+    HolesChanged,
     PersistControl,
     Received,
     Refuse,
@@ -87,6 +91,9 @@ class ProposerConnection(Protocol):
 
     number: int
 
+    @property
+    def silent_seconds(self) -> float: ...
+
     def describe(self) -> dict[str, object]: ...
 
     def close(self, reason: str) -> None: ...
@@ -113,9 +120,8 @@ class Timeline:
         self._control_file = control
         self._hooks = hooks
         self._lock = Lock()
-        self._positions_changed = Condition()
-        #: How many wait for it: a commit need not take its lock to tell nobody.
-        self._watchers_count = 0
+        #: What wakes those that wait for other positions: to tell nobody costs a commit nothing.
+        self._watchers: set[Callable[[], None]] = set()
         self.positions = Positions(0, 0, 0, 0)
         self.state = TimelineState.CREATING
         self.stopped_reason = ""
@@ -130,6 +136,7 @@ class Timeline:
         #: Reads WAL that has left the disk, from (lsn, length); None without an archive.
         self.read_archived: Callable[[int, int], bytes] | None = None
         self.slots = Slots(directory)
+        self.holes = Holes(directory)
         self.replicas = Replicas(self._set_feedback)
         self._load()
 
@@ -147,11 +154,13 @@ class Timeline:
         number = acceptor.streaming if acceptor is not None else None
         return self._connections.get(number) if number is not None else None
 
-    def _load(self) -> None:
+    def _load(self, valid_lsn: int | None = None) -> None:
         """Rule 7: find the end of the log by decoding, sync what was read, zero what lies beyond.
 
         Decoding begins with the segment of the last known commit_lsn, so that the newest part is
-        verified although everything up to there must be good.
+        verified although everything up to there must be good. An end below what was flushed is
+        damage: it is remembered before anybody can ask for a vote, and nothing is zeroed. From
+        `valid_lsn` on the log is known to be damaged.
         """
         control = self.control
         self.store = WalStore(
@@ -160,24 +169,24 @@ class Timeline:
         self._acceptor: Acceptor | None = None
         seg_size = control.server.wal_seg_size
         known_lsn = max(control.commit_lsn, control.local_start_lsn)
+        start_lsn = known_lsn - known_lsn % seg_size
         begun = time.monotonic()
         try:
-            missing = self.store.missing_segment(control.local_start_lsn, known_lsn)
-            if missing is not None:
-                self._declare_damaged(f'segment "{missing}" is missing or short')
-                return
-            end = self.store.recover(known_lsn - known_lsn % seg_size, known_lsn)
+            self.holes.find(self.store, control.local_start_lsn, start_lsn)
+            end = self.store.recover(
+                start_lsn, control.horizon_lsn, control.local_start_lsn, valid_lsn
+            )
+            self._remember_loss(end)
         except StorageError as error:
             self._stop(error)
             return
-        if end.end_lsn < known_lsn:
-            self._declare_damaged(
-                f"WAL was committed up to {format_lsn(known_lsn)}, but is valid only up to "
-                f"{format_lsn(end.end_lsn)}: {end.reason}"
-            )
+        control = self.control
+        if end.end_lsn <= control.local_start_lsn != control.timeline_start_lsn:
+            self._declare_damaged(f"there is no valid WAL: {end.reason}")
             return
         self._acceptor = Acceptor(self.safekeeper_id, control, int(end.end_lsn))
         self._acceptor.step(FeedbackChanged(self.replicas.feedback))
+        self._acceptor.step(HolesChanged(bool(self.holes)))
         self._hinted_lsn = control.commit_lsn
         self.state = TimelineState.ACTIVE if control.active else TimelineState.CREATING
         self.stopped_reason = ""
@@ -189,6 +198,38 @@ class Timeline:
             end_of_wal=end.reason,
             seconds=round(time.monotonic() - begun, 3),
         )
+
+    def _remember_loss(self, end: EndOfWal) -> None:
+        """Durably, if the log ends below what was flushed. Raises StorageError."""
+        control = self.control
+        found = control.found_to_end(int(end.end_lsn))
+        if found != control:
+            self._control_file.persist(found)
+            log.error(
+                "WAL is damaged",
+                timeline=str(control.timeline),
+                flushed_lsn=format_lsn(control.horizon_lsn),
+                end_lsn=format_lsn(end.end_lsn),
+                reason=end.reason,
+            )
+
+    def lose_from(self, lsn: int) -> None:
+        """The log is damaged at `lsn`, above the committed segments: its end is lost (rule 9).
+        Raises StorageError."""
+        with self._lock:
+            if self._acceptor is None or lsn >= self.positions.flush_lsn:
+                return
+            flushed = replace(self.control, flush_lsn=self.positions.flush_lsn)
+            self._control_file.persist(flushed)
+            self.store.abandon()
+            self._close_connections(f"WAL is damaged at {format_lsn(lsn)}")
+            self._load(lsn)
+
+    def holes_changed(self) -> None:
+        """Segments were found damaged, or were mended."""
+        with self._lock:
+            if self._acceptor is not None:
+                self._run([HolesChanged(bool(self.holes))])
 
     def _declare_damaged(self, reason: str) -> None:
         """Nothing on disk is touched: it is evidence, and may be all that is left."""
@@ -203,14 +244,27 @@ class Timeline:
         self.state = TimelineState.STOPPED
         self.stopped_reason = str(error)
         self._heals = error.sqlstate == DISK_FULL
-        log.error("timeline stopped", timeline=str(self.control.timeline), reason=str(error))
+        if self._heals:
+            self.stopped_reason += (
+                f"; it comes back by itself when that is mended and {self.room_bytes} bytes are "
+                "free"
+            )
+        log.error(
+            "timeline stopped", timeline=str(self.control.timeline), reason=self.stopped_reason
+        )
         self._close_connections(str(error))
         self._notify()
 
     @property
     def is_readable(self) -> bool:
-        """What was committed can be read: it takes part, or waits for room."""
+        """What was committed can be read, and removed: it takes part, or waits for room."""
         return self.state is TimelineState.ACTIVE or self._heals
+
+    @property
+    def room_bytes(self) -> int:
+        """Free space that a stopped timeline begins again with: for the segment that is open, the
+        next one and the spare one."""
+        return 3 * self.control.server.wal_seg_size + self.retention.disk_reserve_bytes
 
     def _close_connections(self, reason: str) -> None:
         """What they had sent and nobody has read yet is never looked at."""
@@ -245,23 +299,13 @@ class Timeline:
 
     def warn_of_backlog(self) -> None:
         """Once each time that the archive's backlog has become high."""
-        archive = self.archive
-        if archive is None:
-            return
-        is_high = archive.is_backlog_high(self.positions.commit_lsn)
-        if is_high and not archive.has_warned:
-            log.warning(
-                "archive backlog is high",
-                timeline=str(self.control.timeline),
-                **archive.describe(self.positions.commit_lsn),
-            )
-        archive.has_warned = is_high
+        if self.archive is not None:
+            self.archive.warn_of_backlog(str(self.control.timeline), self.positions.commit_lsn)
 
     def maybe_heal(self, free_bytes: int) -> None:
         """After a full disk or archive backlog: load again once there is room for the next
         segments."""
-        room_bytes = 3 * self.control.server.wal_seg_size + self.retention.disk_reserve_bytes
-        if not self._heals or free_bytes < room_bytes:
+        if not self._heals or free_bytes < self.room_bytes:
             return
         if self.archive is not None and self.archive.is_backlog_full(self.positions.commit_lsn):
             return
@@ -284,7 +328,7 @@ class Timeline:
             if self._acceptor is None:
                 return
             self._run([Disconnected(0)])
-            self._save_hints()
+            self._control_file.persist_hints(self._hints)
             self.slots.save()
             self.store.close()
             self._acceptor = None
@@ -326,7 +370,8 @@ class Timeline:
         if self.state in (TimelineState.STOPPED, TimelineState.DAMAGED):
             raise TimelineError(
                 f"timeline {self.control.timeline} is {self.state.value}: {self.stopped_reason}",
-                sqlstate="57P03",
+                # A proposer counts on what a stopped one has acknowledged, not on a damaged one.
+                sqlstate="XX001" if self.state is TimelineState.DAMAGED else "57P03",
             )
 
     def _run(self, events: Iterable[Event]) -> list[SafekeeperMessage]:
@@ -368,6 +413,8 @@ class Timeline:
             return
         match action:
             case PersistControl(state):
+                if state.flush_lsn < self.positions.flush_lsn:  # before a truncation
+                    self.positions = structs.replace(self.positions, flush_lsn=state.flush_lsn)
                 self._control_file.persist(state)
                 self.store.adopt(state.tli_history)
             case TruncateWal(end_lsn):
@@ -390,18 +437,18 @@ class Timeline:
 
     def _notify(self) -> None:
         # Who begins to watch after this look sees what was published before it.
-        if self._watchers_count:
-            with self._positions_changed:
-                self._positions_changed.notify_all()
+        if self._watchers:
+            for wake in tuple(self._watchers):
+                wake()
 
-    def watch(self, is_there: Callable[[], bool], timeout_seconds: float) -> None:
-        """Until `is_there`, which is asked after every batch and failure, or until the timeout."""
-        with self._positions_changed:
-            self._watchers_count += 1
-            try:
-                self._positions_changed.wait_for(is_there, timeout_seconds)
-            finally:
-                self._watchers_count -= 1
+    @contextmanager
+    def watched_by(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Inside, `wake` is called after every batch and failure. Look at the positions inside."""
+        self._watchers.add(wake)
+        try:
+            yield
+        finally:
+            self._watchers.discard(wake)
 
     # ---- replicas
 
@@ -418,11 +465,11 @@ class Timeline:
     # ---- off the append path
 
     def keep_house(self) -> None:
-        """Save the hints, and have the next segment ready. Raises StorageError, which harms
+        """Save the positions, and have the next segment ready. Raises StorageError, which harms
         nothing here: the append path meets the same disk and stops the timeline itself."""
         if self._acceptor is None or self.state is not TimelineState.ACTIVE:
             return
-        self._save_hints()
+        self.save_positions()
         if self.positions.written_lsn > self.control.local_start_lsn or self._connections:
             self.store.prepare_next_segment()
 
@@ -431,17 +478,21 @@ class Timeline:
         positions = self.positions
         assert lsn % self.control.server.wal_seg_size == 0
         assert lsn <= min(positions.commit_lsn, positions.flush_lsn)
-        self._control_file.persist_hints(
-            commit_lsn=positions.commit_lsn,
-            truncate_lsn=positions.truncate_lsn,
-            local_start_lsn=lsn,
-        )
+        self._control_file.persist_hints(lambda: replace(self._hints(), local_start_lsn=lsn))
 
-    def _save_hints(self) -> None:
+    def save_positions(self) -> None:
+        """How far the log is flushed, the hints, and the checksums of full segments, as far as they
+        are new. Raises StorageError."""
+        if self._acceptor is not None and self.state is TimelineState.ACTIVE:
+            self._hinted_lsn = self.positions.commit_lsn
+            self._control_file.persist_hints(self._hints)
+            self.store.checked.save()
+
+    def _hints(self) -> Hints:
         """What was published, and so is on disk; the acceptor may be in the middle of a step."""
         positions = self.positions
-        self._hinted_lsn = positions.commit_lsn
-        self._control_file.persist_hints(
+        return Hints(
+            flush_lsn=positions.flush_lsn,
             commit_lsn=positions.commit_lsn,
             truncate_lsn=positions.truncate_lsn,
             archived_lsn=self.archive.archived_lsn if self.archive is not None else 0,

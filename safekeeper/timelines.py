@@ -17,7 +17,7 @@ from pgwal.versions import wal_version
 from safekeeper.archive_progress import ArchiveSettings
 from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
 from safekeeper.control_state import ControlState, encode_control_state
-from safekeeper.data_directory import DataDirectory, no_such_timeline
+from safekeeper.data_directory import DataDirectory, no_such_timeline, parse_folder_name
 from safekeeper.errors import ControlFileError, TimelineError
 from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
 from safekeeper.timeline import Timeline, TimelineHooks
@@ -50,10 +50,15 @@ class Timelines:
 
     def _load(self, folder: Path) -> Timeline | None:
         try:
+            if parse_folder_name(folder.name) is None:
+                raise ControlFileError(
+                    f'"{folder}" does not have the name of a timeline',
+                    hint="Give it back the name that it had, or move it out of the data directory.",
+                )
             control = ControlFile.read(folder)
             self._check_place(folder, control.state)
         except ControlFileError as error:
-            self.damaged[folder.name] = f"{error}. {error.hint}"
+            self.damaged[folder.name] = f"{error}. {error.hint}".removesuffix(". ")
             return None
         timeline = Timeline(
             self.data_directory.safekeeper_id,
@@ -125,6 +130,7 @@ class Timelines:
             local_start_lsn=start_lsn,
             commit_lsn=start_lsn,
             truncate_lsn=start_lsn,
+            flush_lsn=start_lsn,
         )
         with self._lock:
             if timeline in self._timelines:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pgwire.auth import ScramVerifier
 from safekeeper.roles import Role
+from storage.private_file import NotPrivate, read_private
 
 #: As in Postgres, where a longer name is cut off (NAMEDATALEN).
 NAME_BYTES_MAX = 63
@@ -101,17 +102,33 @@ def parse_users(text: str) -> dict[str, User]:
 
 
 def read_users(path: Path) -> dict[str, User]:
-    """Raises UserFileError."""
-    return parse_users(read_user_file(path))
+    """Those of a server's file, which others may not read. Raises UserFileError, NotPrivate.
+
+    A file without users is one that is being written, or was lost: it is not taken for the wish
+    that nobody may connect any more.
+    """
+    try:
+        users = parse_users(read_private(path).decode())
+    except NotPrivate:
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(error) from error
+    if not users:
+        raise UserFileError("it has no users")
+    return users
 
 
 def read_user_file(path: Path) -> str:
-    """Its text. Raises UserFileError."""
+    """Its text, to be edited, by whoever may. Raises UserFileError."""
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UserFileError(f"could not be read: {reason}") from error
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: OSError | UnicodeDecodeError) -> UserFileError:
+    reason = error.strerror if isinstance(error, OSError) else "it is not text"
+    return UserFileError(f"could not be read: {reason}")
 
 
 def edit_user_file(text: str, name: str, user: User | None) -> str:

@@ -1,16 +1,20 @@
 """Removing WAL that nobody needs, and saying who needs what is kept. Off the append path.
 
+It goes on while a timeline is stopped by a full disk, which what is let go of may mend.
+
 Law: nothing is removed before the disk says that it is not needed: slots are saved first, then
 those that are lost, then where the WAL begins (the control file), and only then files go.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import structlog
 
 from pgwal.lsn import format_lsn
 from safekeeper.retention import Horizon, LogExtent, wal_horizon
-from safekeeper.timeline import Timeline, TimelineState
+from safekeeper.timeline import Timeline
 
 log = structlog.get_logger()
 
@@ -39,12 +43,13 @@ def horizon_of(timeline: Timeline) -> Horizon:
 
 def remove_old_wal(timeline: Timeline) -> None:
     """Raises StorageError."""
-    if timeline.state is not TimelineState.ACTIVE:
+    if not timeline.is_readable:
         return
     # First what it says, then the saving: a position that moves meanwhile only moves up.
     horizon = horizon_of(timeline)
     timeline.slots.save()
     if horizon.lsn > timeline.control.local_start_lsn:
+        _warn_of_member(timeline, horizon)
         timeline.slots.lose_below(horizon.lsn)
         timeline.advance_local_start(horizon.lsn)
         log.info(
@@ -54,3 +59,18 @@ def remove_old_wal(timeline: Timeline) -> None:
             held_by=horizon.holder,
         )
     timeline.store.remove_below(timeline.control.local_start_lsn)
+    if timeline.holes.forget_below(timeline.store, timeline.control.local_start_lsn):
+        timeline.holes_changed()
+
+
+def _warn_of_member(timeline: Timeline, horizon: Horizon) -> None:
+    """Once each time that a member is left behind."""
+    log_here = log_extent(timeline)
+    is_left = replace(log_here, local_start_lsn=horizon.lsn).is_member_left_behind
+    if is_left and not log_here.is_member_left_behind:
+        log.error(
+            "member left behind: it held more WAL than --max-member-wal-keep-size",
+            timeline=str(timeline.control.timeline),
+            needs_from=format_lsn(log_here.truncate_lsn),
+            removed_below=format_lsn(horizon.lsn),
+        )

@@ -20,9 +20,18 @@ from pgwal.end_of_wal import EndOfWal, find_end_of_wal
 from pgwal.errors import SegmentNameError
 from pgwal.history import TimelineHistory
 from pgwal.segment import SegmentName, format_segment_name, parse_segment_name, segno_of
+from safekeeper.checked_wal import CheckedWal
+from safekeeper.record_check import WalFacts
 from storage import durable
 
 SPARE_NAME = "next-segment"
+
+# Zeros are written into segments up to this size, and into tails up to this length, so that later
+# flushes have no metadata to write. More of them would keep the appends waiting: larger segments
+# are allocated only, and longer tails are discarded, which costs the same for a byte and for a GiB.
+ZEROS_BYTES_MAX = 16 * 1024 * 1024
+#: No log is so long.
+LSN_MAX = (1 << 64) - 1
 
 
 class WalStore:
@@ -49,48 +58,77 @@ class WalStore:
         #: The open file takes bytes up to here: its segment's end, or a timeline switch before.
         self._file_end_lsn = 0
         self._removed_below_lsn = 0
+        #: What leaves this member is read through it.
+        self.checked = CheckedWal(
+            directory.parent / "checksums",
+            self.wal_seg_size,
+            lambda lsn, length: self.read(lsn, length),
+        )
 
     # ---- after a start
 
-    def recover(self, start_lsn: int, known_lsn: int) -> EndOfWal:
+    def recover(
+        self,
+        start_lsn: int,
+        known_lsn: int,
+        first_lsn: int | None = None,
+        valid_lsn: int | None = None,
+    ) -> EndOfWal:
         """Find the end of the log from `start_lsn` on (a boundary or a segment's start), sync what
         was read, and zero what lies beyond, so that no stale tail can ever be taken for WAL.
 
-        An end below `known_lsn` is damage: then nothing is touched. Raises StorageError.
+        An end below `known_lsn` is damage: then nothing is zeroed. Where no record is valid behind
+        `start_lsn`, the search goes back first, at most to `first_lsn`: the segment may be the
+        padding of an XLOG_SWITCH that begins in the one before. From `valid_lsn` on
+        nothing is believed. Raises StorageError.
         """
         durable.make_directory(self.directory)
         self._remove_spares()
-        end = find_end_of_wal(
-            self.read,
-            start_lsn,
-            wal_seg_size=self.wal_seg_size,
-            version_major=self.pg_major,
-            system_id=self.system_id,
-        )
-        if end.end_lsn < known_lsn:
-            return end
+        valid_lsn = LSN_MAX if valid_lsn is None else valid_lsn
+        end = self._find_end(start_lsn, valid_lsn)
+        first_lsn = start_lsn if first_lsn is None else first_lsn
+        while not end.last_record_lsn and end.end_lsn < known_lsn and start_lsn > first_lsn:
+            start_lsn = max(first_lsn, start_lsn - self.wal_seg_size)
+            end = self._find_end(start_lsn, valid_lsn)
         first, last = (segno_of(lsn, self.wal_seg_size) for lsn in (start_lsn, end.end_lsn))
         for name in self._names():
             if first <= name.segno <= last:
                 durable.sync_file(self._file(name.tli, name.segno))
-        self.truncate(end.end_lsn)
+        if end.end_lsn >= known_lsn:
+            self._cut(end.end_lsn, LSN_MAX)
+        else:
+            self.end_lsn = LSN_MAX  # what lies behind may be anything, until it is truncated
+            self.checked.cut(int(end.end_lsn))
         return end
+
+    def _find_end(self, start_lsn: int, valid_lsn: int) -> EndOfWal:
+        return find_end_of_wal(
+            lambda lsn, length: self.read(lsn, max(0, min(length, valid_lsn - lsn))),
+            start_lsn,
+            wal_seg_size=self.wal_seg_size,
+            version_major=self.pg_major,
+            system_id=self.system_id,
+            tli_at=self.history.tli_at,
+        )
 
     def _remove_spares(self) -> None:
         """One that was being filled at the crash is not full of zeros."""
         for spare in self.directory.glob(SPARE_NAME + "*"):
             durable.remove_file(spare)
 
-    def missing_segment(self, begin_lsn: int, end_lsn: int) -> Path | None:
-        """The first segment file of [begin_lsn, end_lsn) that is not there in full size."""
+    def missing_segments(self, begin_lsn: int, end_lsn: int) -> list[int]:
+        """The segments of [begin_lsn, end_lsn) that are not there so far."""
+        missing = []
         for segno in range(
             segno_of(begin_lsn, self.wal_seg_size), -(-end_lsn // self.wal_seg_size)
         ):
-            path = self._newest_file(segno * self.wal_seg_size)
+            path = self.newest_file(segno * self.wal_seg_size)
             with durable.storage_errors(path, "read"):
-                if not path.exists() or path.stat().st_size != self.wal_seg_size:
-                    return path
-        return None
+                if not path.exists() or path.stat().st_size < min(
+                    self.wal_seg_size, end_lsn - segno * self.wal_seg_size
+                ):
+                    missing.append(segno)
+        return missing
 
     # ---- writing
 
@@ -100,6 +138,7 @@ class WalStore:
         end_lsn = begin_lsn + len(wal)
         if self._fd >= 0 and end_lsn <= self._file_end_lsn:  # nearly always
             durable.write_all(self._fd, wal, begin_lsn % self.wal_seg_size, self._path)
+            self.checked.written(begin_lsn, wal)
             self.end_lsn = end_lsn
             return
         view = memoryview(wal)
@@ -109,6 +148,7 @@ class WalStore:
             room = self._file_end_lsn - self.end_lsn
             part = view[:room]
             durable.write_all(self._fd, part, self.end_lsn % self.wal_seg_size, self._path)
+            self.checked.written(self.end_lsn, part)
             self.end_lsn += len(part)
             view = view[room:]
 
@@ -127,9 +167,16 @@ class WalStore:
         """Durably forget everything at and above `end_lsn`.
 
         Later segments go first, from the last one down, so that an interruption leaves a shorter
-        log and never one with a hole; then the tail of the segment is zeroed.
+        log and never one with a hole; then the tail of the segment is zeroed, as far as anything
+        was written there.
         """
         self.close()
+        self._cut(end_lsn, self.end_lsn)
+
+    def _cut(self, end_lsn: int, dirty_end_lsn: int) -> None:
+        """Behind `dirty_end_lsn` there are zeros."""
+        end_lsn = int(end_lsn)  # of an Lsn, every sum would be a call
+        self.checked.cutting(end_lsn)
         tli, segno = self.history.tli_at(max(end_lsn - 1, 0)), segno_of(end_lsn, self.wal_seg_size)
         offset = end_lsn % self.wal_seg_size
         beyond = [
@@ -142,17 +189,23 @@ class WalStore:
         if beyond:
             durable.sync_directory(self.directory)
         if offset and self._file(tli, segno).exists():
-            self._zero_tail(self._file(tli, segno), offset)
-        self.end_lsn = int(end_lsn)  # of an Lsn, every sum would be a call
+            dirty_end = min(dirty_end_lsn - (end_lsn - offset), self.wal_seg_size)
+            self._zero_tail(self._file(tli, segno), offset, dirty_end)
+        self.end_lsn = end_lsn
+        self.checked.cut(end_lsn)
 
-    def _zero_tail(self, path: Path, offset: int) -> None:
+    def _zero_tail(self, path: Path, begin: int, end: int) -> None:
+        """Zeros in [begin, end) of a segment, which then has its full size. Durably."""
         with durable.storage_errors(path, "open"):
             fd = os.open(path, os.O_RDWR)
         try:
-            with durable.storage_errors(path, "read"):
-                is_clean = not os.pread(fd, self.wal_seg_size, offset).strip(b"\0")
-            if not is_clean or os.fstat(fd).st_size != self.wal_seg_size:
-                durable.zero_range(fd, offset, self.wal_seg_size, path)
+            is_short = os.fstat(fd).st_size < self.wal_seg_size
+            if is_short:
+                durable.extend(fd, self.wal_seg_size, path)
+            if end - begin > ZEROS_BYTES_MAX:
+                durable.discard_tail(fd, begin, path)
+                durable.sync_data(fd, path)
+            elif durable.clear_range(fd, begin, end, path) or is_short:
                 durable.sync_data(fd, path)
         finally:
             os.close(fd)
@@ -176,12 +229,12 @@ class WalStore:
 
     def _open_segment(self) -> None:
         """The segment that `end_lsn` is in, created when it is not there."""
-        create = durable.create_allocated if self._fd >= 0 else durable.create_zeroed
+        is_next = self._fd >= 0
         self.close()
         tli, segno = self.history.tli_at(self.end_lsn), segno_of(self.end_lsn, self.wal_seg_size)
         path = self._file(tli, segno)
         if not path.exists():
-            self._create_segment(path, segno, create)
+            self._create_segment(path, segno, is_next=is_next)
         with durable.storage_errors(path, "open"):
             self._fd = os.open(path, os.O_RDWR)
         self._path = path
@@ -189,32 +242,35 @@ class WalStore:
         ends.append((segno + 1) * self.wal_seg_size)
         self._file_end_lsn = min(lsn for lsn in ends if lsn > self.end_lsn)
 
-    def _create_segment(self, path: Path, segno: int, create: Callable[[Path, int], None]) -> None:
+    def _create_segment(self, path: Path, segno: int, *, is_next: bool) -> None:
         """From the spare. The next segment does not wait for one: WAL comes faster than zeros are
         written, in pieces so long that the metadata of their flushes does not count."""
         self._check_room()
-        prefix = self._prefix(segno)
+        begin_lsn = segno * self.wal_seg_size
+        # A switch inside a segment: its file on the new timeline has the old one's bytes, too.
+        source = self.newest_file(begin_lsn)
         spare = self.directory / SPARE_NAME
         taken = self.directory / (SPARE_NAME + ".taken")
         with durable.storage_errors(spare, "rename"):
             try:
                 spare.rename(taken)
             except FileNotFoundError:
-                create(taken, self.wal_seg_size)
-        if prefix:
-            self._write_prefix(taken, prefix)
+                self._create_zeros(taken, is_allocated=is_next)
+        if self.end_lsn > begin_lsn:
+            self._write_prefix(source, taken, self.end_lsn - begin_lsn)
         durable.publish_file(taken, path)
 
-    def _prefix(self, segno: int) -> bytes:
-        """A switch inside a segment: its file on the new timeline has the old one's bytes, too."""
-        begin_lsn = segno * self.wal_seg_size
-        return self.read(begin_lsn, self.end_lsn - begin_lsn) if self.end_lsn > begin_lsn else b""
+    def _create_zeros(self, path: Path, *, is_allocated: bool = False) -> None:
+        if is_allocated or self.wal_seg_size > ZEROS_BYTES_MAX:
+            durable.create_allocated(path, self.wal_seg_size)
+        else:
+            durable.create_zeroed(path, self.wal_seg_size)
 
-    def _write_prefix(self, path: Path, prefix: bytes) -> None:
+    def _write_prefix(self, source: Path, path: Path, length: int) -> None:
         with durable.storage_errors(path, "open"):
             fd = os.open(path, os.O_WRONLY)
         try:
-            durable.write_all(fd, prefix, 0, path)
+            durable.copy_range(source, 0, length, fd, path)
             durable.sync_data(fd, path)
         finally:
             os.close(fd)
@@ -224,7 +280,7 @@ class WalStore:
         spare = self.directory / SPARE_NAME
         if not spare.exists():
             temporary = self.directory / (SPARE_NAME + ".tmp")
-            durable.create_zeroed(temporary, self.wal_seg_size)
+            self._create_zeros(temporary)
             durable.publish_file(temporary, spare)
 
     def remove_below(self, lsn: int) -> None:
@@ -238,6 +294,7 @@ class WalStore:
             durable.remove_file(self._file(name.tli, name.segno))
         if old:
             durable.sync_directory(self.directory)
+        self.checked.remove_below(lsn)
         self._removed_below_lsn = lsn
 
     # ---- reading
@@ -246,7 +303,7 @@ class WalStore:
         """Up to `length` bytes at `lsn`, of one segment; fewer only where no more exist."""
         offset = lsn % self.wal_seg_size
         length = min(length, self.wal_seg_size - offset)
-        path = self._newest_file(lsn)
+        path = self.newest_file(lsn)
         with durable.storage_errors(path, "read"):
             try:
                 fd = os.open(path, os.O_RDONLY)
@@ -257,6 +314,12 @@ class WalStore:
             finally:
                 os.close(fd)
 
+    def facts(self, first_lsn: int) -> WalFacts:
+        """What the records of this log are checked by; the log here begins at `first_lsn`."""
+        return WalFacts(
+            self.wal_seg_size, self.pg_major, self.system_id, self.history.tli_at, first_lsn
+        )
+
     def size_bytes(self) -> int:
         """What the segments occupy."""
         return sum(1 for _ in self._names()) * self.wal_seg_size
@@ -266,7 +329,11 @@ class WalStore:
     def _file(self, tli: int, segno: int) -> Path:
         return self.directory / format_segment_name(tli, segno, self.wal_seg_size)
 
-    def _newest_file(self, lsn: int) -> Path:
+    def files_of(self, segno: int) -> list[Path]:
+        """All that a segment has, one for each timeline."""
+        return [self._file(n.tli, n.segno) for n in self._names() if n.segno == segno]
+
+    def newest_file(self, lsn: int) -> Path:
         """The file to read `lsn` from: of the names its segment has, the newest timeline's, which
         repeats the older ones' bytes from the segment's start."""
         segno = segno_of(lsn, self.wal_seg_size)

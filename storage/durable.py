@@ -17,8 +17,10 @@ from pathlib import Path
 
 from storage.errors import StorageError
 
-# Written at a time when a file is filled with zeros.
-ZERO_BLOCK = bytes(1024 * 1024)
+# Read or written at a time, whatever a file's size: what copies or compares a slice of this length
+# holds the interpreter for less than a millisecond, and the calls cost nothing.
+SLICE_BYTES = 1024 * 1024
+ZERO_BLOCK = bytes(SLICE_BYTES)
 
 DISK_FULL = "53100"
 
@@ -150,6 +152,51 @@ def zero_range(fd: int, begin: int, end: int, path: Path) -> None:
         block = memoryview(ZERO_BLOCK)[: end - begin]
         write_all(fd, block, begin, path)
         begin += len(block)
+
+
+def clear_range(fd: int, begin: int, end: int, path: Path) -> bool:
+    """The same, but what is zero already stays as it is. Whether anything was written."""
+    is_written = False
+    while begin < end:
+        length = min(SLICE_BYTES, end - begin)
+        with storage_errors(path, "read"):
+            found = os.pread(fd, length, begin)
+        if found != memoryview(ZERO_BLOCK)[:length]:
+            zero_range(fd, begin, begin + length, path)
+            is_written = True
+        begin += length
+    return is_written
+
+
+def extend(fd: int, size_bytes: int, path: Path) -> None:
+    """Give an open file its full size, with zeros; not synced."""
+    with storage_errors(path, "allocate"):
+        os.posix_fallocate(fd, 0, size_bytes)
+
+
+def discard_tail(fd: int, begin: int, path: Path) -> None:
+    """Make all from `begin` on zeros that are allocated and not written, which takes no time
+    however much it is; not synced. A crash in between leaves a file that ends at `begin`."""
+    with storage_errors(path, "truncate"):
+        size_bytes = os.fstat(fd).st_size
+        os.ftruncate(fd, begin)
+        os.posix_fallocate(fd, 0, size_bytes)
+
+
+def copy_range(source: Path, begin: int, end: int, fd: int, path: Path) -> None:
+    """Copy [begin, end) of a file to the same place of an open one; not synced."""
+    with storage_errors(source, "open"):
+        source_fd = os.open(source, os.O_RDONLY)
+    try:
+        while begin < end:
+            with storage_errors(source, "read"):
+                data = os.pread(source_fd, min(SLICE_BYTES, end - begin), begin)
+                if not data:
+                    raise OSError(errno.EIO, f"it ends at {begin}, expected {end}")
+            write_all(fd, data, begin, path)
+            begin += len(data)
+    finally:
+        os.close(source_fd)
 
 
 def remove_file(path: Path) -> None:

@@ -5,13 +5,25 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from storage.private_file import read_private
+
 TOKEN_CHARACTERS_MIN = 16
 _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")  # b64token of RFC 6750
 
 
 def read_http_token(path: Path) -> str:
-    """Raises OSError, and ValueError that tells nothing of the content."""
-    token = path.read_text("ascii", "replace").strip()
+    """For a client: whoever runs it may read the token. Raises OSError, ValueError."""
+    return _parse(path.read_text("ascii", "replace"), path)
+
+
+def read_private_token(path: Path) -> str:
+    """For a server, which lets in whoever has it. Raises OSError, NotPrivate, ValueError."""
+    return _parse(read_private(path).decode("ascii", "replace"), path)
+
+
+def _parse(text: str, path: Path) -> str:
+    """Raises ValueError that tells nothing of the content."""
+    token = text.strip()
     if len(token) < TOKEN_CHARACTERS_MIN or _TOKEN.fullmatch(token) is None:
         raise ValueError(
             f'"{path}" holds no token: expected one line of at least {TOKEN_CHARACTERS_MIN} '

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from errno import EADDRINUSE
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from pgwire.tls import TlsFiles, server_tls_context
-from telemetry.http_token import read_http_token
+from telemetry.http_token import read_private_token
 from telemetry.watched_files import WatchedFiles
+
+log = structlog.get_logger()
 
 #: A file descriptor each, and readers come one at a time.
 HTTP_CONNECTIONS_MAX = 64
@@ -33,16 +37,26 @@ class ListenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpListener:
-    """Where to listen, and what to demand: TLS, a token; None demands nothing."""
+    """Where to listen, and what to demand: TLS, a token; None demands nothing. `spare_ports` are
+    tried in their order when the port is in use."""
 
     host: str
     port: int
     tls: WatchedFiles[ssl.SSLContext] | None = None
     token: WatchedFiles[str] | None = None
+    spare_ports: Sequence[int] = ()
+
+    @property
+    def files(self) -> tuple[WatchedFiles[Any] | None, ...]:
+        return self.tls, self.token
 
 
 def http_listener(
-    host: str, port: int, tls_files: TlsFiles | None, token_file: Path | None
+    host: str,
+    port: int,
+    tls_files: TlsFiles | None,
+    token_file: Path | None,
+    spare_ports: Sequence[int] = (),
 ) -> HttpListener:
     """Of these files, which are read. Browsers and scrapers are asked for no certificate.
 
@@ -53,8 +67,8 @@ def http_listener(
         files = TlsFiles(tls_files.certificate, tls_files.key)
         tls = WatchedFiles(files.paths, lambda: server_tls_context(files))
     if token_file is not None:
-        token = WatchedFiles([token_file], lambda: read_http_token(token_file))
-    return HttpListener(host, port, tls, token)
+        token = WatchedFiles([token_file], lambda: read_private_token(token_file))
+    return HttpListener(host, port, tls, token, spare_ports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +96,12 @@ class StatusServer:
 
     def __enter__(self) -> StatusServer:
         """Raises ListenError."""
-        host, port = self.listener.host, self.listener.port
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            self._socket = socket.create_server((host, port), family=family)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise ListenError(f"could not listen on http {host}:{port}: {reason}") from error
+        self._socket = self._listen()
         self.port = self._socket.getsockname()[1]
+        if self.listener.port not in (self.port, 0):
+            log.warning(
+                "http port in use, another taken", wanted=self.listener.port, is_at=self.port
+            )
         self._thread.start()
         return self
 
@@ -98,6 +110,21 @@ class StatusServer:
         self._stop()
         self._thread.join(STOP_TIMEOUT_SECONDS)
         self._socket.close()
+
+    def _listen(self) -> socket.socket:
+        host, port = self.listener.host, self.listener.port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        found: OSError | None = None
+        for each in (port, *self.listener.spare_ports):
+            try:
+                return socket.create_server((host, each), family=family)
+            except OSError as error:
+                found = found or error
+                if error.errno != EADDRINUSE:
+                    break
+        assert found is not None
+        reason = found.strerror or str(found)
+        raise ListenError(f"could not listen on http {host}:{port}: {reason}") from found
 
     def _serve(self) -> None:
         from telemetry.status_pages import serve

@@ -8,10 +8,10 @@ before it stays in force, and the log says so once.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
@@ -33,6 +33,7 @@ class WatchedFiles(Generic[T]):
         self._lock = Lock()
         self._stamp = self._look()
         self._value = load()
+        self._problem = ""
 
     def current(self) -> T:
         """The value of the files as they are now, or when they were last usable."""
@@ -44,19 +45,35 @@ class WatchedFiles(Generic[T]):
                     self._stamp = stamp
         return self._value
 
+    @property
+    def name(self) -> str:
+        return ", ".join(map(str, self._paths))
+
+    def problem(self) -> str:
+        """Why the files as they are now are not in force; "" when they are."""
+        self.current()
+        return self._problem
+
     def _look(self) -> _Stamp:
         """Taken before the files are read: a change in between is seen the next time."""
         return tuple(map(_stamp_of, self._paths))
 
     def _reload(self) -> None:
-        names = ", ".join(map(str, self._paths))
         try:
             self._value = self._load()
         except (OSError, ValueError) as error:
+            self._problem = str(error)
             log.error("kept what was read before: changed files are unusable",
-                      files=names, reason=str(error))  # fmt: skip
+                      files=self.name, reason=self._problem)  # fmt: skip
         else:
-            log.info("changed files are in force", files=names)
+            self._problem = ""
+            log.info("changed files are in force", files=self.name)
+
+
+def unusable_files(watched: Iterable[WatchedFiles[Any] | None]) -> dict[str, str]:
+    """Those that are not in force as they are now, and why."""
+    problems = {files.name: files.problem() for files in watched if files is not None}
+    return {name: problem for name, problem in problems.items() if problem}
 
 
 def _stamp_of(path: Path) -> tuple[int, ...] | None:

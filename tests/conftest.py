@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -57,3 +58,14 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} was skipped, and SK_REQUIRE_ALL=1: {reason}"
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for each part that is missing, however many tests lack it."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = (r.longrepr[2] if isinstance(r.longrepr, tuple) else r.longrepr for r in reports)
+    counts = Counter(str(reason).removeprefix("Skipped: ") for reason in reasons)
+    if counts:
+        terminalreporter.section("skipped, by what is missing")
+    for reason, count in counts.most_common():
+        terminalreporter.line(f"{count:5}  {reason}")

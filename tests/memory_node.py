@@ -7,6 +7,7 @@ nothing else. A power loss keeps what was flushed and any part of the rest, as a
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from wal_builder import PG_VERSION, START_LSN, SYSTEM_ID, WAL_SEG_SIZE
 
@@ -38,6 +39,7 @@ def new_control_state(membership: Membership, *, active: bool = True) -> Control
         local_start_lsn=START_LSN,
         commit_lsn=START_LSN,
         truncate_lsn=START_LSN,
+        flush_lsn=START_LSN,
     )
 
 
@@ -72,7 +74,8 @@ class MemoryDisk:
         self._cut(min(self.flushed_lsn + kept_bytes, self.written_lsn))
 
     def recover(self) -> int:
-        """The end of the log, found by decoding; what lies beyond is forgotten."""
+        """The end of the log, found by decoding; what lies beyond is forgotten, unless the log was
+        flushed further: then that is remembered."""
         server = self.control.server
         end = find_end_of_wal(
             self.read,
@@ -80,10 +83,13 @@ class MemoryDisk:
             wal_seg_size=server.wal_seg_size,
             version_major=server.pg_major,
             system_id=server.system_id,
+            tli_at=self.control.tli_history.tli_at,
         )
-        assert end.end_lsn >= self.control.commit_lsn, "committed WAL was lost"
-        self._cut(end.end_lsn)
-        return end.end_lsn
+        found = self.control.found_to_end(int(end.end_lsn))
+        if found == self.control:
+            self._cut(end.end_lsn)
+        self.control = found
+        return int(end.end_lsn)
 
     def read(self, lsn: int, length: int) -> bytes:
         return bytes(self.wal[lsn - self.start_lsn : lsn - self.start_lsn + length])
@@ -112,6 +118,11 @@ class MemoryNode:
             if isinstance(action, Reply):
                 before_reply(self, action)
         return actions
+
+    def save_flush_lsn(self) -> None:
+        """What the housekeeper does once a second."""
+        assert self.acceptor is not None
+        self.disk.control = replace(self.disk.control, flush_lsn=self.acceptor.flush_lsn)
 
     def lose_power(self, kept_bytes: int = 0) -> None:
         self.acceptor = None

@@ -40,8 +40,16 @@ def test_the_journey_is_whole() -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    ours = (proposer.GAUGES, proposer.COUNTERS, proposer.SAFEKEEPER_GAUGES)
-    theirs = (keeper.TIMELINE_GAUGES, keeper.PROCESS_GAUGES, keeper.COUNTERS, keeper.HISTOGRAMS)
+    ours = (
+        proposer.GAUGES,
+        proposer.PROTECTION,
+        proposer.COUNTERS,
+        proposer.SAFEKEEPER_GAUGES,
+    )
+    theirs = (
+        *(keeper.TIMELINE_GAUGES, keeper.PROCESS_GAUGES, keeper.ROLE_GAUGES),
+        *(keeper.COUNTERS, keeper.HISTOGRAMS),
+    )
     names = {name for table in (*ours, *theirs) for name in table}
     operations = (ROOT / "docs/operations.md").read_text()
     assert not sorted(name for name in names if f"`{name}`" not in operations)

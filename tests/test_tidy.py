@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,12 @@ def test_sizes_docstring_and_leftovers(path: Path) -> None:
     if path.stem in BANNED_NAMES:
         problems.append(f"{path}: a name that says nothing")
     assert not problems, "\n".join(problems)
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Folders of tests are no packages: pytest takes a second file of a name for the first."""
+    names = Counter(path.name for path in PYTHON if path.name.startswith("test_"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_no_swallowed_exceptions() -> None:

@@ -11,7 +11,7 @@ Good enough for every reader in `pgwal` (pages, prev-links, checksums), written 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crc32c import crc32c
 
@@ -43,10 +43,13 @@ class NamedRecord:
 class WalBuilder:
     """A log that grows at `lsn`; it begins at a segment's start."""
 
-    def __init__(self, start_lsn: int = START_LSN, *, tli: int = 1) -> None:
-        assert start_lsn % WAL_SEG_SIZE == 0
+    def __init__(
+        self, start_lsn: int = START_LSN, *, tli: int = 1, wal_seg_size: int = WAL_SEG_SIZE
+    ) -> None:
+        assert start_lsn % wal_seg_size == 0
         self.start_lsn = start_lsn
         self.tli = tli
+        self.wal_seg_size = wal_seg_size
         self.wal = bytearray()
         self.records: list[NamedRecord] = []
 
@@ -57,13 +60,24 @@ class WalBuilder:
     def append(self, name: str, length: int = RECORD_BYTES) -> bytes:
         """Adds a record of `length` bytes, header included; returns the bytes the log grew by."""
         assert length >= _HEADER_BYTES + len(name)
+        return self._append(name, length, info=0x10, rmgr=10)
+
+    def switch(self) -> bytes:
+        """Adds an XLOG_SWITCH, which ends with its segment."""
+        grown = self._append("", _HEADER_BYTES, info=0x40, rmgr=0)
+        padding = bytes(-len(self.wal) % self.wal_seg_size)
+        self.wal += padding
+        self.records[-1] = replace(self.records[-1], end_lsn=self.lsn)
+        return grown + padding
+
+    def _append(self, name: str, length: int, *, info: int, rmgr: int) -> bytes:
         begin = len(self.wal)
         self._open_page(rest=0)
         start_lsn = self.lsn
         prev_lsn = self.records[-1].start_lsn if self.records else self.start_lsn - RECORD_BYTES
         body = name.encode().ljust(length - _HEADER_BYTES, b"\0")
-        head = struct.pack("<IIQBBH", length, 700, prev_lsn, 0x10, 10, 0)
-        rest = head + struct.pack("<I", crc32c(head, crc32c(body))) + body
+        head = struct.pack("<IIQBBH", length, 700, prev_lsn, info, rmgr, 0)
+        rest = memoryview(head + struct.pack("<I", crc32c(head, crc32c(body))) + body)
         while rest:
             self._open_page(rest=len(rest))
             room = -len(self.wal) % PAGE_SIZE
@@ -81,16 +95,17 @@ class WalBuilder:
     def _open_page(self, *, rest: int) -> None:
         if len(self.wal) % PAGE_SIZE:
             return
-        is_first = self.lsn % WAL_SEG_SIZE == 0
+        is_first = self.lsn % self.wal_seg_size == 0
         info = (_LONG_HEADER if is_first else 0) | (_CONTRECORD if rest and self.wal else 0)
         rest = rest if info & _CONTRECORD else 0
         self.wal += struct.pack("<HHIQI4x", _PAGE_MAGIC, info, self.tli, self.lsn, rest)
         if is_first:
-            self.wal += struct.pack("<QII", SYSTEM_ID, WAL_SEG_SIZE, PAGE_SIZE)
+            self.wal += struct.pack("<QII", SYSTEM_ID, self.wal_seg_size, PAGE_SIZE)
 
     def fork(self, end_lsn: int, *, tli: int | None = None) -> WalBuilder:
         """Another log with the same records up to `end_lsn`, a record's end or the start."""
-        other = WalBuilder(self.start_lsn, tli=self.tli if tli is None else tli)
+        tli = self.tli if tli is None else tli
+        other = WalBuilder(self.start_lsn, tli=tli, wal_seg_size=self.wal_seg_size)
         other.wal = self.wal[: end_lsn - self.start_lsn]
         other.records = [r for r in self.records if r.end_lsn <= end_lsn]
         assert other.lsn == end_lsn == (other.records[-1].end_lsn if other.records else end_lsn)

@@ -25,6 +25,22 @@ PORT_MAX = 65535
 # An unanswered byte is given up after this, so that a vanished host is noticed while streaming.
 TCP_USER_TIMEOUT_MS = 15_000
 
+NO_PASSWORD = "no password supplied"
+#: What a server says in FATAL, before there is a connection with a SQLSTATE, and what to do. Each
+#: runs: nothing is to be started, and its address is right.
+ANSWERED = (
+    ("replication connection", "Add a line to the server's pg_hba.conf, "
+     "host replication USER ADDRESS scram-sha-256 for instance, and reload it."),
+    ("pg_hba.conf", "Add a line to the server's pg_hba.conf, host DATABASE USER ADDRESS "
+     "scram-sha-256 for instance, and reload it."),
+    ("authentication failed", "Correct the user or its password: user=..., passfile=..."),
+    (NO_PASSWORD, "Name the password's file: passfile=..."),
+    ("the database system is", "It starts or stops: try again."),
+    ("too many", "Its places for clients are taken: end some, or allow more."),
+    ("does not exist", "Create it on the server, or correct user=... and dbname=..."),
+    ("FATAL", "The server runs and refuses; its log may say more."),
+)  # fmt: skip
+
 #: The class of a server that shuts down, has crashed or is starting (57P01 to 57P03).
 OPERATOR_INTERVENTION = "57P"
 
@@ -44,7 +60,13 @@ def open_connection(conninfo: str, what: str, **overrides: Any) -> psycopg.Conne
         return psycopg.Connection.connect(make_conninfo("", **settings), autocommit=True)
     except (psycopg.Error, OSError) as error:
         text = first_line(error)
-        raise Unreachable(f"could not connect to {what}: {text}") from error
+        raise Unreachable(f"could not connect to {what}: {text}", hint=_hint_of(text)) from error
+
+
+def _hint_of(text: str) -> str:
+    """What to do about a server that answers; "" when none does."""
+    is_answer = "FATAL" in text or NO_PASSWORD in text  # the latter is libpq's own word
+    return next((hint for words, hint in ANSWERED if is_answer and words in text), "")
 
 
 def _resolved(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """What a set of safekeepers and the proposers they know of say of themselves, all asked at once.
 
-    safekeepers --wire--> identity, timelines --http--> disk, damage
+    safekeepers --wire--> identity, timelines --http--> disk
                               `--> proposers --http--> election, positions, quorum
 
 Nothing is changed by asking. Whoever does not answer is in the result, with the reason.
@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from consensus.ids import TimelineId
-from walproposer.errors import WalProposerError
+from walproposer.errors import Refusal, Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.status_page import PageAccess, PageAddress, demands_tls, read_status_page
 from walproposer.timeline_creation import Member, check_members, survey
@@ -23,9 +23,11 @@ from walproposer.timeline_creation import Member, check_members, survey
 
 @dataclass(frozen=True, slots=True)
 class SafekeeperReport:
-    """`error` says why it did not answer, `page_error` why its status page did not; else "".
+    """`error` says why it did not tell, `page_error` why its status page did not; else "". One that
+    answered, and refused, comes with its id, if we may know it, and with a `hint`.
 
-    `timelines` are the JSON objects of its status; `damaged` maps folders to reasons.
+    `timelines` are the JSON objects of its status; `damaged` maps the folders of those that it
+    cannot open to the reasons.
     """
 
     address: str
@@ -36,7 +38,9 @@ class SafekeeperReport:
     timelines: Mapping[TimelineId, Mapping[str, Any]] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
     disk: Mapping[str, int] | None = None
+    scrub: Mapping[str, Any] | None = None
     page_error: str = ""
+    hint: str = ""
 
     @property
     def reachable(self) -> bool:
@@ -77,6 +81,18 @@ def discover(addresses: Sequence[SafekeeperAddress], http_token: str = "") -> Di
         return Discovery(safekeepers, {report.http: report for report in reports})
 
 
+def check_any_tells(reports: Sequence[SafekeeperReport]) -> None:
+    """Raises Refusal when none tells anything and one refused to, Unreachable when none answers."""
+    if any(report.reachable for report in reports):
+        return
+    for report in reports:
+        if report.hint:
+            raise Refusal(f"safekeeper {report.address}: {report.error}", hint=report.hint)
+    raise Unreachable(
+        f"no safekeeper answers: {reports[0].error}", hint="Start them, or correct --safekeepers."
+    )
+
+
 def inspect_safekeepers(
     addresses: Sequence[SafekeeperAddress], http_token: str = ""
 ) -> tuple[SafekeeperReport, ...]:
@@ -92,7 +108,13 @@ def _reports(members: Sequence[Member], http_token: str) -> tuple[SafekeeperRepo
 def _report(member: Member, http_token: str) -> SafekeeperReport:
     address = member.client.address
     if member.error is not None:
-        return SafekeeperReport(str(address), error=str(member.error))
+        return SafekeeperReport(
+            str(address),
+            error=str(member.error),
+            safekeeper_id=member.safekeeper_id,
+            http=member.http,
+            hint=member.error.hint,
+        )
     page: Mapping[str, Any] = {}
     page_error = ""
     try:
@@ -108,8 +130,9 @@ def _report(member: Member, http_token: str) -> SafekeeperReport:
         version=page.get("version", ""),
         http=member.http,
         timelines=member.timelines,
-        damaged=page.get("damaged", {}),
+        damaged=member.damaged,
         disk=page.get("disk"),
+        scrub=page.get("scrub"),
         page_error=page_error,
     )
 

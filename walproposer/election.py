@@ -14,7 +14,7 @@ from walproposer.events import Outcome, Primary, Stop
 TAIL_BYTES_MAX = 1024 * 1024
 # A log that ends with its segment may end with the padding of a switch: zeros, which prove nothing.
 # Then the segment is compared, or this much of a very large one.
-SEGMENT_TAIL_BYTES_MAX = 64 * 1024 * 1024
+SEGMENT_TAIL_BYTES_MAX = 16 * 1024 * 1024
 
 
 def choose_donor(votes: Mapping[int, VoteResponse]) -> int:

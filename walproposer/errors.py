@@ -3,6 +3,7 @@
 WalProposerError         one sentence for the user, a hint, an exit code
 |-- Unreachable          nobody answers at an address, or it answered that it cannot
 |-- Refusal              the parts do not fit together; trying again will not help
+|-- CommitsWait          commits wait that no quorum has, and this would let them return
 |-- Fenced               another proposer took the timeline over
 `-- PrimaryLost          the replication stream ended; a new incarnation may attach again
 """
@@ -25,6 +26,10 @@ class Unreachable(WalProposerError):
 
 class Refusal(WalProposerError):
     """Will not pass by itself."""
+
+
+class CommitsWait(WalProposerError):
+    """Only the user can decide that they return all the same."""
 
 
 class Fenced(WalProposerError):

@@ -38,8 +38,11 @@ class PeerConnected:
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
+    """With `lost_data` it answers that it has no such timeline, or that what it has is damaged."""
+
     peer: int
     reason: str
+    lost_data: bool = False
 
 
 class PeerMessage(Struct, frozen=True, gc=False):
@@ -79,10 +82,11 @@ class CatchUpWal:
 
 @dataclass(frozen=True, slots=True)
 class CatchUpLost:
-    """The donor's stream for `peer` ended."""
+    """The donor's stream for `peer` ended; `is_removed`: it has not got that WAL any more."""
 
     peer: int
     reason: str
+    is_removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,15 @@ from collections.abc import Callable
 
 import structlog
 
+from consensus.tli_history import first_difference
+from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
 from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal, Unreachable
+from walproposer.finding import Level
+from walproposer.log_marker import check_log
 from walproposer.log_view import LogView, log_view
-from walproposer.preflight import Level, check_primary
+from walproposer.preflight import check_primary
 from walproposer.primary_settings import PrimarySettings, read_primary_settings
 from walproposer.promotion import (
     Problem,
@@ -36,6 +40,7 @@ from walproposer.timeline_creation import (
     require_timeline,
     survey,
 )
+from walproposer.upstream import PREDECESSOR_SECONDS
 
 log = structlog.get_logger()
 
@@ -95,14 +100,19 @@ class Failover:
 
     # ---- before anything is changed
 
-    def prepare(self) -> tuple[FoundTimeline, LogView, Situation]:
-        """The checks. Raises Refusal when this standby is not the one to promote."""
+    def prepare(self, *, attaches: bool = True) -> tuple[FoundTimeline, LogView, Situation]:
+        """The checks. Raises Refusal when this standby is not the one to promote.
+
+        A primary that was promoted, but not attached yet, is what a crash of ours leaves behind;
+        with `attaches` any primary without a proposer may be: attaching it is all that is left.
+        """
         standby = self.server.read()  # before the log: what it has then, the log has too
         settings = read_primary_settings(self.config.primary)
         members, found = require_timeline(
             self.config.safekeepers, settings.system_id, self.config.timeline
         )
         _check_server(settings, found)
+        check_log(settings.log_markers, found.timeline)
         holders = [m.timelines[found.timeline] for m in members if found.timeline in m.timelines]
         view = log_view(holders)
         if standby.in_recovery:
@@ -110,10 +120,42 @@ class Failover:
             history, _ = self.server.read_history()
             _refuse(fork_problem(history, view.history, view.start_lsn, standby.end_lsn))
             _refuse(ahead_problem(standby, view.flush_lsn))
+        else:
+            self._check_promoted(self.server.read_history_of(settings), view, attaches=attaches)
         self._found = found
         self._configured_at = time.monotonic()
         self._is_settled = standby.config_age_seconds > SETTLED_SECONDS
         return found, view, self._situation(standby)
+
+    def _check_promoted(self, history: TimelineHistory, log: LogView, *, attaches: bool) -> None:
+        """The server is no standby. Raises Refusal when there is nothing to go on with."""
+        fork_lsn = first_difference(history, log.history, log.start_lsn, log.flush_lsn)
+        if fork_lsn is not None:
+            raise Refusal(
+                "the server is a primary that was deposed: it left the quorum's log at "
+                f"{format_lsn(fork_lsn)}",
+                hint="Stop it, then sk rejoin makes it a standby.",
+            )
+        proposer_pid = self._proposer_pid()
+        if proposer_pid is not None:
+            raise Refusal(
+                "the server is a primary already, and its proposer is attached (pid "
+                f"{proposer_pid}): there is nothing to promote",
+                hint="sk status shows it. To put a new proposer in its place: sk attach.",
+            )
+        if not attaches and history.tli <= log.history.tli:
+            raise Refusal(
+                "the server is a primary already, and no proposer is attached to it: there is "
+                "nothing to promote",
+                hint="Run sk attach for it.",
+            )
+
+    def _proposer_pid(self) -> int | None:
+        """Who has our slot; one that has just been killed lets go of it within moments."""
+        deadline = time.monotonic() + PREDECESSOR_SECONDS
+        while (pid := self.server.proposer_pid()) is not None and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        return pid
 
     def _situation(self, standby: Standby) -> Situation:
         now = time.monotonic()
@@ -168,7 +210,8 @@ class Failover:
             case Step.SETTLE:
                 self._settle()
             case Step.RESERVE:
-                self.server.reserve()
+                assert self._found is not None
+                self.server.reserve(self._found.timeline)
             case Step.PROMOTE:
                 if not self.server.promote(PROMOTE_SECONDS):
                     raise Unreachable(

@@ -46,6 +46,7 @@ from walproposer.events import (
     WalReceived,
 )
 from walproposer.peer import open_donor, open_push, read_tail
+from walproposer.progress import PeerState
 from walproposer.proposer import Candidacy, Proposer, State
 from walproposer.quorum_watch import QuorumWatch
 from walproposer.shutdown_probe import is_shutting_down
@@ -67,6 +68,8 @@ DRAIN_SECONDS = 5.0
 GATHER_SECONDS = 0.001
 
 UNDEFINED_FILE = "58P01"
+#: Of a member that has no such timeline, or cannot trust what it has of it.
+LOST_DATA = ("42704", "XX001")
 
 
 class Incarnation:
@@ -85,7 +88,7 @@ class Incarnation:
         #: The number of the donor read that each peer waits for; older ones are closed on arrival.
         self._donor_reads: dict[int, int] = {}
         self._reads_count = 0
-        self.quorum_watch = QuorumWatch()
+        self.quorum_watch = QuorumWatch(has_primary=upstream is not None)
         self._loop = EventLoop()
         self._stop: Stop | None = None
         #: False when a connection has something for `_settle`.
@@ -97,6 +100,7 @@ class Incarnation:
         self._last_payload = b""
         self.now_ms = 0
         self._gather_until = 0.0
+        self._primary_heard_at = 0.0
         self._next_tick = 0.0
         self._next_report = 0.0
         self._next_probe = 0.0
@@ -250,9 +254,11 @@ class Incarnation:
         upstream = self.upstream
         if upstream is None or upstream.copy is None:
             return
+        if not self._reads_wal:
+            self._primary_heard_at = now  # its answers wait in the socket
         if now >= self._next_report:
             self._next_report = now + REPORT_SECONDS
-            upstream.report(self.core.commit_lsn)
+            upstream.report(self.core.commit_lsn, reply_requested=True)
         feedback = self._standby_feedback.due(self.core.peers, self.now_ms)
         if feedback is not None:
             upstream.report_feedback(feedback)
@@ -266,7 +272,7 @@ class Incarnation:
         if leader is not None and self.is_leading:
             self.quorum_watch.update(
                 ok=leader.quorum_is_connected,
-                unconfirmed_bytes=leader.window.end_lsn - self.core.commit_lsn,
+                unconfirmed_bytes=leader.window.record_end_lsn - self.core.commit_lsn,
                 commit_lsn=self.core.commit_lsn,
             )
 
@@ -300,6 +306,8 @@ class Incarnation:
             if self.connect_errors[peer] != str(result):
                 log.warning("safekeeper not connected", safekeeper=address, reason=str(result))
             self.connect_errors[peer] = str(result)
+            if result.sqlstate in LOST_DATA:
+                self._step(PeerLost(peer, str(result), lost_data=True))
             self._connect_later(peer)
             return
         self.connect_errors[peer] = ""
@@ -373,7 +381,7 @@ class Incarnation:
                 result.close()
             return
         if isinstance(result, WalProposerError):
-            self._step(CatchUpLost(peer, str(result)))
+            self._catch_up_lost(peer, result)
             return
         copy = CopyConnection(result, self._unsettle)
         self._donors[peer] = copy
@@ -386,7 +394,15 @@ class Incarnation:
                 self._step(CatchUpWal(peer, message.start_lsn, bytes(message.data)))
         if copy.end is not None and self._donors.get(peer) is copy:
             self._stop_catch_up(peer)
-            self._step(CatchUpLost(peer, str(copy.end)))
+            self._catch_up_lost(peer, copy.end)
+
+    def _catch_up_lost(self, peer: int, error: WalProposerError) -> None:
+        progress = self.core.peers[peer]
+        known = progress.error
+        self._step(CatchUpLost(peer, str(error), is_removed=error.sqlstate == UNDEFINED_FILE))
+        if progress.state is PeerState.LEFT_BEHIND and progress.error != known:
+            address = self.config.safekeepers[peer]
+            log.error("safekeeper left behind", safekeeper=str(address), reason=progress.error)
 
     def _stop_catch_up(self, peer: int) -> None:
         self._donor_reads.pop(peer, None)
@@ -404,6 +420,7 @@ class Incarnation:
             raise PrimaryLost(str(result))
         upstream = self.upstream
         assert upstream is not None
+        self._primary_heard_at = time.monotonic()
         self._step(UpstreamStarted(result))
         if upstream.copy is not None:
             self._loop.watch(upstream.copy, self._upstream_ready, upstream.copy.flush)
@@ -416,13 +433,31 @@ class Incarnation:
         chunks, reply_requested = upstream.receive()
         for begin_lsn, wal in _joined(chunks):
             self._step(WalReceived(begin_lsn, wal))
-        self._gather_until = time.monotonic() + GATHER_SECONDS
+        self._primary_heard_at = time.monotonic()
+        self._gather_until = self._primary_heard_at + GATHER_SECONDS
         if reply_requested:
             upstream.report(self.core.commit_lsn)
+
+    # ---- whether it moves; asked by other threads
 
     @property
     def is_leading(self) -> bool:
         return self.core.state is State.LEADING
+
+    @property
+    def stalled_seconds(self) -> float:
+        """How long the loop is late for a tick, which comes every TICK_SECONDS."""
+        return (
+            max(0.0, time.monotonic() - self.now_ms / 1000 - TICK_SECONDS) if self.now_ms else 0.0
+        )
+
+    @property
+    def primary_silent_seconds(self) -> float | None:
+        """Since the primary last answered, as it is asked to each second; None when it does not
+        stream. Up to the last tick: later nobody has listened."""
+        if self.upstream is None or self.upstream.copy is None:
+            return None
+        return max(0.0, self.now_ms / 1000 - self._primary_heard_at)
 
 
 def _end_of_stream(end: WalProposerError) -> WalProposerError:

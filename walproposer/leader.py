@@ -22,12 +22,25 @@ from pgwal.boundary import BoundaryFinder
 from pgwal.errors import WalFormatError
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
-from walproposer.events import Action, Outcome, ReportFlushed, Send, StartCatchUp, Stop, StopCatchUp
+from walproposer.events import (
+    Action,
+    CatchUpLost,
+    Outcome,
+    ReportFlushed,
+    Send,
+    StartCatchUp,
+    Stop,
+    StopCatchUp,
+)
 from walproposer.progress import PeerState, Progress
 from walproposer.wal_window import WalWindow
 
 # An idle connection is probed this often; the answer proves the safekeeper alive.
 HEARTBEAT_MS = 1000
+# A donor that could not be read is asked again after this, and one that has removed the WAL (it may
+# have got an archive since) after that.
+DONOR_RETRY_MS = 500
+REMOVED_RETRY_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +80,8 @@ class Leader:
 
     @property
     def quorum_is_connected(self) -> bool:
-        answered = {p.safekeeper_id for p in self.peers if p.is_following and p.answered}
-        return has_quorum(self.term.membership, {i for i in answered if i is not None})
+        able = {p.safekeeper_id for p in self.peers if p.can_confirm}
+        return has_quorum(self.term.membership, {i for i in able if i is not None})
 
     # ---- streaming
 
@@ -184,7 +197,8 @@ class Leader:
         """
         if progress.catch_up is None and progress.is_inside_record:
             return progress.close("fell below the window inside a record")
-        progress.state = PeerState.CATCHING_UP
+        if progress.state is PeerState.STREAMING:
+            progress.state = PeerState.CATCHING_UP
         if progress.catch_up is not None or not progress.has_room:
             return []
         donor = self._choose_donor(progress)
@@ -195,18 +209,28 @@ class Leader:
         return [StartCatchUp(progress.peer, donor, progress.next_lsn)]
 
     def _choose_donor(self, progress: Progress) -> int | None:
-        """Somebody whose log is surely ours beyond the peer's.
+        """The one with the longest log, of those that may be asked now."""
+        retry_ms = progress.donor_retry_ms
+        ends = {
+            peer: end_lsn
+            for peer, end_lsn in self._donors(progress).items()
+            if self._now_ms >= retry_ms.get(peer, 0)
+        }
+        return max(ends, key=lambda peer: (ends[peer], -peer), default=None)
 
-        The election's donor, from its vote on; anybody else only after an answer under our NodeId:
-        before, his diverged tail might still be there.
+    def _donors(self, progress: Progress) -> dict[int, int]:
+        """Those whose log is surely ours beyond the peer's, and where it ends.
+
+        The election's donor, from its vote on, unless it lost what it had then; anybody else only
+        after an answer under our NodeId: before, his diverged tail might still be there.
         """
         ends = {p.peer: p.flush_lsn for p in self.peers if p.is_following and p.answered}
-        if self.peers[self.term.donor].is_following:
+        elected = self.peers[self.term.donor]
+        if elected.is_following and not elected.is_voteless:
             donor_lsn = ends.get(self.term.donor, 0)
             ends[self.term.donor] = max(donor_lsn, self.term.term_start_lsn)
         ends.pop(progress.peer, None)
-        best = max(ends, key=lambda peer: (ends[peer], -peer), default=None)
-        return best if best is not None and ends[best] > progress.next_lsn else None
+        return {peer: end_lsn for peer, end_lsn in ends.items() if end_lsn > progress.next_lsn}
 
     def catch_up_wal(self, progress: Progress, begin_lsn: int, wal: bytes) -> list[Action]:
         if progress.catch_up is None:
@@ -219,16 +243,28 @@ class Leader:
             progress.catch_up.feed(begin_lsn, wal)
         except WalFormatError as error:
             return progress.close(f"its donor sent what cannot be WAL: {error}")
+        if progress.state is PeerState.LEFT_BEHIND:
+            progress.state, progress.error = PeerState.CATCHING_UP, ""
         append = self._append(begin_lsn, wal, progress.catch_up.record_end_lsn)
         return [self._send(progress, append), *self._feed(progress)]
 
-    def catch_up_lost(self, progress: Progress, reason: str) -> list[Action]:
-        """The next tick looks for a donor again; a peer inside a record starts over."""
-        if progress.catch_up is None:
+    def catch_up_lost(self, progress: Progress, lost: CatchUpLost) -> list[Action]:
+        """The next tick looks for another donor; a peer inside a record starts over, and one that
+        no donor has the WAL for is left behind, until one has."""
+        donor = progress.donor
+        if progress.catch_up is None or donor is None:
             return []
         progress.catch_up = progress.donor = None
         if progress.is_inside_record:
-            return progress.close(f"lost its donor inside a record: {reason}")
+            return progress.close(f"lost its donor inside a record: {lost.reason}")
+        wait_ms = REMOVED_RETRY_MS if lost.is_removed else DONOR_RETRY_MS
+        progress.donor_retry_ms[donor] = self._now_ms + wait_ms
+        if lost.is_removed and self._choose_donor(progress) is None:
+            progress.state = PeerState.LEFT_BEHIND
+            progress.error = (
+                f"left behind: no safekeeper has WAL from {format_lsn(progress.next_lsn)} on any "
+                f"more: {lost.reason}"
+            )
         return []
 
     # ---- time
@@ -257,12 +293,15 @@ class Leader:
         return self._send(progress, self._append(progress.next_lsn, b"", 0))
 
     def _maybe_stuck(self) -> list[Action]:
-        """A quorum fell below the window inside one long record: only the primary has that WAL,
-        so a new incarnation must ask it again."""
+        """Only the primary has the WAL that a quorum lacks: all fell below the window inside one
+        long record, or the election's donor lost its data before another one had it. A new
+        incarnation must ask again. A stream from a donor that has no more to give is no help."""
         stuck = {
             p.safekeeper_id
             for p in self.peers
-            if p.state is PeerState.CATCHING_UP and p.answered and p.has_room and p.catch_up is None
+            if p.state is PeerState.CATCHING_UP
+            and (p.answered and p.has_room)
+            and not self._donors(p)
         }
         if not has_quorum(self.term.membership, {i for i in stuck if i is not None}):
             return []

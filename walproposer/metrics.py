@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from walproposer.commit_watch import CommitWatch
 from walproposer.incarnation import Incarnation
+from walproposer.progress import PeerState
 from walproposer.status import peer_status
 
 GAUGES = {
@@ -16,11 +18,16 @@ GAUGES = {
     "sk_proposer_term": "Term of this incarnation",
     "sk_proposer_quorum_ok": "1 while a quorum follows, 0 while commits wait",
     "sk_proposer_window_bytes": "WAL held in memory for slow safekeepers",
+    "sk_proposer_unconfirmed_seconds": "How long commit_lsn has stood with records to confirm",
+    "sk_proposer_primary_silent_seconds": "Since the primary last answered, asked each second",
+    "sk_proposer_stalled_seconds": "How long the event loop is late",
 }
+PROTECTION = {"sk_proposer_commits_protected": "1 while commits wait for the quorum, 0 if not"}
 COUNTERS = {"sk_proposer_quorum_losses": "Times the quorum was lost"}
 SAFEKEEPER_GAUGES = {
     "sk_proposer_safekeeper_connected": "1 while it follows",
     "sk_proposer_safekeeper_lag_bytes": "WAL it has not flushed",
+    "sk_proposer_safekeeper_left_behind": "1 when no safekeeper has the WAL that it lacks any more",
 }
 
 Family = GaugeMetricFamily | CounterMetricFamily
@@ -29,13 +36,25 @@ Family = GaugeMetricFamily | CounterMetricFamily
 class ProposerCollector(Collector):
     """Told which incarnation runs; without one there is nothing to say."""
 
-    def __init__(self) -> None:
+    def __init__(self, watch: CommitWatch) -> None:
         self.incarnation: Incarnation | None = None
+        self._watch = watch
 
     def collect(self) -> Iterable[Family]:
         if self.incarnation is None:
             return []
-        return [*_own_families(self.incarnation), *_safekeeper_families(self.incarnation)]
+        return [
+            *_own_families(self.incarnation),
+            *_safekeeper_families(self.incarnation),
+            *self._protection(),
+        ]
+
+    def _protection(self) -> list[Family]:
+        """Nothing until it is known."""
+        problems = self._watch.problems
+        if problems is None:
+            return []
+        return [GaugeMetricFamily(n, text, value=not problems) for n, text in PROTECTION.items()]
 
 
 def _own_families(incarnation: Incarnation) -> list[Family]:
@@ -47,6 +66,9 @@ def _own_families(incarnation: Incarnation) -> list[Family]:
         "sk_proposer_term": core.node_id.term if core.node_id is not None else 0,
         "sk_proposer_quorum_ok": int(watch.ok),
         "sk_proposer_window_bytes": window.size_bytes if window is not None else 0,
+        "sk_proposer_unconfirmed_seconds": watch.unconfirmed_seconds,
+        "sk_proposer_primary_silent_seconds": incarnation.primary_silent_seconds or 0.0,
+        "sk_proposer_stalled_seconds": incarnation.stalled_seconds,
     }
     families: list[Family] = [
         GaugeMetricFamily(name, text, value=values[name]) for name, text in GAUGES.items()
@@ -66,6 +88,7 @@ def _safekeeper_families(incarnation: Incarnation) -> list[Family]:
         values = {
             "sk_proposer_safekeeper_connected": int(status["connected"]),
             "sk_proposer_safekeeper_lag_bytes": status["lag_bytes"],
+            "sk_proposer_safekeeper_left_behind": int(progress.state is PeerState.LEFT_BEHIND),
         }
         for name, value in values.items():
             families[name].add_metric([status["address"]], value)

@@ -37,6 +37,15 @@ def open_donor(
     return _start_copy(address, timeline, format_start_replication(command))
 
 
+def open_mend(
+    address: SafekeeperAddress, timeline: TimelineId, begin_lsn: int
+) -> psycopg.Connection:
+    """A connection that takes the bytes of the damaged segment that begins there. Blocks; raises
+    WalProposerError."""
+    command = format_option_command("MEND_SEGMENT", {"lsn": str(Lsn(begin_lsn))})
+    return _start_copy(address, timeline, command)
+
+
 def read_tail(
     address: SafekeeperAddress,
     timeline: TimelineId,

@@ -13,8 +13,11 @@ from consensus.membership import Membership
 from consensus.quorum import has_quorum
 from pgwal.lsn import Lsn
 from walproposer.discovery import SafekeeperReport
-from walproposer.preflight import Finding, fail, ok, warn
+from walproposer.finding import Finding, fail, ok, warn
+from walproposer.log_marker import LEAVE_HINT, UNKNOWN_LOG, UNKNOWN_LOG_HINT, log_problem
 from walproposer.primary_settings import PrimarySettings
+from walproposer.standby_names import names_us
+from walproposer.timeline_creation import DAMAGE_HINT, folder_name
 
 DISK_FREE_BYTES_MIN = 1 << 30
 _SEGMENTS_MIN = 3  # a timeline stops with less: safekeeper/timeline.py, maybe_heal()
@@ -26,6 +29,7 @@ def check_safekeepers(
     reports: Sequence[SafekeeperReport],
     primary: PrimarySettings | None,
     wanted: TimelineId | None,
+    application_name: str = "walproposer",
 ) -> list[Finding]:
     """All rules on the safekeepers; `primary` None when it could not be asked."""
     findings = [_reachable(report) for report in reports]
@@ -33,14 +37,14 @@ def check_safekeepers(
     findings += _same_release(reports)
     findings += [_disk(report) for report in reports if report.disk is not None]
     if primary is not None:
-        findings += _timeline(reports, primary, wanted)
+        findings += _timeline(reports, primary, wanted, application_name)
     return findings
 
 
 def _reachable(report: SafekeeperReport) -> Finding:
     check = f"safekeeper {report.address}"
     if not report.reachable:
-        return fail(check, report.error, "Start it, or correct its address.")
+        return fail(check, report.error, report.hint or "Start it, or correct its address.")
     if report.page_error:
         return warn(
             check,
@@ -95,7 +99,10 @@ def _disk(report: SafekeeperReport) -> Finding:
 
 
 def _timeline(
-    reports: Sequence[SafekeeperReport], primary: PrimarySettings, wanted: TimelineId | None
+    reports: Sequence[SafekeeperReport],
+    primary: PrimarySettings,
+    wanted: TimelineId | None,
+    application_name: str,
 ) -> Iterator[Finding]:
     answering = [report for report in reports if report.reachable]
     found = {
@@ -112,13 +119,25 @@ def _timeline(
             "Name one with --timeline.",
         )
     elif found:
-        yield from _existing(found.pop(), reports, primary)
+        timeline = found.pop()
+        problem = log_problem(primary.log_markers, timeline)
+        if problem:
+            yield fail("log of the primary", problem, LEAVE_HINT)
+        yield from _existing(timeline, reports, primary)
+    elif problem := log_problem(primary.log_markers, None):
+        yield fail("log of the primary", problem, LEAVE_HINT)
     elif len(answering) < len(reports):
         yield fail(
             "timeline",
             f"there is none yet, and only {len(answering)} of {len(reports)} safekeepers answer",
             "Start them all: a new timeline is created on every one.",
         )
+    elif names_us(primary.settings["synchronous_standby_names"], application_name):
+        yield fail("timeline", UNKNOWN_LOG, UNKNOWN_LOG_HINT)
+    elif damaged := [report for report in answering if report.damaged]:
+        folder, reason = next(iter(damaged[0].damaged.items()))
+        text = f"safekeeper {damaged[0].safekeeper_id} cannot open timeline {folder}: {reason}"
+        yield fail("timeline", text, DAMAGE_HINT)
     else:
         name = f" {wanted}" if wanted is not None else ""
         yield ok("timeline", f"none yet, sk attach creates it{name}")
@@ -147,7 +166,7 @@ def _existing(
         recorded["generation"], tuple(recorded["members"]), tuple(recorded["new_members"])
     )
     yield _facts(timeline, status, primary)
-    yield from _members(membership, reports, statuses)
+    yield from _members(timeline, membership, reports, statuses)
     yield _end_of_log(statuses, primary)
 
 
@@ -171,6 +190,7 @@ def _facts(timeline: TimelineId, status: Mapping[str, Any], primary: PrimarySett
 
 
 def _members(
+    timeline: TimelineId,
     membership: Membership,
     reports: Sequence[SafekeeperReport],
     statuses: Mapping[int, Mapping[str, Any]],
@@ -186,10 +206,14 @@ def _members(
         )
     usable = {i for i, status in statuses.items() if status["state"] in (_USABLE, "creating")}
     lost = ids & set(membership.all_members) - set(statuses)
+    damaged = {report.safekeeper_id: report.damaged for report in reports if report.reachable}
     for member in sorted(lost):
+        reason = damaged[member].get(folder_name(timeline))
         yield warn(
             "members",
-            f"safekeeper {member} lost its data",
+            f"safekeeper {member} is damaged: {reason}"
+            if reason
+            else f"safekeeper {member} lost its data",
             "Replace it by a safekeeper with a new id.",
         )
     for member in sorted(set(statuses) - usable):

@@ -16,16 +16,20 @@ from typing import Any
 import psycopg
 
 from pgwal.lsn import Lsn
+from walproposer.commit_waits import NO_WAITS, CommitWaits, may_see_waits, read_commit_waits
 from walproposer.connection import command_result, open_connection, refusing
 from walproposer.errors import WalProposerError
+from walproposer.log_marker import read_markers
 from walproposer.upstream import PrimaryAddress
+from walproposer.walsenders import WalSender, read_walsenders
 
+COMMIT_SETTING = "synchronous_commit"
 SETTINGS = (
     "wal_level",
     "max_wal_senders",
     "max_replication_slots",
     "synchronous_standby_names",
-    "synchronous_commit",
+    COMMIT_SETTING,
     "fsync",
     "full_page_writes",
     "max_slot_wal_keep_size",  # MB, -1 for no limit
@@ -55,12 +59,20 @@ _OVERRIDES = (
     " LEFT JOIN pg_database d ON d.oid = s.setdatabase LEFT JOIN pg_roles r ON r.oid = s.setrole"
     " WHERE setting LIKE 'synchronous_commit=%%' ORDER BY 1, 2"
 )
-_COMMIT_WAITS = (
-    "SELECT count(*),"
-    " coalesce(max(extract(epoch FROM clock_timestamp() - query_start)), 0)::float8"
-    " FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+_SETTINGS = "SELECT name, setting, source FROM pg_settings WHERE name = ANY(%s)"
+_IN_THE_FILES = (
+    "SELECT name, coalesce((SELECT f.setting FROM pg_file_settings f"
+    "  WHERE f.name = s.name AND f.error IS NULL ORDER BY seqno DESC LIMIT 1), boot_val)"
+    " FROM pg_settings s WHERE name = %(name)s"
 )
-_STANDBYS = "SELECT application_name FROM pg_stat_replication WHERE state = 'streaming'"
+# Where a setting comes from that holds for this session, and perhaps for no other.
+_SESSION_SOURCES = ("global", "database", "user", "database user", "client", "session")
+# In both waits it obeys a reload at once. Source: Postgres `checkpointer.c`.
+_CHECKPOINTER = (
+    "SELECT extract(epoch FROM clock_timestamp() - pg_conf_load_time())::float8,"
+    " coalesce((SELECT wait_event IN ('CheckpointerMain', 'CheckpointWriteDelay')"
+    "  FROM pg_stat_activity WHERE backend_type = 'checkpointer'), true)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +96,16 @@ class Override:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrimarySettings:
-    """`settings` as pg_settings shows them, in the units above; what may not be read is absent.
+    """`settings` as pg_settings shows them, in the units above, for the whole server: what our own
+    session was given by ALTER ROLE does not count. What may not be read is absent.
 
     `flush_lsn` is None on a standby; `replication_error` is why no replication connection can be
     made, "" when one can; `clock_ahead_seconds` compares its clock with ours; `disk_free_bytes` is
-    known when the server runs on this machine. `commit_waits` counts backends that wait for their
-    synchronous standby (SyncRep), as far as the role may see them; the longest has waited since its
-    statement began, `commit_wait_seconds` ago.
+    known when the server runs on this machine. `log_markers` say which log it belongs to
+    (`log_marker.py`). `sees_all`: the role may see what other sessions do; without, nothing is
+    known of commits that wait. `standbys` are all that the primary streams to. The configuration
+    was loaded `config_age_seconds` ago; while the checkpointer does not obey reloads, it may not be
+    in force.
     """
 
     version: int
@@ -107,11 +122,14 @@ class PrimarySettings:
     settings: Mapping[str, str]
     slot: Slot | None
     overrides: tuple[Override, ...]
-    standbys: tuple[str, ...]
+    standbys: tuple[WalSender, ...]
     clock_ahead_seconds: float
     disk_free_bytes: int | None
-    commit_waits: int = 0
-    commit_wait_seconds: float = 0.0
+    log_markers: tuple[str, ...] = ()
+    sees_all: bool = True
+    commit_waits: CommitWaits = NO_WAITS
+    config_age_seconds: float = 0.0
+    checkpointer_obeys: bool = True
 
     @property
     def major(self) -> int:
@@ -121,24 +139,27 @@ class PrimarySettings:
 def read_primary_settings(address: PrimaryAddress) -> PrimarySettings:
     """Raises WalProposerError."""
     # Without our usual options, which would hide the server's own synchronous_commit.
-    with (
-        closing(address.connect(options="")) as connection,
-        refusing("could not inspect the primary"),
-    ):
-        return _read(connection, address)
+    with closing(address.connect(options="")) as connection:
+        return inspect_primary(connection, address, _replication_error(address))
 
 
-def _read(connection: psycopg.Connection, address: PrimaryAddress) -> PrimarySettings:
+def inspect_primary(
+    connection: psycopg.Connection, address: PrimaryAddress, replication_error: str = ""
+) -> PrimarySettings:
+    """The same over a connection that is there. Raises WalProposerError."""
+    with refusing("could not inspect the primary"):
+        return _read(connection, address, replication_error)
+
+
+def _read(
+    connection: psycopg.Connection, address: PrimaryAddress, replication_error: str
+) -> PrimarySettings:
     server = _one_row(connection, _SERVER)
     version, in_recovery, system_id, wal_seg_size, flush_lsn, walsenders, slots = server
-    commit_waits, commit_wait_seconds = _one_row(connection, _COMMIT_WAITS)
+    config_age_seconds, checkpointer_obeys = _one_row(connection, _CHECKPOINTER)
     role, may_replicate, is_superuser = _one_row(connection, _ROLE)
     slot = connection.execute(_SLOT, (address.slot,)).fetchone()
-    settings: dict[str, str] = dict(
-        connection.execute(
-            "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (list(SETTINGS),)
-        ).fetchall()
-    )
+    settings = _settings(connection)
     return PrimarySettings(
         version=version,
         in_recovery=in_recovery,
@@ -150,16 +171,37 @@ def _read(connection: psycopg.Connection, address: PrimaryAddress) -> PrimarySet
         role=role,
         may_replicate=may_replicate,
         is_superuser=is_superuser,
-        replication_error=_replication_error(address),
+        replication_error=replication_error,
         settings=settings,
         slot=Slot(*slot) if slot is not None else None,
         overrides=tuple(Override(*row) for row in connection.execute(_OVERRIDES).fetchall()),
-        standbys=tuple(name for (name,) in connection.execute(_STANDBYS).fetchall() if name),
+        standbys=read_walsenders(connection),
         clock_ahead_seconds=_clock_ahead_seconds(connection),
         disk_free_bytes=_disk_free_bytes(connection, settings.get("data_directory")),
-        commit_waits=commit_waits,
-        commit_wait_seconds=commit_wait_seconds,
+        log_markers=read_markers(connection),
+        sees_all=may_see_waits(connection),
+        commit_waits=read_commit_waits(connection),
+        config_age_seconds=config_age_seconds,
+        checkpointer_obeys=checkpointer_obeys,
     )
+
+
+def _settings(connection: psycopg.Connection) -> dict[str, str]:
+    rows = connection.execute(_SETTINGS, (list(SETTINGS),)).fetchall()
+    settings = {name: setting for name, setting, _ in rows}
+    if {name: source for name, _, source in rows}[COMMIT_SETTING] in _SESSION_SOURCES:
+        del settings[COMMIT_SETTING]
+        settings.update(_in_the_files(connection, COMMIT_SETTING))
+    return settings
+
+
+def _in_the_files(connection: psycopg.Connection, name: str) -> dict[str, str]:
+    """The server's own value of what was changed for our session; none when the role may not read
+    it."""
+    try:
+        return dict(connection.execute(_IN_THE_FILES, {"name": name}).fetchall())
+    except psycopg.errors.InsufficientPrivilege:
+        return {}
 
 
 def _one_row(connection: psycopg.Connection, query: str) -> tuple[Any, ...]:

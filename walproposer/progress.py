@@ -1,12 +1,13 @@
 """What the proposer knows of one safekeeper. Pure.
 
 OFFLINE -> CONNECTED -> GREETED -> VOTING -> VOTED -> CATCHING_UP <-> STREAMING
-   ^________________________ connection lost, from any state ___________________|
+   ^                                                   LEFT_BEHIND          |
+   |______________________ connection lost, from any state _________________|
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from consensus.ids import NodeId
@@ -33,7 +34,11 @@ class PeerState(Enum):
     VOTING = "voting"  #: vote requested; its answer moves it on
     VOTED = "voted"  #: waiting until the election is won and the primary checked
     CATCHING_UP = "catching up"  #: below the window: fed from a donor
+    LEFT_BEHIND = "left behind"  #: no donor has the WAL that it lacks any more
     STREAMING = "streaming"  #: fed from the window
+
+
+FOLLOWING = (PeerState.CATCHING_UP, PeerState.LEFT_BEHIND, PeerState.STREAMING)
 
 
 @dataclass(slots=True)
@@ -53,8 +58,12 @@ class Progress:
     #: The last record boundary it was told of; below next_lsn while a record is only partly sent.
     record_end_lsn: int = 0
     durable_lsn: int = 0
-    #: Survives a lost connection: what it had flushed under our NodeId stays flushed.
+    #: Survives a lost connection: what it had flushed under our NodeId stays flushed, until it says
+    #: otherwise.
     flush_lsn: int = 0
+    #: It said so; a vote that shows all of lost_lsn, what it had flushed before, takes it back.
+    has_lost_data: bool = False
+    lost_lsn: int = 0
     commit_lsn: int = 0
     #: What its replicas need, as it said last; kept over reconnections.
     feedback: HotStandbyFeedback = NO_FEEDBACK
@@ -65,12 +74,24 @@ class Progress:
     caught_up_ms: int = 0
     donor: int | None = None
     catch_up: BoundaryFinder | None = None
+    #: Donors that could not be read for it, and when each may be asked again.
+    donor_retry_ms: dict[int, int] = field(default_factory=dict)
     #: Why it is not connected; "" when it is.
     error: str = "not connected yet"
 
     @property
+    def is_voteless(self) -> bool:
+        """It lost a part of its log, promised us its obedience, and gave no vote."""
+        return self.vote is not None and not self.vote.granted
+
+    @property
     def is_following(self) -> bool:
-        return self.state in (PeerState.CATCHING_UP, PeerState.STREAMING)
+        return self.state in FOLLOWING
+
+    @property
+    def can_confirm(self) -> bool:
+        """It follows, and can get to the end of the log."""
+        return self.is_following and self.answered and self.state is not PeerState.LEFT_BEHIND
 
     @property
     def has_room(self) -> bool:
@@ -100,6 +121,18 @@ class Progress:
         self.error = reason
         return stop
 
+    def lose_data(self) -> None:
+        """What it acknowledged counts for nothing from now on."""
+        self.has_lost_data = True
+        self.lost_lsn = max(self.lost_lsn, self.flush_lsn)
+        self.flush_lsn = self.durable_lsn = self.commit_lsn = 0
+
+    def write_off(self) -> None:
+        """It knows of its loss, and gives no vote: what it had acknowledged counts for nothing, and
+        is not asked for again. That is what lets it vote later (rule 9)."""
+        self.lose_data()
+        self.lost_lsn = 0
+
     def close(self, reason: str) -> list[Action]:
         """Drop the connection ourselves; the shell makes a new one later."""
         return [*self.become_offline(reason), ClosePeer(self.peer, reason)]
@@ -110,6 +143,7 @@ class Progress:
         self.next_lsn = self.record_end_lsn = self.durable_lsn = start_lsn
         self.sent_commit_lsn = 0
         self.caught_up_ms = now_ms
+        self.donor_retry_ms.clear()
 
     def maybe_update(self, response: AppendResponse) -> bool:
         """Take a newer answer; False when it says nothing new."""

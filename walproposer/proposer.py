@@ -167,11 +167,13 @@ class Proposer:
                 return self._tick(now_ms)
             case CatchUpWal(peer, begin_lsn, wal) if self.leader is not None:
                 return self.leader.catch_up_wal(self.peers[peer], begin_lsn, wal)
-            case CatchUpLost(peer, reason) if self.leader is not None:
-                return self.leader.catch_up_lost(self.peers[peer], reason)
+            case CatchUpLost(peer) if self.leader is not None:
+                return self.leader.catch_up_lost(self.peers[peer], event)
             case PeerConnected(peer):
                 return self._peer_connected(self.peers[peer])
-            case PeerLost(peer, reason):
+            case PeerLost(peer, reason, lost_data):
+                if lost_data:
+                    self.peers[peer].lose_data()
                 return self._peer_lost(self.peers[peer], reason)
             case TailRead(wal):
                 self._donor_tail = wal
@@ -210,6 +212,10 @@ class Proposer:
         progress.last_heard_ms = self._now_ms
         if type(message) is AppendResponse:
             return self._append_response(progress, message)
+        if self._is_fenced_by(message.promised):
+            if isinstance(message, SafekeeperGreeting):
+                return [self._fenced(message.promised, message.safekeeper_id)]
+            return [self._fenced(message.promised, progress.safekeeper_id)]
         match message:
             case SafekeeperGreeting() if progress.state is PeerState.CONNECTED:
                 return self._greeting(progress, message)
@@ -223,9 +229,6 @@ class Proposer:
         problem = self._greeting_problem(progress, greeting)
         if problem:
             return progress.close(problem)
-        greatest = self.node_id or self.candidacy.predecessor
-        if greatest is not None and greeting.promised > greatest:
-            return [self._fenced(greeting.promised, greeting.safekeeper_id)]
         progress.safekeeper_id = greeting.safekeeper_id
         progress.promised = greeting.promised
         progress.state = PeerState.GREETED
@@ -266,16 +269,19 @@ class Proposer:
     def _vote(self, progress: Progress, vote: VoteResponse) -> list[Action]:
         assert self.node_id is not None
         assert progress.safekeeper_id is not None
-        if vote.promised > self.node_id:
-            return [self._fenced(vote.promised, progress.safekeeper_id)]
-        if not vote.granted or vote.promised != self.node_id:
+        if vote.promised != self.node_id:
             return progress.close(f"vote refused in favour of {vote.promised}")
-        if vote.flush_lsn < progress.flush_lsn:
+        if not vote.granted:
+            progress.write_off()
+        acknowledged_lsn = max(progress.flush_lsn, progress.lost_lsn)
+        if vote.flush_lsn < acknowledged_lsn:
+            progress.lose_data()
             return progress.close(
                 f"safekeeper {progress.safekeeper_id} lost data: its log ends at "
                 f"{format_lsn(vote.flush_lsn)}, it had acknowledged "
-                f"{format_lsn(progress.flush_lsn)}"
+                f"{format_lsn(acknowledged_lsn)}"
             )
+        progress.has_lost_data = False
         progress.vote = vote
         progress.state = PeerState.VOTED
         if self.state is State.CAMPAIGNING:
@@ -288,7 +294,7 @@ class Proposer:
     def _maybe_elected(self) -> list[Action]:
         """Rule 2: a quorum of grants elects; the donor's log, whole, is the log from now on."""
         assert self.node_id is not None
-        votes = {p.peer: p.vote for p in self.peers if p.vote is not None}
+        votes = {p.peer: p.vote for p in self.peers if p.vote is not None and p.vote.granted}
         if not has_quorum(self.membership, {self.peers[i].safekeeper_id or 0 for i in votes}):
             return []
         donor = choose_donor(votes)
@@ -367,9 +373,9 @@ class Proposer:
         return [action for progress in voted for action in leader.follow(progress)]
 
     def _append_response(self, progress: Progress, response: AppendResponse) -> list[Action]:
-        if self.node_id is None or response.node_id > self.node_id:
-            return [self._fenced(response.node_id, progress.safekeeper_id or 0)]
-        if not progress.is_following or response.node_id != self.node_id:
+        if response.node_id != self.node_id or not progress.is_following:
+            if self._is_fenced_by(response.node_id):
+                return [self._fenced(response.node_id, progress.safekeeper_id)]
             return progress.close(f"unexpected append response of {response.node_id}")
         assert self.leader is not None
         actions = self.leader.append_response(progress, response)
@@ -402,11 +408,17 @@ class Proposer:
                 actions += self._maybe_completed()
         return actions
 
-    def _fenced(self, promised: NodeId, safekeeper_id: int) -> Stop:
+    def _is_fenced_by(self, promised: NodeId) -> bool:
+        """Rule 1: the first greater NodeId that is seen, in whatever message, ends it."""
         ours = self.node_id or self.candidacy.predecessor
+        return ours is not None and promised > ours
+
+    def _fenced(self, promised: NodeId, safekeeper_id: int | None) -> Stop:
+        ours = self.node_id or self.candidacy.predecessor
+        who = "a safekeeper" if safekeeper_id is None else f"safekeeper {safekeeper_id}"
         return Stop(
             Outcome.FENCED,
-            f"safekeeper {safekeeper_id} has promised {promised}, greater than our {ours}",
+            f"{who} has promised {promised}, greater than our {ours}",
             "Another proposer took over this timeline. Its primary is the one to use; 'sk status' "
             "shows it.",
         )

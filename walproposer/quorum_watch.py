@@ -10,21 +10,31 @@ import structlog
 
 log = structlog.get_logger()
 
+# What moves every second, and has not for so long, hangs.
+SILENT_SECONDS_MAX = 5.0
 # The commit rate is an average over so many samples, one a second.
 RATE_SAMPLES = 10
 
 
 class QuorumWatch:
-    """Told on every tick; read by the status page."""
+    """Told on every tick; read by the status page. Without a primary no commit waits: the log is
+    being completed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_primary: bool) -> None:
+        self._has_primary = has_primary
         self.ok = False
         self.since = datetime.now(UTC)
         self.losses_count = 0
+        self._commit_lsn = 0
+        self._updated_at = 0.0
+        self._moved_at: float | None = None
         self._samples: deque[tuple[float, int]] = deque(maxlen=RATE_SAMPLES)
 
     def update(self, *, ok: bool, unconfirmed_bytes: int, commit_lsn: int) -> None:
-        now = time.monotonic()
+        """`unconfirmed_bytes` of whole records, above `commit_lsn`."""
+        now = self._updated_at = time.monotonic()
+        if self._moved_at is None or commit_lsn != self._commit_lsn or unconfirmed_bytes <= 0:
+            self._commit_lsn, self._moved_at = commit_lsn, now
         if not self._samples or now - self._samples[-1][0] >= 1.0:
             self._samples.append((now, commit_lsn))
         if ok == self.ok:
@@ -32,10 +42,18 @@ class QuorumWatch:
         lasted = (datetime.now(UTC) - self.since).total_seconds()
         self.ok, self.since = ok, datetime.now(UTC)
         if ok:
-            log.info("quorum is there, commits proceed", seconds_without=round(lasted, 1))
+            goes_on = "commits proceed" if self._has_primary else "the log is completed on it"
+            log.info(f"quorum is there, {goes_on}", seconds_without=round(lasted, 1))
         else:
             self.losses_count += 1
-            log.error("QUORUM LOST, commits wait", unconfirmed_bytes=unconfirmed_bytes)
+            waits = "commits wait" if self._has_primary else "the log cannot be completed"
+            log.error(f"QUORUM LOST, {waits}", unconfirmed_bytes=unconfirmed_bytes)
+
+    @property
+    def unconfirmed_seconds(self) -> float:
+        """How long commit_lsn has stood while there were records to confirm, up to the last update:
+        what nobody looked at since may have moved."""
+        return self._updated_at - self._moved_at if self._moved_at is not None else 0.0
 
     @property
     def commit_bytes_per_second(self) -> float:

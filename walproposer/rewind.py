@@ -19,12 +19,13 @@ from walproposer.promotion import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlData:
-    """Of pg_controldata; `recovery_tli` is the timeline that recovery must reach at least, 0 for a
-    server that was not recovering."""
+    """Of pg_controldata; `checkpoint_tli` is the timeline of its last checkpoint, `recovery_tli`
+    the one that recovery must reach at least, 0 for a server that was not recovering."""
 
     system_id: int
     has_checksums: bool
     has_wal_log_hints: bool
+    checkpoint_tli: int
     recovery_tli: int
 
     @classmethod
@@ -37,6 +38,7 @@ class ControlData:
                 system_id=int(values["Database system identifier"]),
                 has_checksums=int(values["Data page checksum version"]) != 0,
                 has_wal_log_hints=values["wal_log_hints setting"] == "on",
+                checkpoint_tli=int(values["Latest checkpoint's TimeLineID"]),
                 recovery_tli=int(values["Min recovery ending loc's timeline"]),
             )
         except KeyError as error:
@@ -58,6 +60,16 @@ def rewind_problem(control: ControlData, system_id: int, base_backup: str) -> Pr
             base_backup,
         )
     return None
+
+
+def same_timeline_problem(tli: int, base_backup: str) -> Problem:
+    """Of two promotions at once the loser, or a copy that ran as a primary: pg_rewind finds where
+    two servers parted by their timelines alone, and would leave what it wrote."""
+    return Problem(
+        f"the old primary is on timeline {tli} as the new one is: pg_rewind cannot tell where they "
+        "parted",
+        base_backup,
+    )
 
 
 def lost_tails(names: Iterable[str], history: TimelineHistory, wal_seg_size: int) -> dict[str, int]:

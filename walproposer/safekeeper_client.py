@@ -5,6 +5,7 @@ The data path has its own connection (`peer.py`); this one may block.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,14 +13,23 @@ from typing import Any
 
 import msgspec
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from consensus.ids import TimelineId
 from pgwire.commands import format_option_command
+from pgwire.required_auth import required_auth
 from pgwire.startup import format_options
 from walproposer.connection import command_result, open_connection, port_number, rows_of
 from walproposer.errors import Unreachable, WalProposerError
 
 DEFAULT_PORT = 5454
+
+#: What libpq says when a server lets us in without the proof that `require_auth` wants.
+NOT_ASKED = "server did not complete authentication"
+ASKED_NOTHING_HINT = (
+    "It asks for no password: is it the right server, and was it started with --user-file? "
+    "require_auth=none in --safekeeper-conninfo accepts it as it is."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +62,23 @@ class SafekeeperAddress:
         if timeline is not None:
             options["tenant_id"] = timeline.tenant_id.hex()
             options["timeline_id"] = timeline.timeline_id.hex()
-        return open_connection(
-            self.conninfo,
-            f"safekeeper {self}",
-            host=self.host,
-            port=self.port,
-            dbname="replication",
-            replication="true",
-            options=format_options(options),
-            **({} if "user=" in self.conninfo else {"user": "walproposer"}),
-        )
+        settings = conninfo_to_dict(self.conninfo)
+        try:
+            return open_connection(
+                self.conninfo,
+                f"safekeeper {self}",
+                host=self.host,
+                port=self.port,
+                dbname="replication",
+                replication="true",
+                options=format_options(options),
+                user=settings.get("user") or "walproposer",
+                **required_auth(settings, os.environ),
+            )
+        except Unreachable as error:
+            if NOT_ASKED in str(error):
+                error.hint = ASKED_NOTHING_HINT
+            raise
 
 
 class SafekeeperClient:
@@ -89,6 +106,7 @@ class SafekeeperClient:
         return self.command("IDENTIFY_SAFEKEEPER")[0]
 
     def timelines(self) -> list[dict[str, Any]]:
-        """The status of every timeline, as in the status page."""
+        """The status of every timeline, as in the status page; of one that the safekeeper cannot
+        open, `folder`, `state` and `stopped_reason` alone."""
         rows = self.command("LIST_TIMELINES")
         return [msgspec.json.decode(row["status"]) for row in rows]

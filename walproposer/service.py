@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import sys
+from threading import Event, Thread
 from typing import Any
 
 import structlog
@@ -24,15 +25,18 @@ from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
 from telemetry.status_server import Pages
 from telemetry.stop_signal import StopSignal
+from walproposer.commit_watch import CommitWatch
 from walproposer.config import ProposerConfig
 from walproposer.election import behind_problem, fork_problem
 from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
 from walproposer.events import Outcome, Primary, Stop
 from walproposer.incarnation import Incarnation
 from walproposer.lease import Lease, open_lock
+from walproposer.mender import Mender
 from walproposer.metrics import ProposerCollector
+from walproposer.primary_log import mark_primary, read_primary_log
 from walproposer.proposer import Candidacy
-from walproposer.status import incarnation_status
+from walproposer.status import hung_reason, incarnation_status
 from walproposer.synchronous_standby import configure_when_streaming
 from walproposer.timeline_creation import (
     LATE_SECONDS,
@@ -62,17 +66,23 @@ class WalProposer:
         self._stopping = stopping
         stopping.on_set.append(self._stop_incarnation)
         self.registry = CollectorRegistry()
-        self._collector = ProposerCollector()
-        self.registry.register(self._collector)
         self._incarnation: Incarnation | None = None
+        self._commit_watch = CommitWatch(config.primary, stopping, self._is_streaming)
+        self._collector = ProposerCollector(self._commit_watch)
+        self.registry.register(self._collector)
         self._found: FoundTimeline | None = None
         self._waiting_for = "starting"
         self._primary_error = ""
+        self._configured: Event | None = None
         self._lease: Lease | None = None
 
     def _stop_incarnation(self) -> None:
         if self._incarnation is not None:
             self._incarnation.ask_to_stop()
+
+    def _is_streaming(self) -> bool:
+        incarnation = self._incarnation
+        return incarnation is not None and incarnation.primary_silent_seconds is not None
 
     # ---- status
 
@@ -82,7 +92,12 @@ class WalProposer:
     def status(self) -> dict[str, Any]:
         """The JSON of /status."""
         if self._incarnation is not None:
-            return {**incarnation_status(self._incarnation), "lock": self._lock_status()}
+            return {
+                **incarnation_status(self._incarnation),
+                "commit_problems": self._commit_watch.problems,
+                "configured": self._is_configured(),
+                "lock": self._lock_status(),
+            }
         return {
             "state": self._waiting_for,
             **_timeline_status(self._found),
@@ -103,7 +118,15 @@ class WalProposer:
             return "" if self._waiting_for == WAITING_FOR_LOCK else self._waiting_for
         if not incarnation.is_leading:
             return "no term won yet"
-        return "" if incarnation.quorum_watch.ok else "the quorum is lost, commits wait"
+        if not incarnation.quorum_watch.ok:
+            return "the quorum is lost, commits wait"
+        return hung_reason(incarnation)
+
+    def _is_configured(self) -> bool | None:
+        """Whether --configure has done what it does, once; None without it."""
+        if not self.config.configure:
+            return None
+        return self._configured is not None and self._configured.is_set()
 
     def _lock_status(self) -> dict[str, Any] | None:
         lease = self._lease
@@ -144,15 +167,18 @@ class WalProposer:
         """
         members = survey(self.config.safekeepers, LATE_SECONDS)
         check_members(members)
+        log_of_primary = read_primary_log(self.config.primary)
+        found = find_timeline(members, log_of_primary.server.system_id, self.config.timeline)
+        log_of_primary.check(found, members)
         upstream = Upstream(self.config.primary)
         try:
             primary = upstream.primary
-            found = find_timeline(members, primary.server.system_id, self.config.timeline)
             if found is None:
                 found = create_timeline(members, primary, self.config.timeline)
                 log.info("timeline created", timeline=str(found.timeline))
             else:
                 _check_fit(found, members, primary)
+            mark_primary(self.config.primary, found.timeline)
         finally:
             upstream.close()
         self._found = found
@@ -163,14 +189,19 @@ class WalProposer:
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         found = self._found or self.prepare()
         if self.config.configure:
-            configure_when_streaming(self.config.primary, self._stopping)
+            self._configured = configure_when_streaming(self.config.primary, self._stopping)
+        self._commit_watch.start()
+        mender = Mender(
+            self.config.safekeepers, found.timeline, found.server.wal_seg_size, self._leader
+        )
+        Thread(target=mender.run, args=(self._stopping,), name="mend", daemon=True).start()
         predecessor: NodeId | None = None
         while not self._stopping.is_set:
             if self._lease is not None and not self._lease.is_held:
                 predecessor = None  # who gets the lock takes the term over, as a new process does
                 if not self.wait_for_lock():
                     return
-            upstream = self._wait_for_primary()
+            upstream = self._wait_for_primary(found)
             if upstream is None:
                 return
             candidacy = Candidacy(
@@ -185,6 +216,12 @@ class WalProposer:
             stop = self._run_incarnation(incarnation, upstream)
             predecessor = incarnation.core.node_id or predecessor
             self._judge(stop)
+
+    def _leader(self) -> NodeId | None:
+        incarnation = self._incarnation
+        if incarnation is None or not incarnation.is_leading:
+            return None
+        return incarnation.core.node_id
 
     def _run_incarnation(self, incarnation: Incarnation, upstream: Upstream) -> Stop | None:
         self._incarnation = self._collector.incarnation = incarnation
@@ -217,13 +254,13 @@ class WalProposer:
         log.warning("new incarnation", reason=stop.message)
         self._stopping.wait(RESTART_SECONDS)
 
-    def _wait_for_primary(self) -> Upstream | None:
+    def _wait_for_primary(self, found: FoundTimeline) -> Upstream | None:
         """Until the primary answers as one; None when stopped meanwhile."""
         self._waiting_for = "waiting_for_primary"
         last_reason = ""
         while not self._stopping.is_set:
             try:
-                return Upstream(self.config.primary)
+                return Upstream(self.config.primary, found)
             except Unreachable as error:
                 if str(error) != last_reason:
                     log.info("waiting for the primary", reason=str(error))
@@ -265,19 +302,7 @@ def _check_fit(found: FoundTimeline, members: list[Member], primary: Primary) ->
 
     Raises Refusal.
     """
-    ours, theirs = found.server, primary.server
-    if ours.system_id != theirs.system_id:
-        raise Refusal(
-            f"the primary has system identifier {theirs.system_id}, "
-            f"the timeline belongs to {ours.system_id}",
-            hint="Attach the primary this timeline was created for, or name another --timeline.",
-        )
-    if ours.pg_major != theirs.pg_major or ours.wal_seg_size != theirs.wal_seg_size:
-        raise Refusal(
-            f"the primary is Postgres {theirs.pg_major} with {theirs.wal_seg_size} byte segments, "
-            f"the timeline was created for {ours.pg_major} with {ours.wal_seg_size}",
-            hint="A major upgrade needs a new timeline.",
-        )
+    found.check_server(primary.server)
     statuses = [m.timelines[found.timeline] for m in members if found.timeline in m.timelines]
     votes = [_as_vote(status) for status in statuses]
     best = max(votes, key=lambda vote: (vote.last_log_node_id, vote.flush_lsn))

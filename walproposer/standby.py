@@ -22,10 +22,12 @@ from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from pgwire.startup import format_options
 from walproposer.connection import identify_system, open_connection, port_number, refusing
-from walproposer.preflight import standby_names
+from walproposer.log_marker import mark_log
+from walproposer.primary_settings import PrimarySettings
 from walproposer.promotion import Standby
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.upstream import PrimaryAddress, ensure_slot
+from walproposer.standby_names import parse_standby_names
+from walproposer.upstream import PrimaryAddress, ensure_slot, read_slot
 
 _STATE = """
 SELECT pg_is_in_recovery(),
@@ -37,6 +39,17 @@ SELECT pg_is_in_recovery(),
         WHERE backend_type = 'checkpointer' AND wait_event = 'CheckpointerMain'),
     extract(epoch FROM clock_timestamp() - pg_conf_load_time())::float8
 """
+# On a primary, the timeline that it writes on: a checkpoint may still be on the one before.
+_TIMELINE = """
+SELECT CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
+    ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END
+"""
+_HISTORY_FILE = "SELECT pg_read_file(%s)"
+
+# A standby goes on with the next safekeeper when the host of its own is gone without a word. Of the
+# settings that are for this a WAL receiver looks at no connect_timeout; this one ends an attempt to
+# connect, too. The stream itself is ended by the standby's wal_receiver_timeout.
+VANISHED_HOST_SETTINGS = {"tcp_user_timeout": "5000"}
 
 
 class StandbyServer:
@@ -58,11 +71,19 @@ class StandbyServer:
             replayed_lsn=_lsn(replayed),
             is_paused=paused,
             sources=sources_of(conninfo),
-            standby_names=tuple(standby_names(names)),
+            standby_names=_one_of(names),
             has_slot=has_slot,
             checkpointer_idle=idle,
             config_age_seconds=age,
         )
+
+    def proposer_pid(self) -> int | None:
+        """The proposer that streams from it: our name, with our slot."""
+        with self._session("could not inspect the server") as connection:
+            slot = read_slot(connection, self.address.slot)
+        if slot is None or slot.holder != self.address.application_name:
+            return None
+        return slot.holder_pid
 
     def read_history(self) -> tuple[TimelineHistory, int]:
         """Its timeline's history, and the end of what it has on that timeline."""
@@ -75,6 +96,21 @@ class StandbyServer:
         with closing(connection), refusing("could not identify the standby"):
             _, history, flush_lsn = identify_system(connection.pgconn)
         return history, flush_lsn
+
+    def read_history_of(self, settings: PrimarySettings) -> TimelineHistory:
+        """Its timeline's history; by SQL where no replication connection can be made. The file of
+        a history is for superusers."""
+        if not settings.replication_error:
+            return self.read_history()[0]
+        with self._session("could not read the timeline's history") as connection:
+            row = connection.execute(_TIMELINE).fetchone()
+            assert row is not None
+            (tli,) = row
+            if tli == 1:
+                return TimelineHistory(1)
+            row = connection.execute(_HISTORY_FILE, (f"pg_wal/{tli:08X}.history",)).fetchone()
+        assert row is not None
+        return TimelineHistory.parse(tli, row[0])
 
     # ---- orders
 
@@ -98,9 +134,10 @@ class StandbyServer:
         with self._session("could not make a restartpoint") as connection:
             connection.execute("CHECKPOINT")
 
-    def reserve(self) -> None:
-        """Our slot; a slot of a standby lives on when it is promoted."""
+    def reserve(self, timeline: TimelineId) -> None:
+        """The name of its log, and our slot; slots of a standby live on when it is promoted."""
         with self._session("could not create the slot") as connection:
+            mark_log(connection, timeline)
             ensure_slot(connection, self.address)
 
     def promote(self, timeout_seconds: int) -> bool:
@@ -133,6 +170,12 @@ def _lsn(text: str | None) -> int:
     return int(Lsn.parse(text)) if text else 0
 
 
+def _one_of(value: str) -> tuple[str, ...]:
+    """The names in synchronous_standby_names, when one of them is enough; else ()."""
+    rule = parse_standby_names(value)
+    return rule.names if rule is not None and rule.count == 1 else ()
+
+
 def sources_of(conninfo: str) -> tuple[str, ...]:
     """The host:port pairs of a primary_conninfo, as safekeepers are written; () when it is not
     understood, or names none."""
@@ -155,10 +198,12 @@ def safekeepers_conninfo(
     addresses: Sequence[SafekeeperAddress], timeline: TimelineId, conninfo: str
 ) -> str:
     """A primary_conninfo that names the safekeepers in this order; `conninfo` has what else libpq
-    needs (user, sslmode, passfile ...) as the standby has it."""
+    needs (user, sslmode, passfile ...) as the standby has it, and may overrule what we add."""
     ids = {"tenant_id": timeline.tenant_id.hex(), "timeline_id": timeline.timeline_id.hex()}
+    own = conninfo_to_dict(conninfo)
     return make_conninfo(
         conninfo,
+        **{name: own.get(name, value) for name, value in VANISHED_HOST_SETTINGS.items()},
         host=",".join(address.host for address in addresses),
         port=",".join(str(address.port) for address in addresses),
         options=format_options(ids),

@@ -10,6 +10,7 @@ from pgwal.lsn import format_lsn
 from walproposer.incarnation import Incarnation
 from walproposer.progress import Progress
 from walproposer.proposer import State
+from walproposer.quorum_watch import SILENT_SECONDS_MAX
 
 STATE_NAMES = {
     State.COLLECTING: "connecting",
@@ -32,22 +33,27 @@ def incarnation_status(incarnation: Incarnation) -> dict[str, Any]:
         "timeline_id": core.candidacy.timeline.timeline_id.hex(),
         "primary": {
             "dsn": str(incarnation.config.primary),
+            "slot": incarnation.config.primary.slot,
+            "application_name": incarnation.config.primary.application_name,
             "system_id": str(core.candidacy.server.system_id),
             "pg_version": core.candidacy.server.pg_version,
             "tli": upstream.primary.tli_history.tli if upstream is not None else None,
             "flush_lsn": format_lsn(upstream.primary_end_lsn if upstream is not None else 0),
             "connected": upstream is not None and upstream.copy is not None,
+            "silent_seconds": _rounded(incarnation.primary_silent_seconds),
         },
+        "stalled_seconds": round(incarnation.stalled_seconds, 1),
         "term_start_lsn": format_lsn(leader.term.term_start_lsn if leader is not None else 0),
         "received_lsn": format_lsn(received_lsn),
         "commit_lsn": format_lsn(core.commit_lsn),
         "unconfirmed_bytes": max(0, received_lsn - core.commit_lsn) if core.commit_lsn else 0,
+        "unconfirmed_seconds": round(watch.unconfirmed_seconds, 1),
         "commit_bytes_per_second": round(watch.commit_bytes_per_second),
         "window_bytes": leader.window.size_bytes if leader is not None else 0,
         "quorum": {
             "needed": quorum_size(len(membership.members)),
             "members": len(membership.members),
-            "connected": sum(p.is_following and p.answered for p in core.peers),
+            "connected": sum(p.can_confirm for p in core.peers),
             "ok": watch.ok,
             "since": watch.since.isoformat(),
         },
@@ -64,8 +70,8 @@ def peer_status(incarnation: Incarnation, progress: Progress) -> dict[str, Any]:
     return {
         "id": progress.safekeeper_id,
         "address": str(incarnation.config.safekeepers[progress.peer]),
-        "state": progress.state.value,
-        "connected": progress.is_following and progress.answered,
+        "state": "lost its data" if progress.has_lost_data else progress.state.value,
+        "connected": progress.can_confirm,
         "flush_lsn": format_lsn(progress.flush_lsn),
         "commit_lsn": format_lsn(progress.commit_lsn),
         "lag_bytes": lag_bytes,
@@ -75,6 +81,24 @@ def peer_status(incarnation: Incarnation, progress: Progress) -> dict[str, Any]:
         if progress.last_heard_ms
         else None,
     }
+
+
+def hung_reason(incarnation: Incarnation) -> str:
+    """What stands that commits need, or "". Movement counts, not an open connection."""
+    stalled_seconds = incarnation.stalled_seconds
+    if stalled_seconds > SILENT_SECONDS_MAX:
+        return f"the event loop stands for {stalled_seconds:.0f} s, commits wait"
+    silent_seconds = incarnation.primary_silent_seconds or 0.0
+    if silent_seconds > SILENT_SECONDS_MAX:
+        return f"the primary is silent for {silent_seconds:.0f} s"
+    unconfirmed_seconds = incarnation.quorum_watch.unconfirmed_seconds
+    if unconfirmed_seconds > SILENT_SECONDS_MAX:
+        return f"commit_lsn stands for {unconfirmed_seconds:.0f} s, commits wait"
+    return ""
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return round(seconds, 1) if seconds is not None else None
 
 
 def _node_id(node_id: NodeId | None) -> dict[str, Any] | None:

@@ -5,20 +5,26 @@ It is set only once the primary calls us `streaming`: before, every commit would
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from contextlib import closing
-from threading import Thread
+from threading import Event, Thread
 
 import psycopg
 import structlog
 from psycopg import sql
 
 from telemetry.stop_signal import StopSignal
-from walproposer.errors import Refusal, WalProposerError
-from walproposer.upstream import PrimaryAddress
+from walproposer.commit_waits import CommitWaits, may_see_waits, read_commit_waits
+from walproposer.connection import refusing
+from walproposer.errors import CommitsWait, Refusal, WalProposerError
+from walproposer.log_marker import forget_log
+from walproposer.upstream import PrimaryAddress, read_slot
 
 log = structlog.get_logger()
 
 POLL_SECONDS = 0.1
+RELOAD_SECONDS = 5.0
 
 IS_STREAMING = (
     "SELECT count(*) FROM pg_stat_replication WHERE application_name = %s AND state = 'streaming'"
@@ -33,19 +39,23 @@ def setting_statement(application_name: str) -> str:
     )
 
 
-def configure_when_streaming(address: PrimaryAddress, stopping: StopSignal) -> None:
-    """In a thread: wait until the primary sees us streaming, then set it, once."""
+def configure_when_streaming(address: PrimaryAddress, stopping: StopSignal) -> Event:
+    """In a thread: wait until the primary sees us streaming, then set it, once. The event is set
+    when that was done."""
+    done = Event()
 
     def run() -> None:
         while not stopping.is_set:
             try:
                 if _configure(address):
+                    done.set()
                     return
             except (WalProposerError, psycopg.Error) as error:
                 log.warning("could not configure the primary yet", reason=str(error))
             stopping.wait(POLL_SECONDS)
 
     Thread(target=run, name="configure", daemon=True).start()
+    return done
 
 
 def _configure(address: PrimaryAddress) -> bool:
@@ -63,22 +73,77 @@ def _configure(address: PrimaryAddress) -> bool:
         return True
 
 
-def reset(address: PrimaryAddress, drop_slot: bool) -> list[str]:
-    """Commits no longer wait. Returns what was done, a line each. Raises WalProposerError."""
-    done = []
-    with closing(address.connect()) as connection:
-        try:
-            _set(connection, None)
-            done.append("synchronous_standby_names was reset, commits no longer wait for a quorum")
-            if drop_slot:
-                connection.execute("SELECT pg_drop_replication_slot(%s)", (address.slot,))
-                done.append(f'replication slot "{address.slot}" was dropped')
-        except psycopg.Error as error:
-            message = error.diag.message_primary or str(error)
-            raise Refusal(
-                f"could not detach: {message}", hint=error.diag.message_hint or ""
-            ) from error
+def reset(address: PrimaryAddress, *, drop_slot: bool, force: bool) -> list[str]:
+    """Commits no longer wait. Returns what was done, a line each. Raises WalProposerError:
+    CommitsWait, without `force`, when some wait that would return with one copy."""
+    with closing(address.connect()) as connection, refusing("could not detach"):
+        if drop_slot:
+            _check_slot_free(connection, address)
+        waits = read_commit_waits(connection)
+        if not force:
+            _check_waits(connection, waits)
+        _set(connection, None)
+        _wait_reset(address)
+        done = ["synchronous_standby_names was reset, commits no longer wait for a quorum"]
+        if waits.stuck_count:
+            done.append(
+                f"{waits}: they return now, with one copy, on this primary; no quorum did "
+                "confirm them"
+            )
+        if drop_slot:
+            done += _drop_slots(connection, address)
     return done
+
+
+def _check_slot_free(connection: psycopg.Connection, address: PrimaryAddress) -> None:
+    slot = read_slot(connection, address.slot)
+    if slot is not None and slot.holder_pid is not None:
+        raise Refusal(
+            f'replication slot "{address.slot}" is active, by "{slot.holder}" (pid '
+            f"{slot.holder_pid}): nothing was changed",
+            hint="Let commits go on without the quorum first: sk detach; then stop the proposer.",
+        )
+
+
+def _check_waits(connection: psycopg.Connection, waits: CommitWaits) -> None:
+    if waits.stuck_count:
+        raise CommitsWait(
+            f"{waits}: they would return with one copy, on this primary, and a failover would lose "
+            "them",
+            hint="Bring the quorum or the proposer back: sk status says what is wrong. To let them "
+            "return all the same: --force.",
+        )
+    if not may_see_waits(connection):
+        raise Refusal(
+            "the role may not see whether commits wait that would return with one copy",
+            hint="Give one that has pg_read_all_stats. To detach all the same: --force.",
+        )
+
+
+def _wait_reset(address: PrimaryAddress) -> None:
+    """Until new sessions see it: the postmaster has obeyed, and told the checkpointer."""
+    deadline = time.monotonic() + RELOAD_SECONDS
+    while (value := _names_in_force(address)) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    if value:
+        raise Refusal(
+            f"commits go on waiting: synchronous_standby_names is still {value}",
+            hint="ALTER SYSTEM RESET was not enough: postgresql.conf or the command line sets it.",
+        )
+
+
+def _names_in_force(address: PrimaryAddress) -> str:
+    with closing(address.connect()) as connection:
+        row = connection.execute("SHOW synchronous_standby_names").fetchone()
+    return str(row[0]) if row is not None else ""
+
+
+def _drop_slots(connection: psycopg.Connection, address: PrimaryAddress) -> Iterator[str]:
+    if read_slot(connection, address.slot) is not None:
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (address.slot,))
+        yield f'replication slot "{address.slot}" was dropped'
+    for name in forget_log(connection):
+        yield f'"{name}" was dropped: the primary belongs to no log any more'
 
 
 def _set(connection: psycopg.Connection, application_name: str | None) -> None:

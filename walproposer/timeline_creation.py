@@ -33,14 +33,22 @@ from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 LATE_SECONDS = 1.0
 
 
+DAMAGE_HINT = (
+    "It exists, and may hold acknowledged commits: mend it. One that is not needed any more goes "
+    "by sk timeline delete."
+)
+
+
 @dataclass(slots=True)
 class Member:
-    """What a safekeeper answered; `error` when it did not."""
+    """What a safekeeper answered; `error` when it did not. `damaged` maps the folders of timelines
+    that it cannot open to the reasons: those exist, and nothing but the name is known of them."""
 
     client: SafekeeperClient
     safekeeper_id: int = 0
     http: str = ""
     timelines: dict[TimelineId, dict[str, Any]] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
     error: WalProposerError | None = None
 
 
@@ -49,6 +57,23 @@ class FoundTimeline:
     timeline: TimelineId
     server: ServerFacts
     membership: Membership
+
+    def check_server(self, theirs: ServerFacts) -> None:
+        """Whether a server can be this timeline's primary. Raises Refusal."""
+        ours = self.server
+        if ours.system_id != theirs.system_id:
+            raise Refusal(
+                f"the primary has system identifier {theirs.system_id}, "
+                f"the timeline belongs to {ours.system_id}",
+                hint="Attach the primary this timeline was created for, or name another "
+                "--timeline.",
+            )
+        if ours.pg_major != theirs.pg_major or ours.wal_seg_size != theirs.wal_seg_size:
+            raise Refusal(
+                f"the primary is Postgres {theirs.pg_major} with {theirs.wal_seg_size} byte "
+                f"segments, the timeline was created for {ours.pg_major} with {ours.wal_seg_size}",
+                hint="A major upgrade needs a new timeline.",
+            )
 
 
 def survey(
@@ -93,7 +118,10 @@ def _answer(
         member.safekeeper_id = int(identity["safekeeper_id"])
         member.http = identity["http"]
         for status in member.client.timelines():
-            member.timelines[_timeline_of(status)] = status
+            if "folder" in status:
+                member.damaged[status["folder"]] = status["stopped_reason"]
+            else:
+                member.timelines[_timeline_of(status)] = status
     except WalProposerError as error:
         member.error = error
     except Exception as error:  # whatever is wrong with the answer, somebody waits for ours
@@ -167,6 +195,9 @@ def require_timeline(
         text = f"the safekeepers have no timeline of system {system_id}"
     else:
         text = "the safekeepers have no such timeline" if wanted else "there is no timeline"
+    damage = damage_of(members)
+    if damage:
+        raise Refusal(f"{text} that can be opened; {damage}", hint=DAMAGE_HINT)
     raise Refusal(text, hint="sk timeline list shows those there are.")
 
 
@@ -209,28 +240,54 @@ def _check_quorum(members: Sequence[Member], found: FoundTimeline) -> None:
     if not has_quorum(found.membership, alive):
         raise Unreachable(
             f"only {len(alive)} of {len(wanted)} safekeepers can take part: "
-            + "; ".join(missing_reason(m) for m in members if found.timeline not in m.timelines),
+            + "; ".join(
+                missing_reason(m, found.timeline)
+                for m in members
+                if found.timeline not in m.timelines
+            ),
             hint="A quorum is needed to win an election.",
         )
 
 
-def missing_reason(member: Member) -> str:
+def missing_reason(member: Member, timeline: TimelineId) -> str:
     """Why a member does not have the timeline."""
     if member.error is not None:
         return str(member.error)
-    return f"safekeeper {member.safekeeper_id} ({member.client.address}) lost its data"
+    name = f"safekeeper {member.safekeeper_id} ({member.client.address})"
+    damage = member.damaged.get(folder_name(timeline))
+    return f"{name} is damaged: {damage}" if damage else f"{name} lost its data"
+
+
+def folder_name(timeline: TimelineId) -> str:
+    """Of a timeline's folder on a safekeeper: by that, one that it cannot open is known."""
+    return f"{timeline.tenant_id.hex()}.{timeline.timeline_id.hex()}"
+
+
+def damage_of(members: Sequence[Member]) -> str:
+    """The first timeline that a member cannot open; "" when there is none."""
+    for member in members:
+        for folder, reason in member.damaged.items():
+            return (
+                f"safekeeper {member.safekeeper_id} ({member.client.address}) cannot open "
+                f"timeline {folder}: {reason}"
+            )
+    return ""
 
 
 def create_timeline(
     members: Sequence[Member], primary: Primary, wanted: TimelineId | None
 ) -> FoundTimeline:
-    """Both steps. Raises Unreachable when a member does not answer; nothing is active then."""
+    """Both steps. Raises Unreachable when a member does not answer, Refusal when one has a timeline
+    that it cannot open, which may be this primary's; nothing is active then."""
     unreachable = [member.error for member in members if member.error is not None]
     if unreachable:
         raise Unreachable(
             f"a new timeline needs all safekeepers: {unreachable[0]}",
             hint="Once created, it lives with a quorum of them.",
         )
+    damage = damage_of(members)
+    if damage:
+        raise Refusal(f"no timeline is created: {damage}", hint=DAMAGE_HINT)
     timeline = wanted or _new_timeline_id()
     _sweep_unfinished(members, primary, wanted)
     membership = Membership(1, tuple(sorted(member.safekeeper_id for member in members)))

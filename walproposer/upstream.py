@@ -32,6 +32,8 @@ from walproposer.connection import (
 from walproposer.copy_connection import CopyConnection
 from walproposer.errors import PrimaryLost, Refusal, Unreachable
 from walproposer.events import Primary
+from walproposer.log_marker import mark_log
+from walproposer.timeline_creation import FoundTimeline
 
 log = structlog.get_logger()
 
@@ -152,12 +154,19 @@ def read_server_facts(connection: psycopg.Connection) -> ServerFacts:
 
 
 class Upstream:
-    """A replication connection. `identify` and `start` block; then `copy` is for the hot loop."""
+    """A replication connection. `identify` and `start` block; then `copy` is for the hot loop.
 
-    def __init__(self, address: PrimaryAddress) -> None:
+    `log`: what this primary must belong to; its slot is not touched when it belongs to another one.
+    None while that is not known yet.
+    """
+
+    def __init__(self, address: PrimaryAddress, log: FoundTimeline | None = None) -> None:
         self.address = address
         with closing(address.connect()) as questions, refusing("could not inspect the primary"):
             self.server = read_server_facts(questions)
+            if log is not None:
+                log.check_server(self.server)
+                mark_log(questions, log.timeline)
             slot = ensure_slot(questions, address)
         self._slot_lsn = slot.restart_lsn
         self._connection = open_connection(
@@ -251,13 +260,15 @@ class Upstream:
             self._next_lsn += len(message.data)
         return chunks, reply_requested
 
-    def report(self, commit_lsn: int) -> None:
-        """Commits up to here return. Also the answer to a keepalive, with the last position."""
+    def report(self, commit_lsn: int, *, reply_requested: bool = False) -> None:
+        """Commits up to here return. Also the answer to a keepalive, with the last position; with
+        `reply_requested` the primary sends one."""
         assert self.copy is not None
         assert commit_lsn >= self._reported_lsn
         self._reported_lsn = commit_lsn
         now_us = postgres_time_us(time.time_ns())
-        self.copy.send(StandbyStatus(commit_lsn, commit_lsn, commit_lsn, now_us).encode())
+        status = StandbyStatus(commit_lsn, commit_lsn, commit_lsn, now_us, reply_requested)
+        self.copy.send(status.encode())
 
     def report_feedback(self, feedback: HotStandbyFeedback) -> None:
         """The primary keeps what the queries on replicas need, until it is told otherwise."""

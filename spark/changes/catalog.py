@@ -8,9 +8,10 @@
      "types": [{"oid": 23, "name": "int4", "kind": "b", …}, …],
      "ignored": {"1259": "pg_catalog.pg_class", …}}
 
-Law: what it says is true at `lsn` and, for a file that still belongs to the table, before and
-after: a column keeps its place for ever, a dropped one its length and alignment. Source: Postgres
-`pg_class`, `pg_attribute`, `pg_type`.
+Law: what it says is true at `lsn` and, for a file that still belongs to the table, before: a column
+keeps its place for ever, a dropped one its length and alignment, and a type that is changed without
+a new file can read what the old one wrote. Behind `lsn` it is true until the table is altered
+(`alterations.py`). Source: Postgres `pg_class`, `pg_attribute`, `pg_type`.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ class Catalog:
         tables: Iterable[Table],
         types: Iterable[Type],
         ignored: Mapping[int, str],
+        older_files: Mapping[int, int] | None = None,
     ) -> None:
         self.system_id = system_id
         self.version_major = version_major
@@ -114,6 +116,8 @@ class Catalog:
         self.types: Mapping[int, Type] = {each.oid: each for each in types}
         #: files of what has no rows to decode, and their names: system catalogs, indexes, sequences
         self.ignored = dict(ignored)
+        #: tables' files that only an older catalog knew, and the LSN that one was taken at
+        self.older_files = dict(older_files or {})
 
     @cached_property
     def by_file(self) -> dict[int, Table]:
@@ -134,6 +138,24 @@ class Catalog:
         toast = {file: f"{table} (TOAST)" for file, table in self.by_toast_file.items()}
         tables = {file: str(table) for file, table in self.by_file.items()}
         return {**self.ignored, **toast, **tables}
+
+    def taken_lsn(self, table: Table) -> int:
+        """Since when what is said of the table may not be true any more."""
+        return self.older_files.get(table.relfilenode, self.lsn)
+
+    def enum_oids(self, table: Table) -> frozenset[int]:
+        """Of its columns' types, elements of arrays and domains included."""
+        oids = {column.type_oid for column in table.columns if not column.is_dropped}
+        found = set()
+        while oids:
+            kinds = [self.types[oid] for oid in oids if oid in self.types]
+            found |= {each.oid for each in kinds if each.kind == ENUM}
+            oids = {each.of_oid for each in kinds if each.kind in (ARRAY, DOMAIN)}
+        return frozenset(found)
+
+    def taken_lsns(self) -> list[int]:
+        """Of all catalogs that this one is made of."""
+        return sorted({self.lsn, *self.older_files.values()})
 
     def lookup(self, database: int, relfilenode: int) -> Table | None:
         """Whose file it is, TOAST included."""
@@ -164,7 +186,7 @@ class Catalog:
                 f"catalogs of different databases: system identifier {ours[0]}, Postgres "
                 f"{ours[1]}, database {ours[2]}, and {theirs[0]}, {theirs[1]}, {theirs[2]}"
             )
-        gone = (table for file, table in self.by_file.items() if file not in newer.by_file)
+        gone = [table for file, table in self.by_file.items() if file not in newer.by_file]
         types = {**self.types, **newer.types}
         return Catalog(
             system_id=newer.system_id,
@@ -176,6 +198,10 @@ class Catalog:
             tables=(*gone, *newer.tables),
             types=types.values(),
             ignored={**self.ignored, **newer.ignored},
+            older_files={
+                **{table.relfilenode: self.taken_lsn(table) for table in gone},
+                **newer.older_files,
+            },
         )
 
     # ---- the file

@@ -1,7 +1,8 @@
 """Takes the catalog of one database over a normal connection, from the primary or from a standby.
 
 All queries see one snapshot (REPEATABLE READ, READ ONLY), which no lock is needed for; the WAL
-position is read first, so that what is younger than it may be in the catalog, but not the reverse.
+position is read before the snapshot is taken, so that what is younger than it may be in the
+catalog, but not the reverse.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ _ALIGN = {"c": 1, "s": 2, "i": 4, "d": 8}
 _SERVER = """
     SELECT (SELECT system_identifier FROM pg_control_system()),
            current_setting('server_version_num')::int / 10000, current_setting('wal_level'),
-           d.oid::bigint, d.datname, pg_encoding_to_char(d.encoding),
-           (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-                 ELSE pg_current_wal_insert_lsn() END)::text
+           d.oid::bigint, d.datname, pg_encoding_to_char(d.encoding)
       FROM pg_database d WHERE d.datname = current_database()
+"""
+
+_LSN = """
+    SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                 ELSE pg_current_wal_insert_lsn() END)::text
 """
 
 _TABLES = """
@@ -76,6 +80,7 @@ def take_catalog(dsn: str) -> Catalog:
     """Raises CatalogError."""
     try:
         with psycopg.connect(dsn, autocommit=True) as connection:
+            ((lsn,),) = connection.execute(_LSN)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             # Names and missing values are printed as a decoder prints them.
             connection.execute(
@@ -83,7 +88,7 @@ def take_catalog(dsn: str) -> Catalog:
                 " SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'postgres';"
                 " SET LOCAL bytea_output = 'hex'; SET LOCAL extra_float_digits = 1"
             )
-            return _read(connection)
+            return _read(connection, Lsn.parse(lsn))
     except psycopg.Error as error:
         raise CatalogError(
             f"the catalog cannot be taken: {' '.join(str(error).split())}",
@@ -91,9 +96,9 @@ def take_catalog(dsn: str) -> Catalog:
         ) from error
 
 
-def _read(connection: psycopg.Connection[Any]) -> Catalog:
-    ((system_id, major, wal_level, database_oid, database_name, encoding, lsn),) = (
-        connection.execute(_SERVER)
+def _read(connection: psycopg.Connection[Any], lsn: Lsn) -> Catalog:
+    ((system_id, major, wal_level, database_oid, database_name, encoding),) = connection.execute(
+        _SERVER
     )
     if encoding != "UTF8":
         raise CatalogError(
@@ -111,7 +116,7 @@ def _read(connection: psycopg.Connection[Any]) -> Catalog:
         version_major=major,
         database_oid=database_oid,
         database_name=database_name,
-        lsn=Lsn.parse(lsn),
+        lsn=lsn,
         wal_level=wal_level,
         tables=[_table(row, tuple(columns.get(row[0], ()))) for row in connection.execute(_TABLES)],
         types=[_type(row, labels) for row in connection.execute(_TYPES)],

@@ -1,6 +1,7 @@
 """The changes of the transactions that a range of the WAL commits: a task of `pg_changes`.
 
     1  once: which transactions are open where the range begins      (transaction_progress.py)
+       and which tables were altered since the catalog was taken     (alteration_search.py)
     2  a window of the range: which transactions commit in it        (transaction_commits.py)
     3  from where the first of them began through the window: their changes    (change_set.py)
     4  which of them are to be seen, in which order                  (change_rows.py)
@@ -9,6 +10,8 @@
 Laws. A transaction belongs to the range in which its commit record starts, so any split of the WAL
 gives the same changes, and a range is read without knowing what was read before it: an offset is
 one LSN. Memory grows with a window and with the transactions that commit in it, not with history.
+A look back ends where nothing older exists, and at nothing else: damage before the range fails, or
+is passed over and said, as damage in it.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ import pyarrow as pa
 from consensus.messages import ServerFacts
 from pgwal.lsn import format_lsn
 from pgwal.versions import wal_version
+from spark.changes.alteration_search import look_for_alterations
+from spark.changes.alterations import Alterations, CatalogKeys, alteration_note, unseen_note
 from spark.changes.catalog import Catalog, Table
 from spark.changes.change_batches import ChangeBatches
 from spark.changes.change_files import FileMap
-from spark.changes.change_rows import arrange, is_stale
+from spark.changes.change_rows import NO_TABLE, ChangeRows, arrange, is_stale
 from spark.changes.change_set import CODE, COMMIT, ChangeSet, Gathered
 from spark.changes.heap_pages import HeapPages
 from spark.changes.heap_scan import NEW_AT, NEW_LENGTH, HeapScan, scan_heap
@@ -39,10 +44,10 @@ from spark.changes.transaction_progress import (
     last_list_without,
     last_redo,
 )
-from spark.errors import CatalogError, WalInputError
-from spark.inputs.wal_input import WalInput
+from spark.errors import CatalogError
+from spark.inputs.wal_input import LostWal, WalInput
 from spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
-from spark.records.record_index import RecordIndex
+from spark.records.record_index import Array, RecordIndex
 
 #: of WAL: what is decoded at once
 WINDOW_BYTES = 16 << 20
@@ -51,11 +56,13 @@ WINDOW_BYTES = 16 << 20
 @dataclass(frozen=True, slots=True)
 class ChangeOptions:
     """`table` is the only one, as typed columns; `refresh` takes the catalog anew, when the WAL has
-    files or columns that it does not know."""
+    files or columns that it does not know, or a table was altered; `alterations` are those before
+    the range, if they are known."""
 
     catalog: Catalog
     table: Table | None = None
     refresh: Callable[[], Catalog] | None = field(default=None, repr=False)
+    alterations: Alterations | None = field(default=None, repr=False)
     is_compiled: bool = True
 
 
@@ -75,11 +82,13 @@ def read_changes(
     return reader.read()
 
 
-def restart_lsn(wal_input: WalInput, lsn: int, options: ChangeOptions) -> int:
+def restart_lsn(
+    wal_input: WalInput, lsn: int, options: ChangeOptions, on_damage: OnDamage = OnDamage.FAIL
+) -> int:
     """Where WAL begins that is needed for the changes of what commits at `lsn`, a record boundary,
     or later. Raises WalInputError."""
     facts = wal_input.facts()
-    reader = _ChangeReader(wal_input, facts, WalRange(lsn, lsn, lsn), options, OnDamage.FAIL)
+    reader = _ChangeReader(wal_input, facts, WalRange(lsn, lsn, lsn), options, on_damage)
     return reader.restart_lsn()
 
 
@@ -109,14 +118,18 @@ class _ChangeReader:
         self._range = wal_range
         self._options = options
         self._on_damage = on_damage
+        #: before the range, WAL that is lost fails what needs it, unless all is to be passed over
+        self._on_older = on_damage if on_damage is OnDamage.SKIP else OnDamage.FAIL
         self._gaps: dict[int, Gap] = {}
         self._said: set[int] = set()
         self._is_refreshed = False
         self._open = OpenTransactions(wal_range.start_lsn)
+        self._alterations = Alterations(wal_range.start_lsn)
         self._use(options.catalog)
 
     def _use(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self._keys = CatalogKeys(catalog)
         self._batches = ChangeBatches(
             catalog, self._options.table, is_compiled=self._options.is_compiled
         )
@@ -127,8 +140,11 @@ class _ChangeReader:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         self._open = self._look_back()
+        yield from self._look_for_alterations()
         for window in self._windows():
             scans = list(self._scan(window, self._on_damage))
+            for scan in scans:
+                self._alterations.add(scan, self._keys)
             glances = [Glance.at(scan) for scan in scans]
             commits = find_commits(scans)
             if len(commits):
@@ -136,7 +152,7 @@ class _ChangeReader:
             scans.clear()  # before those of the next window are made
             for glance in glances:
                 self._open.advance(glance)
-            yield from self._say_gaps()
+            yield from self._say_gaps(self._range.start_lsn)
 
     def _changes(
         self, window: WalRange, scans: list[HeapScan], glances: list[Glance], commits: Commits
@@ -145,11 +161,14 @@ class _ChangeReader:
         start_lsn, incomplete = self._find_start(window, glances, commits)
         if incomplete:
             yield self._say_incomplete(start_lsn, window, incomplete)
-        gathered = self._gather_known(start_lsn, window, scans, commits)
+        pages_lsn = self._with_pages(start_lsn)
+        yield from self._say_gaps(min(start_lsn, self._open.since_lsn))
+        gathered = self._gather_known(pages_lsn, window, scans, commits)
         scans.clear()
-        toast, data = self._toast(gathered), gathered.data
+        toast, data = self._toast(gathered, is_whole=not self._gaps), gathered.data
         rows = arrange(gathered, self._catalog, self._options.table)
         del gathered
+        self._note_altered(rows, commits)
         yield from self._batches.build(rows, data, commits, toast)
 
     def restart_lsn(self) -> int:
@@ -190,7 +209,7 @@ class _ChangeReader:
         for found in read_indexes(self._input, self._facts, wal_range, on_damage):
             if isinstance(found, RecordIndex):
                 yield scan_heap(found, self._version, with_images=self._follows_pages)
-            elif found.lsn >= self._range.start_lsn:  # else it is for those to say whose it is
+            else:
                 self._gaps.setdefault(found.lsn, found)
 
     def _say_incomplete(self, lsn: int, window: WalRange, count: int) -> pa.RecordBatch:
@@ -200,9 +219,11 @@ class _ChangeReader:
             f"of {count} that commit before {format_lsn(window.end_lsn)}, changes may be missing",
         )
 
-    def _say_gaps(self) -> Iterator[pa.RecordBatch]:
+    def _say_gaps(self, from_lsn: int) -> Iterator[pa.RecordBatch]:
+        """Those behind `from_lsn` that are not said yet. One before the range is also said by those
+        whose it is; but they may not have been asked."""
         for gap in self._gaps.values():
-            if gap.lsn in self._said:
+            if gap.lsn in self._said or gap.end_lsn <= from_lsn:
                 continue
             self._said.add(gap.lsn)
             yield self._batches.note(
@@ -216,7 +237,7 @@ class _ChangeReader:
     def _find_start(
         self, window: WalRange, glances: list[Glance], commits: Commits
     ) -> tuple[int, int]:
-        """(where to read from, of how many transactions changes may be before all WAL)."""
+        """(where they begin, of how many transactions changes may be before all WAL)."""
         first_lsn = self._open.first_lsn(commits.member_xids.tolist(), window.start_lsn)
         early = self._open.begun_before(commits) & ~begun_later(glances, commits)
         incomplete = 0
@@ -225,24 +246,58 @@ class _ChangeReader:
             found = last_list_without(frozenset(commits.xid[early].tolist()), backwards)
             first_lsn = self._oldest_lsn() if found is None else found
             incomplete = int(early.sum()) if found is None else 0
-        return self._with_pages(first_lsn), incomplete
+        return first_lsn, incomplete
 
     def _oldest_lsn(self) -> int:
         begins = [begin_lsn for begin_lsn, _ in self._backwards(self._open.since_lsn)]
         return min(begins, default=self._open.since_lsn)
 
     def _backwards(self, lsn: int) -> Iterator[tuple[int, list[Glance]]]:
-        """What is before `lsn`, a segment a step, as far as there is WAL."""
+        """What is before `lsn`, a segment a step, as far as there is WAL. Raises WalInputError."""
         seg_size = self._facts.wal_seg_size
         while lsn > seg_size:  # the first segment is never written
             begin_lsn = (lsn - 1) // seg_size * seg_size
             wal_range = WalRange(begin_lsn, lsn, self._range.limit_lsn)
             try:
                 glances = [Glance.at(scan) for scan in self._scan(wal_range, OnDamage.FAIL)]
-            except WalInputError:
-                return
+            except LostWal:
+                if begin_lsn < self._input.extent()[0]:
+                    return
+                glances = [Glance.at(scan) for scan in self._scan(wal_range, self._on_older)]
             yield begin_lsn, glances
             lsn = begin_lsn
+
+    # ---- tables that were altered
+
+    def _look_for_alterations(self) -> Iterator[pa.RecordBatch]:
+        """Those of before the range; the windows add theirs."""
+        start_lsn = self._range.start_lsn
+        before = WalRange(start_lsn, start_lsn, self._range.limit_lsn)
+        known = look_for_alterations(
+            self._input, self._catalog, before, self._on_damage, self._options.alterations
+        )
+        self._alterations = known.joined(Alterations(start_lsn))
+        for lsn, end_lsn in known.unseen:
+            yield self._batches.note(lsn, unseen_note(lsn, end_lsn))
+
+    def _altered_rows(self, tables: Array, lsns: Array) -> Iterator[tuple[int, int, Array]]:
+        """(table, where it was altered, its rows from there on), of rows that commit there."""
+        for number, lsn in self._alterations.altered(self._catalog).items():
+            rows = np.flatnonzero((tables == number) & (lsns >= lsn))
+            if len(rows):
+                yield number, lsn, rows
+
+    def _has_altered(self, gathered: Gathered, commits: Commits) -> bool:
+        code, lsns = gathered.changes[CODE], commits.lsn[gathered.changes[COMMIT]]
+        tables = np.where(code & 1 == 0, code // 2, NO_TABLE)
+        return any(True for _ in self._altered_rows(tables, lsns))
+
+    def _note_altered(self, rows: ChangeRows, commits: Commits) -> None:
+        lsns = commits.lsn[rows.changes[COMMIT]]
+        for number, lsn, altered in self._altered_rows(rows.table, lsns):
+            note = alteration_note(self._catalog.tables[number], lsn, self._catalog)
+            for row in altered.tolist():
+                rows.notes[row] = f"{rows.notes[row]}; {note}" if row in rows.notes else note
 
     # ---- changes
 
@@ -252,7 +307,9 @@ class _ChangeReader:
         """With a catalog that knows the files, if one can be had."""
         gathered = self._gather(start_lsn, window, scans, commits)
         refresh = None if self._is_refreshed else self._options.refresh
-        if refresh is None or not is_stale(gathered, self._catalog):
+        if refresh is None:
+            return gathered
+        if not is_stale(gathered, self._catalog) and not self._has_altered(gathered, commits):
             return gathered
         self._is_refreshed = True
         self._use(self._catalog.merged(refresh()))
@@ -267,17 +324,15 @@ class _ChangeReader:
         # Where it begins is a record, or a segment.
         is_boundary = start_lsn % self._facts.wal_seg_size != 0
         before = WalRange(start_lsn, window.start_lsn, self._range.limit_lsn, is_boundary)
-        is_strict = self._on_damage is not OnDamage.SKIP
-        history = self._scan(before, OnDamage.FAIL if is_strict else OnDamage.SKIP)
-        for scan in chain(history, scans):
+        for scan in chain(self._scan(before, self._on_older), scans):
             changes.add(scan)
         return changes.gathered()
 
-    def _toast(self, gathered: Gathered) -> ToastChunks:
+    def _toast(self, gathered: Gathered, *, is_whole: bool) -> ToastChunks:
         changes = gathered.changes
         chunks = changes[:, (changes[CODE] >= 0) & (changes[CODE] & 1 == 1)]
         oids = np.array([table.toast_oid for table in self._catalog.tables] or [0], np.int64)
         return ToastChunks(
             gathered.data, chunks[NEW_AT], chunks[NEW_LENGTH], chunks[COMMIT],
-            oids[chunks[CODE] // 2],
+            oids[chunks[CODE] // 2], is_whole=is_whole,
         )  # fmt: skip

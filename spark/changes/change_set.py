@@ -15,6 +15,7 @@ from numba import njit
 
 from pgwal.block_ref import BlockRef
 from pgwal.errors import WalFormatError
+from pgwal.record import HEADER, RecordHeader
 from spark.changes.change_files import FOREIGN, UNKNOWN, FileMap
 from spark.changes.datum_varlena import DatumError
 from spark.changes.heap_page import is_heap_page, joined_tuple, restore_page
@@ -50,7 +51,7 @@ from spark.changes.heap_scan import (
 from spark.changes.transaction_commits import Commits
 from spark.records.byte_copy import copy_bytes
 from spark.records.loads import Bytes, Int, Numbers
-from spark.records.record_index import Array
+from spark.records.record_index import Array, RecordIndex
 
 #: rows behind those of a scan: the transaction's number, the file's code, the oid of TRUNCATE
 COMMIT, CODE, OID, FIELDS = CHANGE_FIELDS, CHANGE_FIELDS + 1, CHANGE_FIELDS + 2, CHANGE_FIELDS + 3
@@ -80,8 +81,11 @@ class ChangeSet:
         self._length = 0
         self._rows = 0
         self._notes: dict[int, str] = {}
+        #: of the record that was added last
+        self._last_lsn = 0
 
     def add(self, scan: HeapScan) -> None:
+        self._forget_pages_at_gap(scan.index)
         codes = self._files.codes_of(scan.changes[DATABASE], scan.changes[RELFILENODE])
         commits = self._commits.numbers_of(scan.changes[XID])
         operation = scan.changes[OPERATION]
@@ -118,6 +122,14 @@ class ChangeSet:
         self._buffers.append(buffer)
         self._length += len(buffer)
         self._rows += rows.shape[1]
+
+    def _forget_pages_at_gap(self, index: RecordIndex) -> None:
+        """A page may be any other behind WAL that is lost, which the next record's link shows."""
+        header = index.data[index.at[0] :][: HEADER.size].tobytes()
+        first = RecordHeader(*HEADER.unpack(header))
+        if self._pages is not None and first.prev_lsn != self._last_lsn:
+            self._pages.clear()
+        self._last_lsn = int(index.start_lsn[-1])
 
     # ---- tuples that are not whole in their record
 

@@ -11,12 +11,10 @@ import struct
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from spark.changes.catalog import ARRAY, DOMAIN, ENUM, Type
 from spark.changes.datum_array import Element, array_json, array_text
+from spark.changes.datum_float import float4_text, float8_text
 from spark.changes.datum_jsonb import json_string, jsonb_text
 from spark.changes.datum_network import cidr_text, inet_text, macaddr_text
 from spark.changes.datum_numeric import numeric_text
@@ -53,24 +51,6 @@ def bool_text(data: bytes) -> str:
 
 def _bool_json(data: bytes) -> str:
     return "true" if data[0] else "false"
-
-
-def _float4(data: bytes) -> str:
-    return float_text(np.frombuffer(data, "<f4")[0], 6)
-
-
-def _float8(data: bytes) -> str:
-    return float_text(np.frombuffer(data, "<f8")[0], 15)
-
-
-def float_text(value: Any, digits: int) -> str:
-    """The shortest text that is this number, in fixed point from 1e-4 to below 10**digits."""
-    if not np.isfinite(value):
-        return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    mantissa, _, exponent = np.format_float_scientific(value, trim="-", exp_digits=2).partition("e")
-    if -4 <= int(exponent) < digits:
-        return np.format_float_positional(value, trim="-")
-    return f"{mantissa}e{exponent}"
 
 
 def _char(data: bytes) -> str:
@@ -159,8 +139,8 @@ _READERS: Mapping[int, Reader] = {
     JSON: Reader(bytes.decode, bytes.decode),
     142: _TEXT,
     650: _string(cidr_text),
-    FLOAT4: _number(_float4),
-    FLOAT8: _number(_float8),
+    FLOAT4: _number(float4_text),
+    FLOAT8: _number(float8_text),
     829: _string(macaddr_text),
     774: _string(macaddr_text),
     869: _string(inet_text),

@@ -5,7 +5,8 @@ an update says only how it differs from the old row, and a delete only where the
 
 With full_page_writes the first change of a page behind a checkpoint's redo point carries its image,
 so what is read from a redo point on knows every page it changes. Pruning moves no tuple to another
-line pointer: what stands there stays until another tuple is put there.
+line pointer: what stands there stays until another tuple is put there. Behind WAL that is lost all
+of it may be otherwise: everything is forgotten there.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ class HeapPages:
     def __init__(self, pages_max: int = PAGES_MAX) -> None:
         self._pages: OrderedDict[tuple[int, int], _Page] = OrderedDict()
         self._pages_max = pages_max
+
+    def clear(self) -> None:
+        """Nothing is known any more, but what comes from here on."""
+        self._pages.clear()
 
     def put_image(self, relfilenode: int, block: int, image: PageImage) -> None:
         """The page as it is after the record."""

@@ -25,6 +25,8 @@ from pgwal.versions import WalVersion
 from spark.records.loads import Bytes, Int, Numbers, load_u16, load_u32
 from spark.records.record_index import Array, RecordIndex
 from spark.records.transaction import ENDS, TIME_US, TOP_XID, XactFormat, read_end, xact_format
+from spark.records.transaction import INVALIDATIONS as ENDS_INVALIDATIONS
+from spark.records.transaction import INVALIDATIONS_AT as ENDS_INVALIDATIONS_AT
 from spark.records.transaction import SUBXIDS as ENDS_SUBXIDS
 from spark.records.transaction import SUBXIDS_AT as ENDS_AT
 
@@ -46,9 +48,10 @@ IS_SUPER = 16  #: takes back a speculative insertion
 IS_HOT = 32
 
 #: rows of `HeapScan.marks`: how transactions end, and what tells which are open, in their order
-MARK_LSN, MARK_XID, MARK_KIND, MARK_TIME_US, SUBXIDS_AT, SUBXIDS, MARK_RECORD, MARK_FIELDS = range(
-    8
-)
+(
+    MARK_LSN, MARK_XID, MARK_KIND, MARK_TIME_US, SUBXIDS_AT, SUBXIDS, INVALIDATIONS_AT,
+    INVALIDATIONS, MARK_RECORD, MARK_FIELDS,
+) = range(10)  # fmt: skip
 
 #: kinds of marks
 COMMIT, COMMIT_PREPARED, ABORT, RUNNING_XACTS, CHECKPOINT_SHUTDOWN, CHECKPOINT_ONLINE = range(1, 7)
@@ -441,6 +444,8 @@ def _ending(
             xid = end_of[TOP_XID] if operation != 0x20 else np.int64(load_u32(data, at + 4))
             marks[MARK_XID, row], marks[MARK_TIME_US, row] = xid, end_of[TIME_US]
             marks[SUBXIDS_AT, row], marks[SUBXIDS, row] = end_of[ENDS_AT], end_of[ENDS_SUBXIDS]
+            marks[INVALIDATIONS_AT, row] = end_of[ENDS_INVALIDATIONS_AT]
+            marks[INVALIDATIONS, row] = end_of[ENDS_INVALIDATIONS]
 
 
 @njit(cache=True, nogil=True)

@@ -34,12 +34,20 @@ class UnchangedToastError(DatumError):
 
 class ToastChunks:
     """All chunks of some transactions: a tuple's place in `data`, its transaction's number and the
-    oid of its TOAST table."""
+    oid of its TOAST table. Not `is_whole`: some may have been in WAL that is lost."""
 
     def __init__(
-        self, data: Array, at: Array, length: Array, commit: Array, toast_oid: Array
+        self,
+        data: Array,
+        at: Array,
+        length: Array,
+        commit: Array,
+        toast_oid: Array,
+        *,
+        is_whole: bool = True,
     ) -> None:
         self._data = data
+        self._is_whole = is_whole
         values = lay_out(data, at, length, _COLUMNS)
         whole = (values.state == PLAIN).all(axis=0)
         ids, numbers = (
@@ -66,6 +74,8 @@ class ToastChunks:
         """The plain value. Raises UnchangedToastError, DatumError."""
         found = parse_pointer(pointer)
         bounds = self._groups.get((commit, found.toast_oid, found.value_id))
+        if bounds is None and not self._is_whole:
+            raise DatumError("its out-of-line value is not in the WAL, of which some is lost")
         if bounds is None:
             raise UnchangedToastError("the value is older than the transaction")
         rows = self._order[bounds[0] : bounds[1]]

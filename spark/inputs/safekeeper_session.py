@@ -7,6 +7,7 @@ becomes part of a message: it may hold a password, and a mistake may have put it
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from pgwire.replication import (
     parse_server_message,
     postgres_time_us,
 )
+from pgwire.required_auth import required_auth
 from spark.errors import OptionError, WalInputError
 
 CONNECT_SECONDS = 10
@@ -119,7 +121,8 @@ class SafekeeperSession:
 
     def __init__(self, address: SafekeeperAddress) -> None:
         self.name = address.name
-        self._pgconn = pq.PGconn.connect(address.conninfo.encode())
+        proof = required_auth(conninfo_to_dict(address.conninfo), os.environ)
+        self._pgconn = pq.PGconn.connect(make_conninfo(address.conninfo, **proof).encode())
         if self._pgconn.status != pq.ConnStatus.OK:
             reason = self._pgconn.get_error_message()
             self.close()

@@ -63,6 +63,10 @@ class IngestedRows(Protocol):
         """The next batch, at `start_lsn`; None when there is no whole record yet."""
         ...
 
+    def for_batch(self, batch: Batch) -> IngestedRows:
+        """The same, with what the executors must know of WAL before the batch."""
+        ...
+
     def hold(self, start_lsn: int) -> None:
         """What a batch at `start_lsn` reads must not go away before it is committed."""
         ...
@@ -138,6 +142,7 @@ class Ingest:
         return job.start_lsn if last is None else last.batch.end_lsn
 
     def _write(self, batch: Batch) -> list[LakeFile]:
+        self._rows = self._rows.for_batch(batch)
         task = RangeTask(self._rows, self._lake_url, self._lake_options, batch)
         context = self._session.sparkContext
         tasks = min(len(batch.ranges), TASKS_PER_CORE * context.defaultParallelism)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import pyarrow as pa
+import structlog
 
+from spark.changes.alteration_search import look_for_alterations
+from spark.changes.alterations import unseen_note
 from spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
 from spark.changes.change_schema import CHANGES_SCHEMA
+from spark.inputs.wal_reader import WalRange
 from spark.jobs.ingested_wal import IngestedRange, hold_slot, range_of
 from spark.jobs.lake import Batch
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +42,24 @@ class IngestedChanges(IngestedRange):
     def dropped(self) -> frozenset[str]:
         return frozenset()
 
+    def for_batch(self, batch: Batch) -> Self:
+        """With the tables that were altered before it. What was not looked at is in no file: those
+        hold what their range says, and nothing else."""
+        starts = WalRange(batch.start_lsn, batch.ranges[-1][0], batch.end_lsn)
+        known = look_for_alterations(
+            self.options.wal_input, self.changes.catalog, starts, self.options.on_damage,
+            self.changes.alterations,
+        )  # fmt: skip
+        for lsn, end_lsn in known.unseen:
+            log.warning("a catalog may be too old", reason=unseen_note(lsn, end_lsn))
+        return replace(self, changes=replace(self.changes, alterations=replace(known, unseen=[])))
+
     def hold(self, start_lsn: int) -> None:
         """Also what transactions have begun that are still open there."""
         if self.options.slot is not None:
-            oldest_lsn = restart_lsn(self.options.wal_input, start_lsn, self.changes)
+            oldest_lsn = restart_lsn(
+                self.options.wal_input, start_lsn, self.changes, self.options.on_damage
+            )
             hold_slot(self.options, oldest_lsn)
 
     def read(self, batch: Batch, start_lsn: int, end_lsn: int) -> Iterator[pa.RecordBatch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import pyarrow as pa
 
@@ -74,6 +75,9 @@ class IngestedRange:
 
     def plan(self, start_lsn: int) -> Batch | None:
         return plan_batch(self.options, start_lsn, self.batch_bytes, self.range_bytes)
+
+    def for_batch(self, batch: Batch) -> Self:
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,10 @@ _HAS_TWOPHASE, _HAS_GID, _HAS_DROPPED_STATS = 16, 128, 256
 _EPOCH_US = 946_684_800_000_000
 
 #: what is known of an end, as columns of an array
-ROW, TIME_US, TOP_XID, SUBXIDS_AT, SUBXIDS, GID_AT, GID_LENGTH, ENDS = range(8)
+(
+    ROW, TIME_US, TOP_XID, SUBXIDS_AT, SUBXIDS, GID_AT, GID_LENGTH, INVALIDATIONS_AT, INVALIDATIONS,
+    ENDS,
+) = range(10)  # fmt: skip
 
 
 class XactFormat(NamedTuple):
@@ -102,7 +105,7 @@ def _read_commit(
     found[TIME_US] = np.int64(load_u64(data, main_at)) + _EPOCH_US
     # An ABORT may be of a subtransaction, and does not tell.
     found[TOP_XID] = load_u32(data, begin + 4) if operation == _COMMIT else 0
-    found[SUBXIDS] = found[GID_LENGTH] = 0
+    found[SUBXIDS] = found[GID_LENGTH] = found[INVALIDATIONS] = 0
     if xinfo & _HAS_DBINFO:
         at += 8
     if xinfo & _HAS_SUBXACTS:
@@ -114,6 +117,8 @@ def _read_commit(
     if xinfo & _HAS_DROPPED_STATS and form.stats_item_size > 0:
         at = _behind_items(data, at, end, form.stats_item_size)
     if xinfo & _HAS_INVALIDATIONS and is_commit:
+        found[INVALIDATIONS_AT] = at + 4
+        found[INVALIDATIONS] = _count(data, at, end)
         at = _behind_items(data, at, end, 16)
     if xinfo & _HAS_TWOPHASE:
         found[TOP_XID] = _count(data, at, end)
@@ -150,6 +155,7 @@ def _read_prepare(data: Bytes, main_at: Int, end: Int, form: XactFormat, found: 
     found[SUBXIDS] = load_u32(data, main_at + 28)
     gid_length = np.int64(load_u16(data, main_at + form.gid_length_offset))
     found[GID_AT] = gid_at
+    found[INVALIDATIONS] = 0
     found[GID_LENGTH] = max(0, gid_length - 1)  # it ends with a zero byte
     found[SUBXIDS_AT] = gid_at + (gid_length + 7 & ~7)
     return bool(found[SUBXIDS_AT] + found[SUBXIDS] * 4 <= end)

@@ -8,18 +8,28 @@ go of WAL that a transaction which is still open has begun in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from spark.changes.alteration_search import look_for_alterations
+from spark.changes.alterations import Alterations
 from spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
-from spark.inputs.wal_reader import OnDamage
+from spark.inputs.wal_reader import OnDamage, WalRange
 from spark.records.wal_filter import WalFilter
 from spark.sources.input_options import InputOptions
 from spark.sources.range_plan import plan_range, split
 from spark.sources.shown_errors import shown_errors
-from spark.sources.wal_stream import WalStreamReader
+from spark.sources.wal_stream import Offset, WalStreamReader
 from spark.sources.wal_task import WalTask
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTask(WalTask):
+    """`alterations`: of all tables, before the range."""
+
+    alterations: Alterations
 
 
 class ChangeBatchReader(DataSourceReader):
@@ -36,7 +46,7 @@ class ChangeBatchReader(DataSourceReader):
             whole = plan_range(options, facts)
             is_whole = options.on_damage is OnDamage.STOP
             parts = [whole] if is_whole else split(whole, facts, options.partition_bytes)
-            return [WalTask(part, WalFilter()) for part in parts]
+            return _tasks(parts, _altered_before(options, self._changes, parts))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._changes, partition)
@@ -49,6 +59,14 @@ class ChangeStreamReader(WalStreamReader):
         super().__init__(options)
         self._changes = changes
         self._held: tuple[int, int] | None = None
+        self._alterations: Alterations | None = None
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        with shown_errors():
+            parts = self._parts(start, end)
+            known = _altered_before(self._options, self._changes, parts, self._alterations)
+            self._alterations = replace(known, unseen=[])
+            return _tasks(parts, known)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._changes, partition)
@@ -57,14 +75,40 @@ class ChangeStreamReader(WalStreamReader):
         if self._slot is None:
             return
         if self._held is None or self._held[0] != start_lsn:
-            self._held = start_lsn, restart_lsn(self._input, start_lsn, self._changes)
+            self._held = (
+                start_lsn,
+                restart_lsn(self._input, start_lsn, self._changes, self._options.on_damage),
+            )
         super()._hold(self._held[1])
+
+
+def _altered_before(
+    options: InputOptions,
+    changes: ChangeOptions,
+    parts: Sequence[WalRange],
+    known: Alterations | None = None,
+) -> Alterations:
+    """What all tasks must know; `known` since the last batch. Raises WalInputError."""
+    starts = replace(parts[0], end_lsn=parts[-1].start_lsn)
+    return look_for_alterations(
+        options.wal_input, changes.catalog, starts, options.on_damage, known
+    )
+
+
+def _tasks(parts: Sequence[WalRange], known: Alterations) -> list[InputPartition]:
+    """What was not looked at is for the first one to say."""
+    rest = replace(known, unseen=[])
+    return [
+        ChangeTask(part, WalFilter(), known if number == 0 else rest)
+        for number, part in enumerate(parts)
+    ]
 
 
 def _read(
     options: InputOptions, changes: ChangeOptions, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """Its rows. Raises SparkWalError."""
-    assert isinstance(partition, WalTask)
+    assert isinstance(partition, ChangeTask)
+    changes = replace(changes, alterations=partition.alterations)
     with shown_errors():
         yield from read_changes(options.wal_input, partition.wal_range, changes, options.on_damage)

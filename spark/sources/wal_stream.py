@@ -83,12 +83,8 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         with shown_errors():
-            start_lsn, end_lsn = _lsn(start), _lsn(end)
-            self._hold(start_lsn)
-            options = self._options
-            whole = WalRange(start_lsn, end_lsn, end_lsn, is_boundary=True)
-            parts = split(whole, self._input.facts(), options.partition_bytes)
-            return [WalTask(part, options.wal_filter) for part in parts]
+            parts = self._parts(start, end)
+            return [WalTask(part, self._options.wal_filter) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return run_task(self._options, partition)
@@ -97,6 +93,12 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: it comes when the next batch begins, or never; `_hold` knows without it."""
 
     # ---- parts
+
+    def _parts(self, start: Offset, end: Offset) -> list[WalRange]:
+        start_lsn, end_lsn = _lsn(start), _lsn(end)
+        self._hold(start_lsn)
+        whole = WalRange(start_lsn, end_lsn, end_lsn, is_boundary=True)
+        return split(whole, self._input.facts(), self._options.partition_bytes)
 
     def _hold(self, start_lsn: int) -> None:
         """Spark asks for what follows a batch when that batch has been committed."""

@@ -37,7 +37,7 @@ from pg_fixtures.plugin import skip_if_unavailable
 
 FOLDER_VARIABLE = "SK_CONTAINERS_DIR"  # kept, so that the next run finds its images again
 BUILD_TIMEOUT = 600  # seconds; an engine is silent while it pulls or unpacks
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 CLIENTS = 3
 
 RING = Path(__file__).parent

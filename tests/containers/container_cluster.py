@@ -111,7 +111,14 @@ class ContainerPostgres(Postgres):
         )
 
     def control_data(self) -> dict[str, str]:
-        _, text = self.server.run("pg_controldata", PGDATA)
+        """An engine with much to do may lose what a short command printed: then it is run again."""
+
+        def printed() -> str:
+            code, text = self.server.run("pg_controldata", PGDATA)
+            assert code == 0, text
+            return text
+
+        text = wait_until(printed, READY_TIMEOUT, "pg_controldata to print")
         pairs = (line.partition(":") for line in text.splitlines())
         return {name: value.strip() for name, _, value in pairs}
 

@@ -33,8 +33,8 @@ HEALTH_TIMEOUT = 60.0
 class ServiceContainer(ServiceProcess):
     """`host` is its number on the network. What is below `volume_path` outlives the container.
 
-    `files` are put into it, `ports` of it are published at an address and port of this machine;
-    `options` are those of docker-py's `containers.create`.
+    `files` are put into it, as root's, with `files_mode`; `ports` of it are published at an address
+    and port of this machine; `options` are those of docker-py's `containers.create`.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class ServiceContainer(ServiceProcess):
         volume_path: str = "",
         env: Mapping[str, str] | None = None,
         files: Mapping[str, bytes] | None = None,
+        files_mode: int = 0o444,
         ports: Mapping[str, tuple[str, int]] | None = None,
         **options: Any,
     ) -> None:
@@ -57,6 +58,7 @@ class ServiceContainer(ServiceProcess):
         self.command = list(command)
         self.env = dict(env or {})
         self.files = dict(files or {})
+        self._files_mode = files_mode
         self.ports = dict(ports or {})
         self.ip = network.address(host)
         self._client = client
@@ -80,7 +82,7 @@ class ServiceContainer(ServiceProcess):
         if self._volume is not None:
             made.with_volume_mapping(self._volume.name, self._volume_path, "rw")
         for path, content in self.files.items():
-            made.with_copy_into_container(content, path, mode=0o444)
+            made.with_copy_into_container(content, path, mode=self._files_mode)
         made.ports.update(self.ports)
         made.with_kwargs(**self._network.endpoint(self._host, self.name), **self._options)
         self._docker_container = made

@@ -16,8 +16,10 @@ from container_service import ServiceContainer
 from reckoning import TIMEOUT
 
 from cli.output import ExitCode
+from pgwire.auth import make_verifier
 
 UID = "10001"
+VERIFIER = make_verifier("pencil", b"0123456789abcdef")
 RUN = ("safekeeper", "run", "--id", "1")
 
 
@@ -89,9 +91,11 @@ def test_it_is_healthy_behind_tls_and_a_token(sk: Callable[..., ServiceContainer
         files={
             "/etc/sk.pem": b"".join(blob.bytes() for blob in certificate.cert_chain_pems),
             "/etc/sk.key": certificate.private_key_pem.bytes(),
-            "/etc/sk.users": b"",
+            "/etc/sk.users": f"ops:monitor:{VERIFIER}\n".encode(),
             "/etc/sk.token": b"0123456789abcdef0123456789abcdef\n",
         },
+        files_mode=0o440,  # of root, for its group: as an orchestrator mounts secrets
+        group_add=["0"],
     )
     container.wait_well()
     assert container.check_health() == (0, "ok")

@@ -14,6 +14,7 @@ from reckoning import TIMEOUT, assert_nothing_lost
 from pg_fixtures.http_status import http_get
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.waiting import wait_until
+from safekeeper.control_state import FORMAT_VERSION
 
 LABEL = "org.opencontainers.image.version"
 VERSION_OFFSET = 4  # of the control file: magic, then the format's version
@@ -68,13 +69,13 @@ def test_a_control_file_of_a_newer_release_is_refused(
     path = f"{DATA_DIR}/timelines/{timeline['tenant_id']}.{timeline['timeline_id']}/control"
     safekeeper.kill()
     ours = safekeeper.copy_of(path).read_bytes()
-    assert struct.unpack_from("!I", ours, VERSION_OFFSET) == (1,)
+    assert struct.unpack_from("!I", ours, VERSION_OFFSET) == (FORMAT_VERSION,)
     safekeeper.write_file(path, of_newer_format(ours))
     safekeeper.start()
     wait_until(lambda: health(safekeeper)[0] == 503, TIMEOUT, "/healthz to say that it is damaged")
     # The engine writes a container's log behind what the container does.
     for said in (
-        f"has format version {NEWER_FORMAT}, expected 1",
+        f"has format version {NEWER_FORMAT}, expected {FORMAT_VERSION}",
         "It was written by another release",
     ):
         wait_until(lambda said=said: said in safekeeper.log_tail(), TIMEOUT, f"log: {said}")

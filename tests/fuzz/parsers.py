@@ -6,9 +6,11 @@ parse or decode function is in no row. Parsers that are fed piece by piece: `str
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -34,22 +36,24 @@ from pgwal.page import parse_page_header
 from pgwal.record import Record
 from pgwal.segment import parse_segment_name
 from pgwire import startup
-from pgwire.auth import ScramClient, ScramServer, ScramVerifier
+from pgwire.auth import MECHANISM_PLUS, ScramClient, ScramServer, ScramVerifier
+from pgwire.certificate import end_point_hash
 from pgwire.commands import parse_command
 from pgwire.errors import CommandSyntaxError, ConnectionRefused, ProtocolError
 from pgwire.replication import parse_server_message, parse_standby_message
-from safekeeper import users
+from safekeeper import startup_parameters, users
+from safekeeper.block_sums import decode_block_sums
 from safekeeper.control_state import decode_control_state
 from safekeeper.data_directory import parse_folder_name
 from safekeeper.errors import ControlFileError, SafekeeperError
 from safekeeper.slots_file import decode_slots
-from telemetry.http_token import read_http_token
+from telemetry.http_token import read_http_token, read_private_token
 from walproposer import log_view
 from walproposer.errors import Unreachable, WalProposerError
-from walproposer.preflight import standby_names
 from walproposer.rewind import ControlData, standby_settings
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.standby import sources_of
+from walproposer.standby_names import parse_standby_names
 from walproposer.status_page import PageAddress
 
 from . import seeds
@@ -115,9 +119,32 @@ class _File:
         return self._content.decode(encoding, errors)
 
 
+class _Secret:
+    """A file that nobody else can read, and that has no name."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.memfd_create("secret")
+        os.fchmod(self._descriptor, 0o600)
+
+    def of(self, content: bytes) -> Path:
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, content, 0)
+        return Path(f"/proc/self/fd/{self._descriptor}")
+
+
+_SECRET = _Secret()
+
+
 def _record(body: bytes) -> Record:
     data = bytes(24) + body
     return Record(Lsn(40), Lsn(40 + len(data)), len(data), Lsn(0), 7, 10, 0, data)
+
+
+def _unseal_pieces(case: bytes) -> None:
+    found = sealed.Seal.decode(case, "key")
+    pieces = (case[begin : begin + 1000] for begin in range(0, len(case), 1000))
+    for _ in sealed.unseal_pieces(pieces, found, "key"):
+        continue
 
 
 def _scram_server_final(case: bytes) -> None:
@@ -184,18 +211,25 @@ PARSERS: list[Parser] = [
     Parser("safekeeper.control_state.decode_control_state",
            lambda case: decode_control_state(case, "control"), (ControlFileError,),
            seeds=seeds.CONTROL_FILES, reseal=_crc_big_endian),
+    Parser("safekeeper.block_sums.decode_block_sums",
+           lambda case: decode_block_sums(case, seeds.SEGMENT_BYTES, seeds.SEGMENT_BYTES), (),
+           seeds=seeds.BLOCK_SUMS, reseal=_crc_big_endian),
     Parser("safekeeper.slots_file.decode_slots", lambda case: decode_slots(case, "slots"),
            (SafekeeperError,), seeds=seeds.SLOTS_FILES, reseal=_crc_big_endian),
     Parser("safekeeper.users.parse_users", users.parse_users, (users.UserFileError,),
            texts=seeds.USER_FILES, covers=("safekeeper.users.*",)),
-    Parser("safekeeper.users.read_users", lambda case: users.read_users(file_of(case)),
-           (users.UserFileError,), texts=seeds.USER_FILES),
+    Parser("safekeeper.users.read_users", lambda case: users.read_users(_SECRET.of(case)),
+           (users.UserFileError,), seeds=tuple(text.encode() for text in seeds.USER_FILES)),
     Parser("safekeeper.data_directory.parse_folder_name", parse_folder_name, (),
            texts=(f"{_ID}.{_ID}",)),
     Parser("telemetry.http_token.read_http_token", lambda case: read_http_token(file_of(case)),
            (ValueError,), seeds=seeds.TOKENS),
+    Parser("telemetry.http_token.read_private_token",
+           lambda case: read_private_token(_SECRET.of(case)), (ValueError,), seeds=seeds.TOKENS),
     Parser("objectstore.sealed.unseal", lambda case: sealed.unseal(case, "key"), (ObjectDamaged,),
            seeds=seeds.OBJECTS, reseal=_reseal_object, covers=("objectstore.sealed.Seal.decode",)),
+    Parser("objectstore.sealed.unseal_pieces", _unseal_pieces, (ObjectDamaged,),
+           seeds=seeds.OBJECTS, reseal=_reseal_object),
     Parser("objectstore.keys.ArchiveKeys.parse_wal", _KEYS.parse_wal, (),
            texts=(_KEYS.segment(1, 7), f"{_KEYS.partials(1, 7)}0000000000712340")),
     Parser("pgwire.startup.decode_startup_packet", startup.decode_startup_packet,
@@ -205,12 +239,17 @@ PARSERS: list[Parser] = [
            (ProtocolError,), seeds=(b"S", b"N")),
     Parser("pgwire.startup.parse_options", startup.parse_options, (ConnectionRefused,),
            texts=seeds.OPTIONS),
+    Parser("safekeeper.startup_parameters",
+           lambda case: startup_parameters.check_startup_parameters({"options": case}),
+           (ConnectionRefused,), texts=seeds.SETTINGS),
+    Parser("pgwire.startup.check_replication", startup.check_replication, (ConnectionRefused,),
+           texts=("database", "TRUE", "of", "0")),
     Parser("pgwire.replication.parse_server_message", parse_server_message, (ProtocolError,),
            seeds=seeds.FROM_WAL_SENDER),
     Parser("pgwire.replication.parse_standby_message", parse_standby_message, (ProtocolError,),
            seeds=seeds.FROM_STANDBY),
     Parser("pgwire.commands.parse_command", parse_command, (CommandSyntaxError,),
-           texts=seeds.COMMANDS),
+           texts=seeds.COMMANDS, covers=("pgwire.monitoring_query.parse_monitoring_query",)),
     Parser("pgwire.auth.ScramVerifier.parse", ScramVerifier.parse, (ValueError,),
            texts=(str(seeds.VERIFIER),)),
     Parser("pgwire.auth.ScramServer.first",
@@ -222,6 +261,11 @@ PARSERS: list[Parser] = [
            seeds=(seeds.SERVER_FIRST,)),
     Parser("pgwire.auth.ScramClient.verify", _scram_client_verify, _SCRAM_ERRORS,
            seeds=(seeds.SERVER_FINAL,)),
+    Parser("pgwire.auth.ScramServer.first (bound)",
+           lambda case: ScramServer("u", seeds.VERIFIER, "n", bytes(9)).first(case, MECHANISM_PLUS),
+           _SCRAM_ERRORS, seeds=(seeds.BOUND_FIRST,)),
+    Parser("pgwire.certificate.end_point_hash", end_point_hash, (ValueError,),
+           seeds=(seeds.CERTIFICATE,)),
     Parser("pgwal.lsn.Lsn.parse", Lsn.parse, (LsnSyntaxError,), texts=_LSNS),
     Parser("pgwal.segment.parse_segment_name", partial(parse_segment_name, wal_seg_size=1 << 24),
            (SegmentNameError,), texts=(_SEGMENT, f"{_SEGMENT}.partial")),
@@ -243,8 +287,8 @@ PARSERS: list[Parser] = [
     Parser("walproposer.rewind.standby_settings", lambda text: standby_settings(text, "host=a"), (),
            texts=("primary_conninfo = 'host=a'\nport = 1\n",)),
     Parser("walproposer.standby.sources_of", sources_of, (), texts=_CONNINFO),
-    Parser("walproposer.preflight.standby_names", standby_names, (),
-           texts=("walproposer", 'ANY 2 (a, "b ""c", *)', "FIRST 1 (a)", "")),
+    Parser("walproposer.standby_names.parse_standby_names", parse_standby_names,
+           (WalProposerError,), texts=("walproposer", 'ANY 2 (a, "b ""c", *)', "FIRST 1 (a)", "")),
     Parser("backup.base_backup.parse_message", lambda case: parse_message(memoryview(case)),
            (BackupError,), seeds=(b"nbase.tar\0/tablespace\0", b"dbytes", b"m", b"p" + bytes(8))),
     Parser("backup.backup_record.parse_backup_id", parse_backup_id, (BackupError,),

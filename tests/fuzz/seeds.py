@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 from dataclasses import replace
 
@@ -22,9 +23,10 @@ from consensus.messages import (
 from consensus.term_history import TermHistory
 from objectstore.sealed import seal
 from pgwal.history import TimelineHistory
-from pgwire import messages, replication, startup
+from pgwire import extended_query, messages, replication, startup
 from pgwire.auth import ScramClient, ScramServer, make_verifier
 from pgwire.messages import Column, Message
+from safekeeper.block_sums import BlockSums, encode_block_sums
 from safekeeper.control_state import ControlState, encode_control_state
 from safekeeper.slots_file import SavedSlot, encode_slots
 
@@ -60,6 +62,10 @@ _STATE = ControlState(
 CONTROL_FILES = tuple(
     map(encode_control_state, (_STATE, replace(_STATE, membership=JOINT, active=False)))
 )
+SEGMENT_BYTES = 1 << 20
+_SUMS = BlockSums(SEGMENT_BYTES)
+_SUMS.extend(bytes(range(256)) * (SEGMENT_BYTES // 256))
+BLOCK_SUMS = (encode_block_sums(_SUMS),)
 SLOTS_FILES = (
     encode_slots([]),
     encode_slots([SavedSlot("standby_1", 0x2000000, False), SavedSlot("a" * 63, 0, True)]),
@@ -78,10 +84,13 @@ CONFIG_FILES = (
 )
 CONTROL_DATA = (
     "Database system identifier:           7123456789012345678\nwal_log_hints setting: on\n"
-    "Data page checksum version:           0\nMin recovery ending loc's timeline:   0\n",
+    "Data page checksum version:           0\nMin recovery ending loc's timeline:   0\n"
+    "Latest checkpoint's TimeLineID:       1\n",
 )
 
 # ---- the wire
+
+_ID = "00112233445566778899aabbccddeeff"
 
 _SCRAM_CLIENT = ScramClient("pencil", "client-nonce")
 _SCRAM_SERVER = ScramServer("u", VERIFIER, "server-nonce")
@@ -89,6 +98,15 @@ CLIENT_FIRST = _SCRAM_CLIENT.first()
 SERVER_FIRST = _SCRAM_SERVER.first(CLIENT_FIRST)
 CLIENT_FINAL = _SCRAM_CLIENT.respond(SERVER_FIRST)
 SERVER_FINAL = _SCRAM_SERVER.final(CLIENT_FINAL)
+BOUND_FIRST = b"p=tls-server-end-point,,n=,r=client-nonce"
+# As far as its signature: SEQUENCE { SEQUENCE {}, SEQUENCE { RSASSA-PSS, { [0] { { SHA-256 }}}}}.
+CERTIFICATE = (
+    b"-----BEGIN CERTIFICATE-----\n"
+    + base64.b64encode(
+        bytes.fromhex("30203000301c06092a864886f70d01010a300fa00d300b0609608648016503040201")
+    )
+    + b"\n-----END CERTIFICATE-----\n"
+)
 
 STARTUP = startup.StartupMessage(
     {"user": "u", "replication": "true", "options": r"-c a=b\ c --d=e"}, 2, {"_pq_.x": "y"}
@@ -103,6 +121,7 @@ STARTUP_PACKETS = tuple(
     )
 )
 OPTIONS = (r"-c a=b\ c --d=e", "-ctenant_id=00 -c timeline-id=11", "--x=1")
+SETTINGS = (f"-c timeline_id={_ID} -c my_ext.x=1", "-cdatestyle=iso -c client_encoding=utf-8")
 MESSAGES: tuple[Message, ...] = (
     messages.NegotiateProtocolVersion(2, ("_pq_.x", "_pq_.y")),
     messages.AuthenticationOk(),
@@ -116,6 +135,14 @@ MESSAGES: tuple[Message, ...] = (
     messages.ReadyForQuery("T"),
     messages.Query("IDENTIFY_SYSTEM"),
     messages.Terminate(),
+    extended_query.Parse(b"\0select $1\0\0\1\0\0\0\x17"),
+    extended_query.Bind(b"\0\0\0\0\0\1\0\0\0\1" + b"7\0\0"),
+    extended_query.Describe(b"P\0"),
+    extended_query.Execute(bytes(5)),
+    extended_query.Close(b"S\0"),
+    extended_query.Flush(),
+    extended_query.Sync(),
+    extended_query.FunctionCall(bytes(10)),
     messages.RowDescription((Column("systemid"), Column("timeline", messages.INT4_OID))),
     messages.DataRow((b"7", None, b"")),
     messages.CommandComplete("SELECT"),
@@ -149,6 +176,10 @@ COMMANDS = (
     "BASE_BACKUP (LABEL 'x', PROGRESS, CHECKPOINT 'fast')",
     "UPLOAD_MANIFEST",
     f"CREATE_TIMELINE (tenant_id '{'0' * 32}', system_id 7, members '1,2,3', start_lsn '0/1')",
+    "SELECT setting FROM pg_settings WHERE name = 'wal_segment_size'",
+    "SELECT slot_name, active, restart_lsn FROM pg_replication_slots"
+    " WHERE slot_type = 'physical' AND slot_name = 'it''s'",
+    "SET application_name TO barman;",
 )
 
 # ---- WAL

@@ -11,6 +11,7 @@ from pgwire.errors import CommandSyntaxError, ConnectionRefused, ProtocolError
 from pgwire.framing import MESSAGE_BYTES_MAX
 from pgwire.handshake import ClientHandshake, ServerHandshake, ServerPolicy, greeting
 from pgwire.messages import (
+    BackendKeyData,
     Column,
     CommandComplete,
     CopyBothResponse,
@@ -70,7 +71,7 @@ class ServerShell:
             case _:
                 self.said += self._handshake.receive(message)
         if self.connection.state is State.GREETING:
-            self._send(*greeting(PARAMETERS, 1, b"1234"))
+            self._send(*greeting(PARAMETERS, BackendKeyData(1, b"1234")))
         if self.connection.state is State.TLS_HANDSHAKE:
             self.connection.tls_established()
 

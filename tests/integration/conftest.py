@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from failover_world import SETTINGS, FailoverWorld
+from wire_server import Server
 
 from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.cluster import QuorumCluster
@@ -17,8 +18,10 @@ from pg_fixtures.errors import FixtureError
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.proxy import TcpProxy
+from pg_fixtures.waiting import wait_until
+from pgwire.blocking import ServerConfig
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 SEGMENT_BYTES = 1 << 20
 CLIENTS = 3
 
@@ -51,13 +54,17 @@ class SharedCluster:
 
 
 def repair(cluster: QuorumCluster) -> None:
-    """Undo every fault."""
+    """Undo every fault; all members follow again."""
     for proxy in cluster.proxies:
         proxy.restore()
     for service in (*cluster.safekeepers, cluster.proposer):
         if service.alive:
             service.resume()
     cluster.start(TIMEOUT)
+    members = len(cluster.safekeepers)
+    wait_until(
+        lambda: cluster.proposer.status()["quorum"]["connected"] == members, TIMEOUT, "all members"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +151,20 @@ def failover_world(
             return FailoverWorld(cluster, standby, front)
 
         yield make
+
+
+# ---- our half of the wire against libpq
+
+
+@pytest.fixture
+def serve_with() -> Iterator[Callable[..., Server]]:
+    servers = []
+
+    def start(**settings: object) -> Server:
+        server = Server(ServerConfig(server_version="18.1", **settings))  # type: ignore[arg-type]
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.stop()

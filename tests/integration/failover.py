@@ -15,7 +15,7 @@ from pg_fixtures.standby import wait_replayed
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 
 
 def timeline_of(safekeeper: SafekeeperProcess) -> dict[str, Any]:

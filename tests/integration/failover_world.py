@@ -14,7 +14,7 @@ from pg_fixtures.postgres import Postgres
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.proxy import TcpProxy
 
-TIMEOUT = 60.0
+TIMEOUT = 180.0
 SEG_SIZE = 1 << 20
 # A standby looks for WAL again at once; pg_rewind needs the hints.
 SETTINGS: dict[str, Setting] = {"wal_log_hints": True, "wal_retrieve_retry_interval": "100ms"}

@@ -15,7 +15,7 @@ from pg_fixtures.waiting import wait_until
 from pg_fixtures.wal_comparison import WalComparison, compare_wal
 from pgwal.lsn import Lsn
 
-TIMEOUT = 60.0  # seconds; what is waited for takes a fraction of one on an idle machine
+TIMEOUT = 120.0  # seconds; what is waited for takes a fraction of one on an idle machine
 
 
 def assert_nothing_lost(

@@ -18,7 +18,7 @@ from pg_fixtures.processes import SK, run_program
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.waiting import wait_until
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 SEGMENT_BYTES = 1 << 20
 PARTIAL_INTERVAL_SECONDS = 1.0
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pg_fixtures.processes import SK
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 
 Done = subprocess.CompletedProcess[str]
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.processes import ServiceProcess, run_program
+from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 GZ = ".gz"
 STREAMING = "starting log streaming"
 
@@ -88,6 +89,13 @@ def assert_files_equal(
     # Without its name in the archive, but there: as NAME.partial.
     assert all((receiver.directory / f"{name}.partial").exists() for name in missing)
     assert len(missing) == unfinished
+
+
+def slots_of(safekeeper: SafekeeperProcess) -> dict[str, dict[str, object]]:
+    """By name, as its status shows them."""
+    timeline = safekeeper.timeline()
+    assert timeline is not None
+    return {slot["slot_name"]: slot for slot in timeline["slots"]}
 
 
 def finish_segment(primary: Postgres) -> str:

@@ -16,7 +16,7 @@ from test_archiving import ArchivedCluster
 
 from backup.recovery_settings import restore_command
 from backup.wal_prefetch import FOLDER
-from pg_fixtures.binaries import PostgresBinaries, all_postgres
+from pg_fixtures.binaries import PostgresBinaries, oldest_and_newest
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.data_directory import DataDirectory
 from pg_fixtures.errors import ProcessEnded
@@ -26,7 +26,7 @@ from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 from pgwal.segment import format_segment_name, parse_segment_name
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 MB = 1 << 20
 PREFETCH_FOLDER = f"pg_wal/{FOLDER}"
 
@@ -141,7 +141,7 @@ def kill_safekeepers(world: LostPrimary) -> None:
         safekeeper.kill()
 
 
-@pytest.mark.parametrize("pg_binaries", all_postgres(), ids=str, indirect=True)
+@pytest.mark.parametrize("pg_binaries", oldest_and_newest(), ids=str, indirect=True)
 def test_from_the_archive_alone(
     lost_primary: Callable[..., LostPrimary], pg_binaries: PostgresBinaries
 ) -> None:
@@ -158,7 +158,7 @@ def test_from_the_archive_alone(
     assert "restored log file" in world.restored.log_text()
 
 
-@pytest.mark.parametrize("pg_binaries", all_postgres(), ids=str, indirect=True)
+@pytest.mark.parametrize("pg_binaries", oldest_and_newest(), ids=str, indirect=True)
 def test_from_the_safekeepers_alone(
     lost_primary: Callable[..., LostPrimary], pg_binaries: PostgresBinaries
 ) -> None:

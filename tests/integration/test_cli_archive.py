@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,12 +13,13 @@ from failover_world import FailoverWorld, Loss
 from sk_command import assert_refused, assert_wrong_usage, sk, sk_json
 from test_archiving import ArchivedCluster, timeline_of
 
+from cli.archive_fetch import PATIENCE_SECONDS
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 from pgwal.segment import format_segment_name
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 MB = 1 << 20
 FILL = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', {} << 20))"
 INTERVAL = "--archive-partial-interval=0.5"
@@ -222,6 +224,15 @@ def test_fetch_refuses_with_255(tmp_path: Path) -> None:
         assert done.returncode == 255, done.stderr
         assert "Traceback" not in done.stderr
     assert not target.exists()
+
+
+def test_fetch_does_not_wait_for_what_will_not_pass(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    begun = time.monotonic()
+    archive = (f"--archive={tmp_path}/file/archive", f"--timeline={'00' * 16}/{'11' * 16}")
+    done = sk("archive", "fetch", *archive, NAME, tmp_path / "x")
+    assert_refused(done, 255, "Not a directory", "Name the folder of the archive")
+    assert time.monotonic() - begun < PATIENCE_SECONDS / 2
 
 
 def _hint_in(text: str) -> str:

@@ -17,7 +17,7 @@ from pg_fixtures.process_table import family
 from pg_fixtures.processes import SK
 from pg_fixtures.waiting import wait_until
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 
 
 @contextmanager

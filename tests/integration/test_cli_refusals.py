@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,7 +21,8 @@ from pg_fixtures.processes import ServiceProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
 
-TIMEOUT = 30.0
+TIMEOUT = 120.0
+ROOT = Path(__file__).parents[2]
 NOBODY = "127.0.0.1:1"  # refuses every connection
 
 
@@ -106,6 +109,63 @@ def test_a_dsn_that_leads_nowhere(parts: Parts) -> None:
     assert parts.state() == before
 
 
+@pytest.mark.parametrize(
+    ("line", "user", "remedy"),
+    [
+        ("host all {user} 127.0.0.1/32 reject", "postgres", "Add a line to the server's pg_hba"),
+        ("host replication {user} 127.0.0.1/32 reject", "postgres", "host replication "),
+        ("host all,replication {user} 127.0.0.1/32 scram-sha-256", "postgres", "passfile=..."),
+        ("", "nobody_of_that_name", "Create it on the server, or correct user=... and dbname=..."),
+    ],
+    ids=["everything", "replication", "password", "no such role"],
+)
+def test_a_server_that_lets_nobody_in_is_not_to_be_started(
+    parts: Parts, line: str, user: str, remedy: str
+) -> None:
+    postgres = parts.postgres
+    before = (postgres.data_dir / "pg_hba.conf").read_text()
+    postgres.execute("CREATE ROLE kept_out SUPERUSER LOGIN REPLICATION PASSWORD 'x'")
+    user = "kept_out" if line else user
+    try:
+        change_rules(postgres, f"{line.format(user=user)}\n{before}")
+        dsn = postgres.dsn(user=user)
+        members = ("--primary", dsn, "--safekeepers", parts.addresses)
+        for done in (attach(dsn, parts.addresses), sk("check", *members)):
+            assert done.returncode in (3, 4), done.stderr
+            assert remedy in done.stdout + done.stderr
+            assert "Start it" not in done.stdout + done.stderr
+    finally:
+        change_rules(postgres, before)
+        postgres.execute("DROP ROLE kept_out")
+
+
+def test_the_lines_for_it_in_the_docs_are_ones_that_postgres_reads(parts: Parts) -> None:
+    texts = [(ROOT / name).read_text() for name in ("README.md", "docs/integrations.md")]
+    found = [re.findall(r"^ +(?:- )?(host +all,replication .*)$", text, re.M) for text in texts]
+    lines = [line for of_text in found for line in of_text]
+    assert all(found)
+    before = (parts.postgres.data_dir / "pg_hba.conf").read_text()
+    try:
+        change_rules(parts.postgres, "\n".join(lines) + f"\n{before}")
+        rules = parts.postgres.execute(
+            "SELECT database, user_name, error FROM pg_hba_file_rules ORDER BY line_number"
+        )
+    finally:
+        change_rules(parts.postgres, before)
+    wanted = (["all", "replication"], ["walproposer"], None)
+    assert rules[: len(lines)] == [wanted] * len(lines)
+
+
+def change_rules(postgres: Postgres, rules: str) -> None:
+    """Of who may connect; new connections go by them afterwards."""
+    (postgres.data_dir / "pg_hba.conf").write_text(rules)
+    (before,) = postgres.execute("SELECT pg_conf_load_time()")
+    postgres.execute("SELECT pg_reload_conf()")
+    wait_until(
+        lambda: postgres.execute("SELECT pg_conf_load_time()") != [before], TIMEOUT, "the new rules"
+    )
+
+
 def test_a_safekeeper_address_that_leads_nowhere(parts: Parts) -> None:
     before = parts.state()
     members = f"{parts.safekeepers[0].address},{parts.safekeepers[1].address},{NOBODY}"
@@ -131,6 +191,7 @@ def test_a_status_page_that_cannot_be_served(parts: Parts, tmp_path: Path) -> No
     http = parts.safekeepers[0].http_address
     done = attach(parts.postgres.dsn(), parts.addresses, "--http", http)
     assert_refused(done, 1, f"could not listen on http {http}", "Choose another --http")
+    (tmp_path / "cert").touch(mode=0o600)
     (tmp_path / "cert").write_text("none")
     tls = ("--tls-cert", tmp_path / "cert", "--tls-key", tmp_path / "cert")
     done = attach(parts.postgres.dsn(), parts.addresses, *tls)
@@ -200,9 +261,8 @@ def test_wal_level_minimal(parts: Parts, postgres_factory: Callable[..., Postgre
     minimal = postgres_factory(settings={"wal_level": "minimal", "max_wal_senders": 0})
     done = attach(minimal.dsn(), parts.addresses)
     assert_refused(done, 1, 'the primary has wal_level "minimal"', "ALTER SYSTEM SET wal_level")
-    # No replication connection can be made without senders.
     found = failures(minimal.dsn(), parts.addresses)
-    assert list(found) == ["role", "wal_level", "max_wal_senders"]
+    assert list(found) == ["wal_level", "max_wal_senders"]
     assert minimal.execute("SELECT slot_name FROM pg_replication_slots") == []
     assert parts.state() == before
 
@@ -235,3 +295,82 @@ def test_a_timeline_of_another_primary(parts: Parts) -> None:
     assert_refused(done, 1, "the timeline belongs to 7", "Attach the primary this timeline was")
     assert parts.state() == before
     assert sk("timeline", "delete", timeline, *members, "--yes").returncode == 0
+
+
+# ---- damaged folders
+
+
+@pytest.fixture
+def damaged(parts: Parts) -> Iterator[tuple[Parts, str]]:
+    """Two members cannot open their timeline of this primary, the third has lost it."""
+    create = ("timeline", "create", "--primary", parts.postgres.dsn())
+    name = sk(*create, "--safekeepers", parts.addresses).stdout.strip()
+    folders = [s.data_dir / "timelines" / name.replace("/", ".") for s in parts.safekeepers]
+    for safekeeper in parts.safekeepers:
+        safekeeper.terminate()
+    control = bytearray((folders[0] / "control").read_bytes())
+    control[20] ^= 1
+    (folders[0] / "control").write_bytes(control)
+    (folders[1] / "control").unlink()
+    shutil.rmtree(folders[2])
+    for safekeeper in parts.safekeepers:
+        safekeeper.start()
+    for safekeeper in parts.safekeepers:
+        safekeeper.wait_until(lambda s=safekeeper: answers(s), TIMEOUT, "the status page")
+    parts.postgres.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+    yield parts, name
+    done = sk("timeline", "delete", name, "--safekeepers", parts.addresses, "--yes")
+    assert done.returncode == 0, done.stderr
+    for safekeeper in parts.safekeepers:
+        safekeeper.wait_ready()
+
+
+def answers(safekeeper: SafekeeperProcess) -> bool:
+    """It is not healthy, but there."""
+    try:
+        return bool(safekeeper.status())
+    except OSError:
+        return False
+
+
+def test_a_damaged_folder_is_a_timeline_that_exists(damaged: tuple[Parts, str]) -> None:
+    parts, name = damaged
+    before, members = parts.state(), ("--safekeepers", parts.addresses)
+    status = sk("status", *members)
+    assert status.returncode == 3
+    assert f"timeline {name}" in status.stdout
+    assert "DAMAGED: no member can open it: safekeeper 1" in status.stdout
+    assert "does not exist" in status.stdout
+    assert "empty" not in status.stdout
+    assert "1 damaged, 2 damaged" in sk("timeline", "list", *members).stdout
+    assert_refused(sk("timeline", "show", name, *members), 1, "cannot be opened", "mend it")
+
+    folder = name.replace("/", ".")
+    problem = f"cannot open timeline {folder}"
+    primary = ("--primary", parts.postgres.dsn())
+    assert_refused(attach(parts.postgres.dsn(), parts.addresses), 1, problem, "mend it")
+    assert_refused(sk("timeline", "create", *primary, *members), 1, problem, "mend it")
+    again = sk("timeline", "create", *primary, *members, "--timeline", name)
+    assert_refused(again, 1, problem, "mend it")
+    assert_refused(sk("elect", *members), 1, problem, "mend it")
+    assert problem in failures(parts.postgres.dsn(), parts.addresses)["timeline"]
+    assert parts.state() == before
+
+
+def test_a_folder_with_another_name_may_have_been_a_timeline(parts: Parts) -> None:
+    """Moved aside, it would leave a member that forgot its promises, and all said: empty."""
+    before, keeper = parts.state(), parts.safekeepers[0]
+    folder = keeper.data_dir / "timelines" / "moved.aside"
+    folder.mkdir()
+    keeper.terminate()
+    keeper.start()
+    keeper.wait_until(lambda: answers(keeper), TIMEOUT, "the status page")
+    try:
+        done = attach(parts.postgres.dsn(), parts.addresses)
+        assert_refused(done, 1, "does not have the name of a timeline", "mend it")
+        status = sk("status", "--safekeepers", parts.addresses)
+        assert (status.returncode, "DAMAGED" in status.stdout) == (3, True)
+    finally:
+        folder.rmdir()
+        keeper.restart()
+    assert parts.state() == before

@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trustme
+from replication_client import ReplicationClient
 from sk_command import Done, assert_refused, sk, sk_json
 
-from pg_fixtures.http_status import http_get
+from pg_fixtures.http_status import http_get, http_get_status
 from pg_fixtures.ports import free_port
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.processes import SK, ServiceProcess
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.standby import replica_conninfo
 
-TIMEOUT = 30.0
+TIMEOUT = 120.0
 PASSWORD = "correct horse"
 TOKEN = "battery-staple-0123456789"
 
@@ -51,6 +55,33 @@ def test_a_data_directory_is_used_by_one_process_with_its_own_id(tmp_path: Path)
     done = run(data_dir, id=2)
     assert_refused(done, 1, "belongs to safekeeper 1, not 2", "Start it with --id 1")
     assert contents(data_dir) == before
+
+
+def test_safekeepers_of_one_machine_find_their_http_ports(tmp_path: Path) -> None:
+    """Without --http; where each one is, it tells those who connect, as `sk status` does."""
+    with ExitStack() as running:
+        found = {}
+        for id in (1, 2):
+            listen = f"127.0.0.1:{free_port()}"
+            words = ("safekeeper", "run", "--id", str(id), "--listen", listen)
+            log_path = tmp_path / f"{id}.log"
+            safekeeper = running.enter_context(
+                ServiceProcess([*SK, *words, "--data-dir", tmp_path / str(id)], log_path=log_path)
+            )
+            safekeeper.wait_until(partial(is_started, log_path), TIMEOUT, "its start")
+            with ReplicationClient(replica_conninfo([listen])) as client:
+                row = [(value or b"").decode() for value in client.row("IDENTIFY_SAFEKEEPER")]
+            found[id] = row[2]
+            page = http_get_status(row[2])
+            assert (row[0], page["safekeeper_id"], page["http"]) == (str(id), id, row[2])
+        ports = [int(http.rpartition(":")[2]) for http in found.values()]
+        assert ports[0] < ports[1]
+        assert all(port % 2 == 0 for port in ports)  # the odd ones are the proposers'
+        assert "http port in use, another taken" in log_path.read_text()
+
+
+def is_started(log_path: Path) -> bool:
+    return "safekeeper started" in log_path.read_text()
 
 
 def test_a_data_directory_of_another_release_or_of_somebody_else(tmp_path: Path) -> None:
@@ -86,6 +117,7 @@ def test_a_data_directory_of_another_release_or_of_somebody_else(tmp_path: Path)
 )
 def test_a_broken_user_file(tmp_path: Path, line: str, sentence: str) -> None:
     user_file = tmp_path / "users"
+    user_file.touch(mode=0o600)
     user_file.write_text(f"# users\n{line}\n")
     done = run(tmp_path / "sk", "--user-file", user_file)
     assert_refused(done, 1, sentence, f"sk user add {user_file} USER --role ROLE")
@@ -102,6 +134,8 @@ def test_tls_and_passwords_on_every_port(
     certificate = authority.issue_cert("127.0.0.1", "localhost")
     authority.cert_pem.write_to_path(tmp_path / "root.pem")
     certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    for secret in ("key.pem", "token"):
+        (tmp_path / secret).touch(mode=0o600)
     certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     roles = ("--role", "proposer", "--role", "monitor")

@@ -15,7 +15,7 @@ from pg_fixtures.processes import SK
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 
-TIMEOUT = 30.0
+TIMEOUT = 120.0
 
 
 def addresses(cluster: QuorumCluster) -> str:
@@ -136,6 +136,7 @@ def test_an_election_without_a_primary_fences_the_proposer(cluster: QuorumCluste
     before = cluster.proposer.status()
     done = sk("elect", "--safekeepers", addresses(cluster))
     assert done.returncode == 0, done.stderr
+    assert "commits proceed" not in done.stderr  # nobody can commit
     assert Lsn.parse(done.stdout.strip()) >= Lsn.parse(before["commit_lsn"])
     assert cluster.proposer.wait(TIMEOUT) == 5
     assert "sk: error: " in cluster.proposer.log_tail()
@@ -144,6 +145,29 @@ def test_an_election_without_a_primary_fences_the_proposer(cluster: QuorumCluste
     assert timeline["verdict"].endswith(": run sk attach for its primary")
     terms = {member["status"]["promised"]["term"] for member in timeline["members"]}
     assert terms == {before["node_id"]["term"] + 1}
+
+
+def test_a_primary_is_not_promoted(cluster: QuorumCluster) -> None:
+    """Nothing is done to one whose proposer runs; without one, all that is left is sk attach."""
+    promote = ("promote", "--standby", cluster.postgres.dsn(), "--safekeepers", addresses(cluster),
+               "--http", "127.0.0.1:0")  # fmt: skip
+    before = cluster.proposer.status()["node_id"]
+    for options in ((), ("--dry-run",), ("--no-promote",), ("--no-attach",)):
+        done = sk(*promote, *options)
+        sentence = "the server is a primary already, and its proposer is attached (pid "
+        assert_refused(done, 1, sentence, "sk attach")
+        assert done.stdout == ""
+    assert cluster.proposer.status()["node_id"] == before
+
+    cluster.proposer.kill()
+    for options in (("--no-promote",), ("--no-attach",)):
+        done = sk(*promote, *options)
+        sentence = "the server is a primary already, and no proposer is attached to it"
+        assert_refused(done, 1, sentence, "Run sk attach")
+    dry = sk(*promote, "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    assert "the server is a primary" in dry.stdout
+    assert dry.stdout.splitlines()[-1] == "1. attach the proposer"
 
 
 def test_no_election_without_a_quorum(cluster: QuorumCluster) -> None:

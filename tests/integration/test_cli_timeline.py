@@ -12,7 +12,7 @@ from pg_fixtures.postgres import Postgres
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
 
-TIMEOUT = 30.0
+TIMEOUT = 120.0
 NAME = "00000000000000000000000000000000/000000000000000000000000000000ab"
 FACTS = ("--system-id", "7", "--pg-version", "150018", "--start-lsn", "0/1000000")
 
@@ -119,8 +119,10 @@ def test_a_timeline_from_a_primary_is_what_attach_finds(
     members = members_of(keepers)
     done = sk("timeline", "create", *members, "--primary", postgres.dsn(), "--timeline", NAME)
     assert (done.returncode, done.stdout.strip()) == (0, NAME)
-    slots = postgres.execute("SELECT slot_name, restart_lsn IS NULL FROM pg_replication_slots")
-    assert slots == [("walproposer", False)]
+    slots = postgres.execute(
+        "SELECT slot_name::text, restart_lsn IS NULL FROM pg_replication_slots ORDER BY 1"
+    )
+    assert slots == [(f"sk_log_{NAME.partition('/')[2]}", True), ("walproposer", False)]
 
     proposer = ProposerProcess(
         postgres.dsn(), [k.address for k in keepers], log_path=tmp_path / "proposer.log"

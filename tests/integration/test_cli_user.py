@@ -10,7 +10,7 @@ from sk_command import assert_refused, assert_wrong_usage, sk, sk_json
 
 from pgwire.auth import make_verifier
 from safekeeper.roles import Role
-from safekeeper.users import read_users
+from safekeeper.users import parse_users
 
 PASSWORD = "correct horse"
 
@@ -33,7 +33,7 @@ def test_users_come_and_go(tmp_path: Path) -> None:
         {"user": "alice", "roles": ["proposer"]},
         {"user": "bob smith", "roles": ["replica", "monitor"]},
     ]
-    verifier = read_users(file)["alice"].verifier
+    verifier = parse_users(file.read_text())["alice"].verifier
     assert make_verifier(PASSWORD, verifier.salt, verifier.iterations) == verifier
     assert str(verifier) not in sk("user", "list", file).stdout
 
@@ -42,14 +42,16 @@ def test_users_come_and_go(tmp_path: Path) -> None:
     assert_refused(again, 1, 'has user "alice" already', "--replace")
     assert file.read_text() == before
     add(file, "alice", "--role", "admin", "--replace", password="other")
-    assert read_users(file)["alice"].roles == {Role.ADMIN}
-    assert read_users(file)["alice"].verifier != verifier
+    assert parse_users(file.read_text())["alice"].roles == {Role.ADMIN}
+    assert parse_users(file.read_text())["alice"].verifier != verifier
     assert file.read_text().startswith("# the primary\nalice:admin:SCRAM-SHA-256$")
 
     assert sk("user", "remove", file, "alice").returncode == 0
-    assert list(read_users(file)) == ["bob smith"]
+    assert list(parse_users(file.read_text())) == ["bob smith"]
     assert file.read_text().startswith("# the primary\n")
     assert_refused(sk("user", "remove", file, "alice"), 1, 'has no user "alice"', "sk user list")
+    last = sk("user", "remove", file, "bob smith")
+    assert_refused(last, 1, '"bob smith" is the last user in', "Add another user first")
     assert [path.name for path in tmp_path.iterdir()] == ["users"]
 
 
@@ -58,7 +60,7 @@ def test_two_who_add_at_once_lose_nothing(tmp_path: Path) -> None:
     names = [f"user{number}" for number in range(6)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda name: add(file, name, "--role", "replica"), names))
-    assert sorted(read_users(file)) == names
+    assert sorted(parse_users(file.read_text())) == names
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from safekeeper.data_directory import folder_name
 from walproposer.errors import WalProposerError
 
 SEG_SIZE = 1 << 20
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 FIVE_SEGMENTS = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 5 << 20))"
 REASON_TO_LIVE = NodeId(1_000_000, b"written by hand!")
 
@@ -134,13 +134,17 @@ def digest(folder: Path) -> str:
 
 
 def assert_votes(safekeeper: SafekeeperProcess, timeline: TimelineId) -> None:
+    assert vote_of(safekeeper, timeline).granted
+
+
+def vote_of(safekeeper: SafekeeperProcess, timeline: TimelineId) -> VoteResponse:
     status = safekeeper.timeline(timeline.timeline_id.hex())
     assert status is not None
     with HandWrittenProposer(safekeeper.address, timeline) as proposer:
         assert isinstance(proposer.ask(by_hand.lawful_greeting(status)), SafekeeperGreeting)
         vote = proposer.ask(VoteRequest(1, REASON_TO_LIVE))
-        assert isinstance(vote, VoteResponse)
-        assert vote.granted
+    assert isinstance(vote, VoteResponse)
+    return vote
 
 
 def refused(safekeeper: SafekeeperProcess, timeline: TimelineId) -> WalProposerError:
@@ -207,11 +211,11 @@ def test_another_format_version_asks_for_the_other_release(
 ) -> None:
     """Although nothing else is wrong with the file."""
     content = bytearray((specimen.folder / "control").read_bytes()[:-4])
-    content[4:8] = (2).to_bytes(4, "big")
+    content[4:8] = (3).to_bytes(4, "big")
     newer = specimen.add_control_file(bytes(content) + crc32c.crc32c(content).to_bytes(4, "big"))
     safekeeper = open_specimen(specimen)
     reason = str(refused(safekeeper, newer))
-    assert "has format version 2, expected 1" in reason
+    assert "has format version 3, expected 2" in reason
     assert "another release" in reason
     assert_votes(safekeeper, specimen.control.timeline)
 
@@ -257,48 +261,66 @@ def reason_is(cluster: QuorumCluster, sentence: str) -> bool:
 # ---- the WAL
 
 
-def test_wal_that_was_committed_and_is_gone_is_damage(
+def test_old_wal_that_is_gone_is_a_hole(
     specimen: Specimen, open_specimen: Callable[[Specimen], SafekeeperProcess]
 ) -> None:
-    """A log may end anywhere above commit_lsn, but not below: the promise to keep it was given."""
+    """There is more of the log behind it, and the member takes part, but for the vote; a short file
+    is kept aside, and nothing else is touched."""
     commit_lsn = specimen.control.commit_lsn
-    in_last = commit_lsn % SEG_SIZE
-    assert in_last > 100, "the log ends too near to a segment's begin for this test"
-    damages: dict[TimelineId, str] = {}
-    flipped, short, missing, last_missing, zeroed = (specimen.add_copy() for _ in range(5))
-
-    path = specimen.segment_of(commit_lsn, flipped)
-    flip(path, in_last - 10)  # in the last record; up to 7 bytes of padding may follow it
-    damages[flipped] = f"WAL was committed up to {Lsn(commit_lsn)}, but is valid only up to 0/"
+    holes: dict[TimelineId, tuple[Path, str]] = {}
+    short, missing = (specimen.add_copy() for _ in range(2))
     path = specimen.segment_of(commit_lsn - SEG_SIZE, short)
     path.write_bytes(path.read_bytes()[:-1])
-    damages[short] = f'segment "{path}" is missing or short'
+    holes[short] = path, "is damaged: it is short"
     path = specimen.segment_of(specimen.control.timeline_start_lsn, missing)
     path.unlink()
-    damages[missing] = f'segment "{path}" is missing or short'
-    path = specimen.segment_of(commit_lsn, last_missing)
-    path.unlink()
-    damages[last_missing] = f'segment "{path}" is missing or short'
-    path = specimen.segment_of(commit_lsn, zeroed)
-    path.write_bytes(bytes(SEG_SIZE))
-    damages[zeroed] = (
-        f"WAL was committed up to {Lsn(commit_lsn)}, but is valid only up to "
-        f"{Lsn(commit_lsn - in_last)}"
-    )
-    before = {timeline: digest(specimen.folder_of(timeline)) for timeline in damages}
+    holes[missing] = path, "is damaged: it is missing"
 
     safekeeper = open_specimen(specimen)
-    for timeline, sentence in damages.items():
+    for timeline, (path, sentence) in holes.items():
         status = safekeeper.timeline(timeline.timeline_id.hex())
         assert status is not None
-        assert status["state"] == "damaged"
-        assert sentence in status["stopped_reason"]
-        refusal = refused(safekeeper, timeline)
-        assert refusal.sqlstate == "57P03"
-        assert sentence in str(refusal)
+        assert status["state"] == "active"
+        (damage,) = status["damage"]
+        assert f"segment {path.name} at " in damage
+        assert sentence in damage
+        vote = vote_of(safekeeper, timeline)
+        assert not vote.granted
+        assert vote.flush_lsn == specimen.control.flush_lsn
+        assert not path.exists()
+    kept = specimen.folder_of(short) / "damaged" / holes[short][0].name
+    assert kept.stat().st_size == SEG_SIZE - 1
     assert_votes(safekeeper, specimen.control.timeline)
+
+
+def test_an_end_that_was_flushed_and_is_gone_gives_no_vote(
+    specimen: Specimen, open_specimen: Callable[[Specimen], SafekeeperProcess]
+) -> None:
+    """A leader can fill it again; until then not a byte of what is left is touched."""
+    control = specimen.control
+    commit_lsn, flushed_lsn = control.commit_lsn, control.flush_lsn
+    in_last = commit_lsn % SEG_SIZE
+    assert in_last > 100, "the log ends too near to a segment's begin for this test"
+    flipped, missing, zeroed = damaged = [specimen.add_copy() for _ in range(3)]
+    flip(specimen.segment_of(commit_lsn, flipped), in_last - 10)  # up to 7 bytes are padding
+    specimen.segment_of(commit_lsn, missing).unlink()
+    specimen.segment_of(commit_lsn, zeroed).write_bytes(bytes(SEG_SIZE))
+    before = {timeline: digest(specimen.folder_of(timeline) / "wal") for timeline in damaged}
+
+    safekeeper = open_specimen(specimen)
+    for timeline in damaged:
+        status = safekeeper.timeline(timeline.timeline_id.hex())
+        assert status is not None
+        (damage,) = status["damage"]
+        assert f"WAL was flushed up to {Lsn(flushed_lsn)} and then lost" in damage
+        vote = vote_of(safekeeper, timeline)
+        assert not vote.granted
+        assert vote.promised == REASON_TO_LIVE
+        assert vote.flush_lsn < commit_lsn
+    assert_votes(safekeeper, control.timeline)
     safekeeper.terminate()
-    assert {timeline: digest(specimen.folder_of(timeline)) for timeline in damages} == before
+    after = {timeline: digest(specimen.folder_of(timeline) / "wal") for timeline in damaged}
+    assert after == before
 
 
 def flip(path: Path, at: int) -> None:

@@ -11,6 +11,7 @@ import hand_written_proposer as by_hand
 import pytest
 from pending_commit import PendingCommit
 from reckoning import assert_nothing_lost
+from replication_client import ReplicationClient
 
 from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.cluster import QuorumCluster
@@ -19,13 +20,20 @@ from pg_fixtures.ledger import Ledger
 from pg_fixtures.plugin import skip_if_unavailable
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.small_disk import SmallDisk
+from pg_fixtures.standby import replica_conninfo
 from pg_fixtures.waiting import wait_until
+from safekeeper.retention import DISK_RESERVE_BYTES
 
 SEG_SIZE = 1 << 20
 DISK_BYTES = 128 << 20
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 # A safekeeper has room for the segment that is open, and for the spare one. This fills both.
 FOUR_SEGMENTS = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 4 << 20))"
+# What is inside a record of many segments is not committed, and so held by no slot.
+MANY_RECORDS = (
+    "SELECT count(pg_logical_emit_message(true, 'fill', repeat('x', 1 << 19))) "
+    "FROM generate_series(1, 48)"
+)
 
 NO_SPACE = "No space left on device"
 
@@ -155,6 +163,44 @@ def test_two_full_disks_make_commits_wait(
     pending.wait_returned(TIMEOUT)
     assert_nothing_lost(cluster, ledger)
     assert_nothing_burst(cluster)
+
+
+def test_a_slot_that_filled_the_disk_gives_the_room_back(
+    pg_binaries: PostgresBinaries,
+    initdb_template: Callable[[PostgresBinaries, int], Path],
+    tmp_path: Path,
+) -> None:
+    """Dropping it is enough: WAL is removed while the timeline is stopped, too."""
+    with ExitStack() as stack:
+        with skip_if_unavailable():
+            disk = stack.enter_context(SmallDisk(tmp_path / "safekeeper-1", DISK_BYTES))
+        cluster = stack.enter_context(
+            QuorumCluster(
+                tmp_path,
+                binaries=pg_binaries,
+                safekeepers=1,
+                wal_seg_size=SEG_SIZE,
+                template=initdb_template(pg_binaries, SEG_SIZE),
+                safekeeper_arguments=["--wal-keep-size=2MB"],
+            )
+        )
+        (keeper,) = cluster.safekeepers
+        slot = stack.enter_context(ReplicationClient(replica_conninfo([keeper.address])))
+        slot.command("CREATE_REPLICATION_SLOT forgotten PHYSICAL RESERVE_WAL")
+        disk.fill(leave_bytes=DISK_RESERVE_BYTES + 16 * SEG_SIZE)
+        pending = PendingCommit(cluster.postgres, MANY_RECORDS)
+        why = wait_stopped(keeper)
+        assert NO_SPACE in why
+        assert f"{DISK_RESERVE_BYTES + 3 * SEG_SIZE} bytes are free" in why
+        pending.wait_blocked(TIMEOUT)
+        timeline = keeper.timeline()
+        assert timeline is not None
+        assert timeline["retention"]["held_by"] == "slot forgotten"
+
+        slot.command("DROP_REPLICATION_SLOT forgotten")
+        wait_active(keeper)
+        pending.wait_returned(TIMEOUT)
+        assert_nothing_burst(cluster)
 
 
 def test_a_vote_that_cannot_be_persisted_is_not_given(

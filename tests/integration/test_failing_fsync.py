@@ -23,7 +23,7 @@ from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
 
 SEG_SIZE = 1 << 20
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 IO_ERROR = "Input/output error"
 # The proposer comes back twice a second, the housekeeper, who would heal, every 5 seconds.
 REFUSALS = 12

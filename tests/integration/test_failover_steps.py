@@ -98,6 +98,9 @@ def test_broken_off_at_each_step_and_run_again(
             assert begun[step][0] is Step.ELECT
             assert begun[step][-1] is step
 
+        slots = world.standby.execute("SELECT slot_name::text FROM pg_replication_slots ORDER BY 1")
+        log = world.cluster.safekeepers[0].status()["timelines"][0]["timeline_id"]
+        assert slots == [(f"sk_log_{log}",), ("walproposer",)]
         pending = PendingCommit(world.standby)
         pending.wait_blocked(TIMEOUT)
         with world.promotion() as promotion:
@@ -140,6 +143,9 @@ def test_a_standby_ahead_of_the_quorum_is_refused(
     """And then what it has is kept, in the way that the hint names."""
     world = failover_world(follow_directly)
     old, standby = world.cluster.postgres, world.standby
+    # When it is promoted it must still have what the quorum lacks.
+    standby.execute("ALTER SYSTEM SET wal_keep_size = '256MB'")
+    standby.execute("SELECT pg_reload_conf()")
     with Ledger(world.clients_dsn, clients=3) as ledger:
         ledger.wait_for_progress(20, TIMEOUT)
         for proxy in world.cluster.proxies:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import select
 import shutil
+import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from hand_written_proposer import node_id, timeline_id
 from pending_commit import PendingCommit
 from reckoning import TIMEOUT, assert_equal_logs, assert_nothing_lost
 from workload import write_wal
@@ -18,9 +21,14 @@ from pg_fixtures.cluster import QuorumCluster, flush_lsn
 from pg_fixtures.data_directory import WAL_SEG_SIZE
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres
+from pg_fixtures.processes import SK, run_program
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
+from pgwire.replication import XLogData
+from walproposer.copy_connection import CopyConnection
+from walproposer.peer import open_donor
+from walproposer.safekeeper_client import SafekeeperAddress
 
 BEHIND = re.compile(
     r"the primary's WAL ends at ([0-9A-F]+/[0-9A-F]+), "
@@ -89,6 +97,40 @@ def test_a_frozen_proposer_is_fenced_when_it_thaws(cluster: QuorumCluster, ledge
     finally:
         cluster.proposer = first
         cluster.postgres.configure(wal_sender_timeout=None)
+
+
+def test_a_donor_s_stream_that_runs_ends_at_a_greater_promise(cluster: QuorumCluster) -> None:
+    """What was sent is WAL; it waits for more; and an election ends it at once."""
+    cluster.postgres.execute("SELECT pg_logical_emit_message(true, 'donor', 'wal')")
+    status = cluster.safekeepers[0].timeline()
+    assert status is not None
+    promised, begin_lsn = node_id(status["promised"]), int(Lsn.parse(status["local_start_lsn"]))
+    address = SafekeeperAddress.parse(cluster.safekeepers[0].address)
+    donor = CopyConnection(open_donor(address, timeline_id(status), promised, begin_lsn))
+    with closing(donor):
+        end_lsn = cluster.postgres.flush_lsn()
+        assert len(received(donor, end_lsn - begin_lsn)) >= end_lsn - begin_lsn
+        cluster.postgres.execute("SELECT pg_logical_emit_message(true, 'donor', 'more')")
+        assert received(donor, 1)
+        elect = ("elect", "--safekeepers", ",".join(s.address for s in cluster.safekeepers))
+        run_program([*SK, *elect])
+        while received(donor, 1):
+            continue  # what was flushed before
+    assert donor.end is not None
+    assert donor.end.sqlstate == "55000"
+    assert f"log is read for {promised}, but {promised.term + 1}/" in str(donor.end)
+    assert cluster.proposer.wait(TIMEOUT) == ExitCode.FENCED
+
+
+def received(donor: CopyConnection, size: int) -> bytes:
+    """At least so many bytes of WAL, or what came before its end."""
+    wal = b""
+    deadline = time.monotonic() + TIMEOUT
+    while len(wal) < size and donor.end is None:
+        assert select.select([donor], [], [], deadline - time.monotonic())[0], "it sends nothing"
+        for message in donor.receive_replication():
+            wal += bytes(message.data) if isinstance(message, XLogData) else b""
+    return wal
 
 
 def proposer_for(primary: Postgres, cluster: QuorumCluster) -> ProposerProcess:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from failover_world import TIMEOUT, FailoverWorld, Loss
 from pending_commit import PendingCommit
-from sk_command import sk, sk_json
+from sk_command import assert_refused, sk, sk_json
 
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
@@ -58,10 +58,10 @@ def test_a_cancelled_wait_becomes_visible(world: FailoverWorld) -> None:
     wait_until(long_enough, TIMEOUT, "the wait to be worth a warning")
     server = status_of(world, primary)
     assert server["commit_waits"] == 1
-    assert "commits: 1 wait for the quorum" in str(server["remarks"])
+    assert "commits: 1 commit waits, the longest for" in str(server["remarks"])
     members = ("--safekeepers", ",".join(world.addresses))
     check = sk("check", "--primary", primary.dsn(), *members)
-    assert "1 wait for the quorum" in check.stdout
+    assert "1 commit waits, the longest for" in check.stdout
 
     primary.execute("SELECT pg_cancel_backend(%s)", (pending.pid,))
     wait_until(lambda: pending.has_returned, TIMEOUT, "the cancelled commit to return")
@@ -109,4 +109,8 @@ def test_a_deposed_primary_that_comes_back_is_named(world: FailoverWorld) -> Non
         assert "sk rejoin" in str(server["remarks"])
         page = sk("status", "--safekeepers", ",".join(world.addresses), "--primary", primary.dsn())
         assert "deposed primary" in page.stdout
+        addresses = ",".join(world.addresses)
+        done = sk("promote", "--standby", primary.dsn(), "--safekeepers", addresses, "--dry-run")
+        sentence = "the server is a primary that was deposed: it left the quorum's log at "
+        assert_refused(done, 1, sentence, "sk rejoin")
         assert world.standby.execute(ROWS) == []

@@ -47,7 +47,7 @@ from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 SEED_VARIABLE = "SK_HOSTILE_SEED"
 STREAMS = 10_000
 HTTP_STREAMS = 1_000
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 # 24 connections at once, with buffers of 2 MiB and more, and what the allocator keeps of them.
 RSS_GROWTH_BYTES_MAX = 192 << 20
 STRANGERS_MAX = DEFAULT_LIMITS.unauthenticated_max

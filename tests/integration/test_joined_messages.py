@@ -19,7 +19,7 @@ from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 # Less than half of wal_sender_timeout: then the primary says something, and would hide a mistake.
 STREAMING_TIMEOUT = 20.0
 
@@ -58,5 +58,7 @@ def background_writer_stopped(postgres: Postgres) -> Iterator[None]:
 
 
 def slot_lsn(cluster: QuorumCluster) -> Lsn:
-    ((lsn,),) = cluster.postgres.execute("SELECT restart_lsn::text FROM pg_replication_slots")
+    ((lsn,),) = cluster.postgres.execute(
+        "SELECT restart_lsn::text FROM pg_replication_slots WHERE slot_name = 'walproposer'"
+    )
     return Lsn.parse(lsn)

@@ -21,6 +21,7 @@ import click
 import psycopg
 import pytest
 import trustme
+from psycopg import pq
 from psycopg.conninfo import make_conninfo
 from reckoning import assert_nothing_lost
 
@@ -37,11 +38,11 @@ from pg_fixtures.safekeeper import READY_TIMEOUT, SafekeeperProcess
 from pgwire.auth import make_verifier
 from pgwire.connection import NEED_DATA, ClientConnection
 from pgwire.messages import ErrorResponse
-from pgwire.startup import SSLRequest, StartupMessage
+from pgwire.startup import CancelRequest, SSLRequest, StartupMessage
 from safekeeper.admission import DEFAULT_LIMITS
 
 SEG_SIZE = 1 << 20
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 USER = "walproposer"
 PASSWORD = "correct horse battery staple"
 PRIMARY_PASSWORD = "Tr0ub4dor&3"
@@ -91,6 +92,8 @@ def secret_files(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
         passfile=folder / "passfile",
         verifier=verifier,
     )
+    for secret in (files.key, files.token_file, files.user_file, files.passfile):
+        secret.touch(mode=0o600)
     authority.cert_pem.write_to_path(str(files.ca))
     certificate.private_key_pem.write_to_path(str(files.key))
     files.certificate.write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
@@ -99,7 +102,6 @@ def secret_files(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
         f"# who may come in\n{USER}:proposer:{verifier}\nreader:replica:{verifier}\n"
         f"watcher:monitor:{verifier}\n"
     )
-    files.passfile.touch(mode=0o600)
     files.passfile.write_text(f"127.0.0.1:*:*:{USER}:{PASSWORD}\n")
     return files
 
@@ -292,6 +294,36 @@ def test_the_right_password_comes_from_the_environment(
         assert answer.get_value(0, 0) == b"1"
 
 
+@pytest.mark.parametrize("protocol", ["3.0", "3.2"])
+def test_a_stream_is_canceled_over_tls(
+    secured: QuorumCluster, secret_files: Secrets, protocol: str
+) -> None:
+    """libpq asks as it is connected, with TLS. Who asks in the clear and knows no key ends none."""
+    safekeeper = secured.safekeepers[0]
+    how = {"user": "reader", "password": PASSWORD, "min_protocol_version": protocol}
+    conninfo = secret_files.conninfo(**how, max_protocol_version=protocol)
+    with connect(safekeeper, conninfo) as connection:
+        pgconn = connection.pgconn
+        start_lsn = pgconn.exec_(b"IDENTIFY_SYSTEM").get_value(0, 2) or b""
+        pgconn.send_query(b"START_REPLICATION " + start_lsn)
+        started = pgconn.get_result()
+        assert started is not None
+        assert started.status == pq.ExecStatus.COPY_BOTH
+        with dial(safekeeper.address) as sock:
+            sock.sendall(CancelRequest(pgconn.backend_pid, b"a guess!").encode())
+            assert sock.recv(1) == b""
+        size, _ = pgconn.get_copy_data(0)
+        assert size > 0, "the stream goes on"
+        connection.cancel_safe(timeout=TIMEOUT)
+        while pgconn.get_copy_data(0)[0] > 0:
+            continue
+        ended = pgconn.get_result()
+        assert ended is not None
+        assert ended.error_field(pq.DiagnosticField.SQLSTATE) == b"57014"
+        assert pgconn.get_result() is None
+        assert pgconn.exec_(b"IDENTIFY_SYSTEM").status == pq.ExecStatus.TUPLES_OK
+
+
 def test_an_attach_with_a_wrong_password_says_so(
     secured: QuorumCluster, secret_files: Secrets
 ) -> None:
@@ -407,6 +439,7 @@ def test_a_safekeeper_that_cannot_be_secured_does_not_start(
     tmp_path: Path, arguments: list[str], exit_code: int, sentence: str
 ) -> None:
     plain = tmp_path / "plain"
+    plain.touch(mode=0o600)
     plain.write_text(f"# users\n{USER}:{PASSWORD}\n")
     arguments = [str(plain) if word == "plain" else word for word in arguments]
     done = run_program(

@@ -21,7 +21,7 @@ from pg_fixtures.waiting import wait_until
 from walproposer.etcd_lock import EtcdLock
 from walproposer.lease import Lease
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 LOCK_SECONDS = 3
 MB = 1 << 20
 

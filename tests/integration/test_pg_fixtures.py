@@ -21,14 +21,14 @@ from pg_fixtures.errors import (
     ProgramFailed,
     Unavailable,
 )
-from pg_fixtures.ports import free_port
+from pg_fixtures.ports import BLOCK_PORTS, PORT_FIRST, free_port
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.process_table import family, read_entry
 from pg_fixtures.processes import ServiceProcess, run_program
 from pg_fixtures.waiting import wait_until
 
 PostgresFactory = Callable[..., Postgres]
-TIMEOUT = 30.0
+TIMEOUT = 120.0
 
 each_postgres = pytest.mark.parametrize(
     "pg_binaries", all_postgres(), ids=lambda binaries: binaries.version, indirect=True
@@ -216,6 +216,30 @@ def test_no_postgres_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         find_postgres()
 
 
+def test_one_that_may_not_be_entered_is_none(tmp_path: Path) -> None:
+    """Of a virtual environment in another user's home, for instance."""
+    programs = tmp_path / "venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "postgres").touch(mode=0o755)
+    script = f"""if True:
+        import os
+        from pathlib import Path
+        from pg_fixtures.binaries import PostgresBinaries
+        from pg_fixtures.errors import Unavailable
+        os.chmod({str(tmp_path / "venv")!r}, 0)
+        if os.geteuid() == 0:
+            os.setuid(65534)
+        try:
+            PostgresBinaries.at(Path({str(programs)!r}))
+        except Unavailable as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    (tmp_path / "venv").chmod(0o700)
+    assert done.stderr == ""
+    assert done.stdout == f"no Postgres server in {programs}\n"
+
+
 # ---- ports and processes
 
 
@@ -239,9 +263,12 @@ def test_ports_are_handed_out_once_over_all_processes() -> None:
 
 
 def test_a_port_in_use_is_not_handed_out() -> None:
-    first = free_port()
-    with socket.create_server(("127.0.0.1", first + 1)):
-        assert free_port() > first + 1
+    """Of a block of ports, which this process has for itself, the next one is in use."""
+    taken = free_port() + 1
+    while (taken - PORT_FIRST) % BLOCK_PORTS == 0:  # of another block, perhaps another process's
+        taken = free_port() + 1
+    with socket.create_server(("127.0.0.1", taken)):
+        assert free_port() != taken
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from pg_fixtures.proxy import Direction, TcpProxy
 from pg_fixtures.small_disk import SmallDisk
 from pg_fixtures.waiting import wait_until
 
-TIMEOUT = 30.0
+TIMEOUT = 120.0
 
 
 # ---- the network

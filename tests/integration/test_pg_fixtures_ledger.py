@@ -17,7 +17,7 @@ from pg_fixtures.waiting import wait_until
 from pg_fixtures.wal_comparison import compare_wal
 from pgwal.lsn import Lsn
 
-TIMEOUT = 30.0
+TIMEOUT = 120.0
 
 each_postgres = pytest.mark.parametrize(
     "pg_binaries", all_postgres(), ids=lambda binaries: binaries.version, indirect=True

@@ -14,7 +14,7 @@ from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.data_directory import DataDirectory
 from pg_fixtures.ledger import Ledger
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 SEGMENTS_MB = (1, 64)
 
 

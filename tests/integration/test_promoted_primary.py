@@ -31,7 +31,7 @@ from walproposer.peer import read_tail
 from walproposer.safekeeper_client import SafekeeperAddress
 
 SEG_SIZE = 1 << 20
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 THREE_SEGMENTS = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 3 << 20))"
 
 numbers = count(1)

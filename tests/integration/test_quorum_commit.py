@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import time
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
+from conftest import SharedCluster
 from pending_commit import PendingCommit
 from reckoning import TIMEOUT, assert_equal_logs, assert_nothing_lost
 
@@ -42,6 +45,41 @@ def wait_committed(cluster: QuorumCluster, lsn: int) -> None:
     cluster.proposer.wait_until(
         lambda: cluster.commit_lsn() >= lsn, TIMEOUT, f"{Lsn(lsn)} to be committed"
     )
+
+
+def test_a_member_that_lost_its_data_confirms_nothing_it_had_acknowledged(
+    shared_cluster: SharedCluster, cluster: QuorumCluster
+) -> None:
+    """It alone has acknowledged a commit, and is wiped: one other is no quorum with it."""
+    loser, second, third = cluster.safekeepers
+    second.pause()
+    third.pause()
+    pending = PendingCommit(cluster.postgres)
+    pending.wait_blocked(TIMEOUT)
+    lsn = cluster.postgres.flush_lsn()
+    cluster.wait_flushed(lsn, TIMEOUT, [loser])
+    loser.kill()
+    shutil.rmtree(loser.data_dir / "timelines")
+    loser.start()
+    loser.wait_ready()
+    wait_until(lambda: peer_of(cluster, 1)["state"] == "lost its data", TIMEOUT, "its loss")
+    second.resume()
+    wait_until(
+        lambda: Lsn.parse(peer_of(cluster, 2)["flush_lsn"]) >= lsn, TIMEOUT, "the second's answer"
+    )
+    assert pending.is_blocked
+    third.resume()
+    pending.wait_returned(TIMEOUT)
+    assert peer_of(cluster, 1)["flush_lsn"] == "0/0"
+    assert "no such timeline" in peer_of(cluster, 1)["error"]
+    shared_cluster.discard()  # a member is missing for good
+
+
+def peer_of(cluster: QuorumCluster, safekeeper_id: int) -> dict[str, Any]:
+    """What the proposer says of it."""
+    peers = cluster.proposer.status()["safekeepers"]
+    (peer,) = [peer for peer in peers if peer["id"] == safekeeper_id]
+    return dict(peer)
 
 
 def test_two_of_three_commit_and_one_of_three_waits_and_says_so(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from failover_world import SEG_SIZE, TIMEOUT, FailoverWorld, Loss
 from pending_commit import PendingCommit
@@ -12,7 +13,7 @@ from stock_clients import table_checksums
 from consensus.tli_history import last_switch_lsn
 from pg_fixtures.account import server_account
 from pg_fixtures.ledger import Ledger
-from pg_fixtures.postgres import Postgres
+from pg_fixtures.postgres import Postgres, StopMode
 from pg_fixtures.processes import run_program
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.standby import wait_replayed
@@ -21,6 +22,7 @@ from pgwal.history import TimelineHistory
 from pgwal.segment import format_segment_name
 
 ROUNDS = 2
+STOP_MODES: tuple[StopMode, ...] = ("fast", "immediate")
 
 
 def rejoin_arguments(world: FailoverWorld, old: Postgres, new: Postgres) -> tuple[str, ...]:
@@ -119,7 +121,9 @@ def has_recycled(postgres: Postgres, segment: str) -> bool:
 
 
 def test_what_pg_rewind_cannot_do_is_said(
-    failover_world: Callable[..., FailoverWorld], postgres_factory: Callable[..., Postgres]
+    failover_world: Callable[..., FailoverWorld],
+    postgres_factory: Callable[..., Postgres],
+    tmp_path: Path,
 ) -> None:
     world = failover_world()
     old, standby = world.cluster.postgres, world.standby
@@ -143,5 +147,11 @@ def test_what_pg_rewind_cannot_do_is_said(
         stranger.init()
         refused = sk(*rejoin_arguments(world, stranger, standby))
         assert_refused(refused, 1, "the data directory belongs to system", "never been one")
+        for mode in STOP_MODES:  # a server of the same timeline, as if it had been promoted, too
+            with standby.base_backup(tmp_path / mode) as twin:
+                twin.stop(mode)
+            refused = sk(*rejoin_arguments(world, twin, standby))
+            assert_refused(refused, 1, "is on timeline 2 as the new one is", "base backup")
+            assert not (twin.data_dir / "standby.signal").exists()
         assert (old.data_dir / "global" / "pg_control").read_bytes() == before
         assert not (old.data_dir / "standby.signal").exists()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,9 +23,11 @@ from pg_fixtures.standby import replica_conninfo
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 from pgwal.segment import format_segment_name
-from pgwire.replication import HotStandbyFeedback, Keepalive
+from pgwire.replication import HotStandbyFeedback, Keepalive, XLogData
+from pgwire.startup import CancelRequest
+from safekeeper.send_wal import KEEPALIVE_SECONDS
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 SEG_SIZE = 1 << 20
 SILENCE_SECONDS = 3
 PAGE = 8192
@@ -138,6 +143,7 @@ def test_identify_system(
 def test_what_only_a_primary_has_is_refused(client: ReplicationClient, command: str) -> None:
     with pytest.raises(ServerError, match="connect to the primary for it") as error:
         client.command(command)
+    assert f": {command.split()[0]} " in str(error.value)  # in the client's words, not in ours
     assert error.value.sqlstate == "0A000"
     assert client.row("SHOW wal_segment_size") == (b"1MB",)  # and the connection lives
 
@@ -316,6 +322,8 @@ def test_a_stop_sends_what_is_committed_and_ends_cleanly(cluster: QuorumCluster)
         assert result is not None
         assert result.command_status == b"COPY 0"
     assert "Traceback" not in keeper.log_text()
+    (left,) = [line for line in keeper.log_text().splitlines() if "replica left" in line]
+    assert "the safekeeper shuts down" in left
 
 
 def test_the_cursor_of_psycopg2(cluster: QuorumCluster, keeper: SafekeeperProcess) -> None:
@@ -348,3 +356,86 @@ def test_the_cursor_of_psycopg2(cluster: QuorumCluster, keeper: SafekeeperProces
 def wal_of(primary: Postgres, lsn: int, length: int) -> bytes:
     name = format_segment_name(1, lsn // SEG_SIZE, SEG_SIZE)
     return (primary.pg_wal / name).read_bytes()[:length]
+
+
+# ---- how a stream ends
+
+
+def wait_quiet(client: ReplicationClient) -> None:
+    """There is nothing to be sent to it."""
+    while isinstance(client.receive(), XLogData):
+        continue
+
+
+def test_a_slot_is_free_once_its_client_has_left(
+    cluster: QuorumCluster, keeper: SafekeeperProcess, client: ReplicationClient
+) -> None:
+    """However it leaves, and although there is nothing to be sent to it: without waiting for the
+    next keepalive, which comes after a second."""
+    lsn = settled_lsn(cluster)
+    seconds = []
+    for leave in ("Terminate", "a lost connection", "CopyDone") * 2:
+        client.command("CREATE_REPLICATION_SLOT leaving PHYSICAL")
+        with ReplicationClient(replica_conninfo([keeper.address])) as leaving:
+            leaving.start(f"START_REPLICATION SLOT leaving {Lsn(lsn)}")
+            wait_quiet(leaving)
+            begun = time.monotonic()
+            if leave == "Terminate":
+                leaving.pgconn.finish()
+            elif leave == "CopyDone":
+                leaving.end()
+            else:
+                sock = socket.socket(fileno=os.dup(leaving.pgconn.socket))
+                sock.shutdown(socket.SHUT_RDWR)
+                sock.close()
+            client.command("DROP_REPLICATION_SLOT leaving WAIT")
+            seconds.append(time.monotonic() - begun)
+    print(f"slots were free after {statistics.mean(seconds):.3f} s, {max(seconds):.3f} s at most")
+    assert statistics.mean(seconds) < KEEPALIVE_SECONDS / 4, seconds
+
+
+def cancel_request(client: ReplicationClient, key: bytes = b"") -> None:
+    """By libpq with its own key, or by hand with another one."""
+    if not key:
+        cancel = client.pgconn.cancel_conn()
+        cancel.start()
+        while cancel.poll() not in (pq.PollingStatus.OK, pq.PollingStatus.FAILED):
+            time.sleep(0.001)
+        assert cancel.status == pq.ConnStatus.OK, cancel.get_error_message()
+        return
+    with socket.create_connection((client.pgconn.host.decode(), int(client.pgconn.port))) as sock:
+        sock.sendall(CancelRequest(client.pgconn.backend_pid, key).encode())
+        assert sock.recv(1) == b""
+
+
+def canceled(client: ReplicationClient) -> tuple[str, str]:
+    while client.receive() is not None:
+        continue
+    with pytest.raises(ServerError) as caught:
+        client.results()
+    return caught.value.sqlstate, caught.value.message
+
+
+@pytest.mark.parametrize("protocol", ["3.0", "3.2"])
+def test_a_cancel_request_ends_a_stream(
+    cluster: QuorumCluster, keeper: SafekeeperProcess, walsender: ReplicationClient, protocol: str
+) -> None:
+    lsn = settled_lsn(cluster)
+    conninfo = replica_conninfo([keeper.address], max_protocol_version=protocol)
+    with ReplicationClient(conninfo) as client:
+        for _ in range(2):
+            client.start(f"START_REPLICATION {Lsn(lsn)}")
+            wait_quiet(client)
+            cancel_request(client, b"not the key")
+            wait_quiet(client)
+            cancel_request(client)
+            ours = canceled(client)
+            assert client.row("SHOW wal_segment_size") == (b"1MB",)
+        cancel_request(client)  # nothing runs: nothing happens
+        client.start(f"START_REPLICATION {Lsn(lsn)}")
+        wait_quiet(client)
+        client.end()
+    walsender.start(f"START_REPLICATION {Lsn(lsn)}")
+    walsender.receive()
+    cancel_request(walsender)
+    assert ours == canceled(walsender) == ("57014", "canceling statement due to user request")

@@ -78,11 +78,10 @@ def history_of_two_timelines(
     ("pg_binaries", "chosen"),
     [
         (15, ["before lsn", "before time", "before xid", "behind lsn", "behind time"]),
-        (16, ["before time", "behind xid"]),
-        (18, ["before xid", "behind lsn"]),
+        (18, ["before time", "before xid", "behind lsn", "behind xid"]),
     ],
     indirect=["pg_binaries"],
-    ids=["15", "16", "18"],
+    ids=["15", "18"],
 )
 def test_a_restored_moment_equals_its_dump(
     pg_binaries: PostgresBinaries,
@@ -108,5 +107,8 @@ def test_a_restored_moment_equals_its_dump(
                 done = restored.restore(archive, *target, "--start", *restored.starting)
                 assert done.returncode == 0, done.stderr
                 assert dump(restored) == made.dump, words
+                # The backup's own setting would have it wait for a proposer that it has not got.
+                assert restored.execute("SHOW synchronous_standby_names") == [("",)]
+                restored.execute("INSERT INTO t VALUES (0, 'nobody confirms it')")
     assert before.dump.count("\n") > 300
     assert len(before.dump) < len(behind.dump)

@@ -6,7 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stock_clients import TIMEOUT, WalReceiverProcess, assert_files_equal, finish_segment
+from stock_clients import (
+    TIMEOUT,
+    WalReceiverProcess,
+    assert_files_equal,
+    finish_segment,
+    slots_of,
+)
 
 from pg_fixtures.binaries import PostgresBinaries, all_postgres
 from pg_fixtures.cluster import QuorumCluster
@@ -20,12 +26,6 @@ FILL = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 3 << 20))"
 every_postgres = pytest.mark.parametrize(
     "pg_binaries", all_postgres(), ids=lambda b: f"Postgres {b.version}", indirect=True
 )
-
-
-def slots_of(safekeeper: SafekeeperProcess) -> dict[str, dict[str, object]]:
-    timeline = safekeeper.timeline()
-    assert timeline is not None
-    return {slot["slot_name"]: slot for slot in timeline["slots"]}
 
 
 @every_postgres

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,20 +19,25 @@ from stock_clients import (
     finish_segment,
 )
 
-from pg_fixtures.binaries import PostgresBinaries, all_postgres
+from pg_fixtures.binaries import PostgresBinaries, oldest_and_newest
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.safekeeper import SafekeeperProcess
-from pg_fixtures.standby import replica_conninfo
+from pg_fixtures.standby import replica_conninfo, wait_replayed
 from pg_fixtures.waiting import wait_until
 
 SEG_SIZE = 1 << 20
 SETTINGS = {"wal_keep_size": "512MB", "autovacuum": False}
 PROMPT = {"wal_receiver_status_interval": "1s", "wal_retrieve_retry_interval": "200ms"}
 SLOT = "standby"
+HANG_TIMEOUT_SECONDS = 6
+# After the end of a safekeeper: it connects again within wal_retrieve_retry_interval. The rest is
+# for a machine that has much to do.
+LEAVE_SECONDS_MAX = 20
 
-every_postgres = pytest.mark.parametrize(
-    "pg_binaries", all_postgres(), ids=lambda b: f"Postgres {b.version}", indirect=True
+# A standby that waits for a frozen server was the same in all versions.
+oldest_and_newest_postgres = pytest.mark.parametrize(
+    "pg_binaries", oldest_and_newest(), ids=lambda b: f"Postgres {b.version}", indirect=True
 )
 
 
@@ -91,7 +99,40 @@ def prepare(primary: Postgres) -> None:
         primary.execute("CREATE EXTENSION amcheck")
 
 
-@every_postgres
+@oldest_and_newest_postgres
+def test_a_standby_leaves_a_safekeeper_that_hangs(
+    quorum_cluster: Callable[..., QuorumCluster], standby_factory: Callable[..., Postgres]
+) -> None:
+    """SIGSTOP of its process alone, as an operator's `kill -STOP` or a stuck process is."""
+    cluster = quorum_cluster(
+        wal_seg_size=SEG_SIZE,
+        settings=SETTINGS,
+        safekeeper_arguments=[f"--hang-timeout={HANG_TIMEOUT_SECONDS}"],
+    )
+    primary, (first, second, third) = cluster.postgres, cluster.safekeepers
+    standby = standby_factory(
+        primary, "standby", cluster.replica_conninfo(), wal_receiver_timeout="5s", **PROMPT
+    )
+    wait_until(lambda: len(replicas_of(first)) == 1, TIMEOUT, "the standby to stream")
+    begun = time.monotonic()
+    os.kill(first.pid, signal.SIGSTOP)
+    primary.execute("CREATE TABLE t (a int)")
+    wait_replayed(standby, primary.flush_lsn(), TIMEOUT)
+    seconds = time.monotonic() - begun
+    print(f"it replayed from another safekeeper after {seconds:.1f} s")
+    assert seconds < HANG_TIMEOUT_SECONDS + LEAVE_SECONDS_MAX
+    assert len(replicas_of(second)) == 1
+    assert f"process {first.pid} gave no sign of life" in first.log_text()
+    assert not first.alive
+
+    first.start()  # as its supervisor does
+    first.wait_ready()
+    cluster.wait_flushed(primary.flush_lsn())
+    third.terminate()
+    assert "no sign of life" not in third.log_text()
+
+
+@oldest_and_newest_postgres
 def test_standbys_follow_the_safekeepers(
     quorum_cluster: Callable[..., QuorumCluster],
     standby_factory: Callable[..., Postgres],

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,6 +37,7 @@ from walproposer.config import ProposerConfig
 from walproposer.connection import CONNECT_TIMEOUT_SECONDS
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.events import Primary
+from walproposer.primary_log import PrimaryLog
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 from walproposer.service import WalProposer
 from walproposer.timeline_creation import (
@@ -52,7 +52,7 @@ from walproposer.timeline_creation import (
 from walproposer.upstream import PrimaryAddress
 
 SEG_SIZE = 1 << 20
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 STEPS = ("CREATE_TIMELINE", "ACTIVATE_TIMELINE")
 MEMBERS = 3
 
@@ -322,17 +322,25 @@ def test_a_late_member_may_be_the_only_one_that_has_the_timeline(
     monkeypatch.setattr(SafekeeperClient, "timelines", timelines)
     upstream: Any = SimpleNamespace(primary=members.primary, close=lambda: None)
     monkeypatch.setattr(service, "Upstream", lambda _: upstream)
+    unmarked = PrimaryLog(members.primary.server, (), 0, 10, commits_wait=False)
+    monkeypatch.setattr(service, "read_primary_log", lambda _: unmarked)
     stopping: Any = SimpleNamespace(on_set=[])
     config = ProposerConfig(PrimaryAddress("host=nowhere"), tuple(members.addresses))
     proposer = WalProposer(config, stopping)
+    real_survey = service.survey
+
+    def survey_then_resume(*arguments: Any) -> Any:
+        asked = real_survey(*arguments)
+        late.resume()  # in time for a second question
+        return asked
+
+    monkeypatch.setattr(service, "survey", survey_then_resume)
     late.pause()
-    resuming = Timer(LATE_SECONDS + 1.0, late.resume)  # in time for whoever would ask again
-    resuming.start()
     try:
         with pytest.raises(WalProposerError) as caught:
             proposer.prepare()
     finally:
-        resuming.join()
+        late.resume()
     assert "a new timeline needs all safekeepers" in str(caught.value)
     assert members.states() == before
 

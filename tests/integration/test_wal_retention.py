@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from replication_client import ReplicationClient, ServerError
+from sk_command import sk
 
 from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.http_status import http_get
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.standby import replica_conninfo
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 MB = 1 << 20
 FILL = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', {} << 20))"
 
@@ -89,6 +92,73 @@ def test_what_is_kept_and_for_whom(quorum_cluster: Callable[..., QuorumCluster])
     for safekeeper in cluster.safekeepers:
         assert "Traceback" not in safekeeper.log_text()
         assert Lsn.parse(timeline_of(safekeeper)["local_start_lsn"]) > Lsn.parse(start_lsn)
+
+
+def test_a_lost_member_does_not_fill_the_disks_of_the_others(
+    quorum_cluster: Callable[..., QuorumCluster],
+) -> None:
+    """At the limit it is left behind; when it comes back, commits go on and everyone is told."""
+    cluster = quorum_cluster(
+        wal_seg_size=MB,
+        safekeeper_arguments=["--wal-keep-size=2MB", "--max-member-wal-keep-size=8MB"],
+    )
+    primary, (first, second, third) = cluster.postgres, cluster.safekeepers
+    third.kill()
+    primary.execute(FILL.format(4))
+    held = wait_held_by(first, "members", 8 * MB)["retention"]
+    assert held["member_left_behind"] is False
+    assert 0 < held["member_safe_wal_size"] <= 8 * MB
+    for _ in range(4):
+        primary.execute(FILL.format(8))
+    for safekeeper in (first, second):
+        wait_until(
+            lambda s=safekeeper: timeline_of(s)["wal_bytes"] <= 11 * MB, TIMEOUT, "old WAL to go"
+        )
+        left = timeline_of(safekeeper)
+        assert left["retention"]["held_by"] == "members"
+        assert left["retention"]["member_left_behind"] is True
+        assert left["retention"]["member_safe_wal_size"] == 0
+        assert safekeeper.log_text().count("member left behind") == 1
+        metrics = http_get(safekeeper.http_address, "/metrics")[1]
+        assert re.search(r"sk_timeline_member_left_behind\{.*\} 1\.0", metrics)
+    assert re.search(r"safekeeper 3 \(.*\) is left behind", status_of(cluster))
+
+    cluster.proposer.kill()  # what its window holds is no way back, and the tail is compared anew
+    cluster.start()
+    third.wait_ready()
+    page = wait_until(lambda: peer_left_behind(cluster, 3), TIMEOUT, "it to be left behind")
+    assert "has already been removed" in page["error"]
+    assert page["connected"] is False
+    for _ in range(20):
+        primary.execute(FILL.format(1))
+    log = cluster.proposer.log_text()
+    assert log.count("safekeeper left behind") == 1
+    assert log.count("catching up") <= 4  # each donor once, and again after REMOVED_RETRY_MS
+    metrics = http_get(cluster.proposer.http_address, "/metrics")[1]
+    gauge = f'sk_proposer_safekeeper_left_behind{{safekeeper="{third.address}"}} 1.0'
+    assert gauge in metrics
+    assert re.search(r"safekeeper 3 \(.*\) is left behind", status_of(cluster))
+
+    second.kill()  # the two that are left are no quorum, and this is said
+    wait_until(lambda: not cluster.proposer.status()["quorum"]["ok"], TIMEOUT, "no quorum")
+    second.start()
+    primary.execute(FILL.format(1))
+    for service in (*cluster.safekeepers, cluster.proposer):
+        assert "Traceback" not in service.log_text()
+
+
+def status_of(cluster: QuorumCluster) -> str:
+    """What sk status says: commits proceed, but all is not well."""
+    done = sk("status", "--safekeepers", ",".join(s.address for s in cluster.safekeepers))
+    assert done.returncode == 0
+    assert "DEGRADED" in done.stdout
+    return done.stdout
+
+
+def peer_left_behind(cluster: QuorumCluster, id: int) -> dict[str, Any] | None:
+    """What the proposer says of it, once it has given it up."""
+    (page,) = (peer for peer in cluster.proposer.status()["safekeepers"] if peer["id"] == id)
+    return page if page["state"] == "left behind" else None
 
 
 def test_slots_that_cannot_be_read_hold_all_wal(

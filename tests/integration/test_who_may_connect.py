@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import socket
 import ssl
@@ -29,7 +30,7 @@ from safekeeper.admission import DEFAULT_LIMITS as LIMITS
 from safekeeper.service import STOP_TIMEOUT_SECONDS
 from telemetry.status_server import HTTP_CONNECTIONS_MAX
 
-TIMEOUT = 30.0
+TIMEOUT = 120.0
 PASSWORD = "correct horse"
 TOKEN = "0123456789-open-sesame"
 VERIFIER = str(make_verifier(PASSWORD, b"0123456789abcdef", 4))
@@ -59,18 +60,23 @@ class Folder:
         self.authority.cert_pem.write_to_path(str(path / "ca.pem"))
         self.write_certificate(self.authority)
         self.write_users()
-        (path / "token").write_text(TOKEN)
+        self.write_secret("token", TOKEN)
+
+    def write_secret(self, name: str, text: str) -> None:
+        """Whole, with the mode that a secret has."""
+        replacement = self.path / f"{name}.new"
+        replacement.touch(mode=0o600)
+        replacement.write_text(text)
+        replacement.rename(self.path / name)
 
     def write_certificate(self, authority: trustme.CA) -> None:
         issued = authority.issue_cert("127.0.0.1", "localhost")
-        issued.private_key_pem.write_to_path(str(self.path / "key.pem"))
+        self.write_secret("key.pem", issued.private_key_pem.bytes().decode())
         issued.cert_chain_pems[0].write_to_path(str(self.path / "cert.pem"))
 
     def write_users(self, users: dict[str, str] = USERS) -> None:
         lines = [f"{user}:{role}:{VERIFIER}\n" for user, role in users.items()]
-        replacement = self.path / "users.new"
-        replacement.write_text("".join(lines))
-        replacement.rename(self.path / "users")
+        self.write_secret("users", "".join(lines))
 
     def client_certificate(self, name: str, authority: trustme.CA | None = None) -> dict[str, str]:
         """The libpq settings that show a certificate in this name."""
@@ -203,7 +209,7 @@ def test_no_command_before_authentication(keeper: Keeper, after: str) -> None:
 @pytest.mark.parametrize("negotiation", ["postgres", "direct"])
 def test_a_new_certificate_needs_no_restart(keeper: Keeper, negotiation: str) -> None:
     def refusal() -> str:
-        return keeper.refusal("watcher", sslnegotiation=negotiation)
+        return keeper.refusal("watcher", sslnegotiation=negotiation, channel_binding="require")
 
     assert refusal() == ""
     other = trustme.CA()
@@ -264,11 +270,75 @@ def test_client_certificates(keeper_with: Callable[..., Keeper], folder: Folder)
     assert https_status(keeper, TOKEN) == 200  # a scraper needs none
 
 
+# ---- files that are not as they must be
+
+
+SECRETS = {"key.pem": "TLS certificate", "users": "user file", "token": "HTTP port"}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_that_others_can_read_is_refused_at_the_start(folder: Folder, name: str) -> None:
+    (folder.path / name).chmod(0o644)
+    run = ("safekeeper", "run", "--id", "1", "--data-dir", folder.path / "data")
+    done = sk(*run, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *folder.arguments)
+    sentence = f'"{folder.path / name}" has group or world access: its mode is 0644'
+    assert SECRETS[name] in done.stderr
+    assert_refused(done, ExitCode.FAILED, sentence, "with mode 0600 or less, or to root, with mode")
+
+
+@pytest.mark.parametrize("content", ["", "# nobody\n\n"])
+def test_a_user_file_without_users_is_refused_at_the_start(folder: Folder, content: str) -> None:
+    folder.write_secret("users", content)
+    run = ("safekeeper", "run", "--id", "1", "--data-dir", folder.path / "data")
+    done = sk(*run, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *folder.arguments)
+    assert_refused(done, ExitCode.FAILED, "it has no users", "sk user add")
+
+
+def test_an_emptied_user_file_is_not_obeyed(keeper: Keeper) -> None:
+    """Nor one that others can read, nor half of one: those of before stay, and it is said."""
+    users = keeper.folder.path / "users"
+    whole = users.read_text()
+    for reason, damage in (
+        ("it has no users", lambda: users.write_text("")),
+        ("line 2", lambda: users.write_text(whole[: len(whole) // 2])),
+        ("could not be read: No such file", users.unlink),
+        ("its mode is 0606", lambda: (keeper.folder.write_users(), users.chmod(0o606))),
+    ):
+        damage()
+        with closing(keeper.connect("root")) as connection:
+            result = connection.pgconn.exec_(b"LIST_TIMELINES")
+            assert result.status == pq.ExecStatus.TUPLES_OK
+        unusable = json.loads(https_get(keeper, "/status", TOKEN)[1])["unusable_files"]
+        assert list(unusable) == [str(users)]
+        assert reason in unusable[str(users)]
+        assert gauge(https_get(keeper, "/metrics", TOKEN)[1], "sk_unusable_files") == 1
+        assert reason in keeper.log_text()
+    keeper.folder.write_users({"root": "admin"})
+    assert "password authentication failed" in keeper.refusal("watcher")
+    assert gauge(https_get(keeper, "/metrics", TOKEN)[1], "sk_unusable_files") == 0
+
+
+@pytest.mark.parametrize("name", ["key.pem", "token"])
+def test_a_secret_that_others_can_read_from_now_on_is_not_reread(keeper: Keeper, name: str) -> None:
+    secret = keeper.folder.path / name
+    secret.chmod(0o604)
+    assert keeper.refusal("root") == ""
+    assert https_status(keeper, TOKEN) == 200
+    assert "has group or world access: its mode is 0604" in keeper.log_text()
+    secret.chmod(0o600)
+    assert keeper.refusal("root") == ""
+    unusable = json.loads(https_get(keeper, "/status", TOKEN)[1])["unusable_files"]
+    assert unusable == {}
+
+
 # ---- limits
 
 
 def test_too_many_connections_are_told_so(keeper_with: Callable[..., Keeper]) -> None:
-    keeper = keeper_with("--connections-max", "3", "--connections-per-user-max", "2")
+    keeper = keeper_with(
+        *("--connections-max", "3", "--connections-per-user-max", "2"),
+        *("--connections-reserved", "0"),
+    )
     with ExitStack() as stack:
         for user in ("watcher", "watcher"):
             stack.enter_context(closing(keeper.connect(user)))
@@ -276,6 +346,30 @@ def test_too_many_connections_are_told_so(keeper_with: Callable[..., Keeper]) ->
         stack.enter_context(closing(keeper.connect("reader")))
         assert "sorry, too many clients already" in keeper.refusal("root")
     wait_until(lambda: not keeper.refusal("watcher"), TIMEOUT, "places to be free again")
+    assert "sqlstate=53300" in keeper.log_text()
+
+
+def test_idle_clients_leave_places_for_the_proposer(keeper: Keeper) -> None:
+    """A hundred connections of a replica and of a monitor each, or as many as are let in."""
+    refusals = []
+    with ExitStack() as crowd:
+        for user in ("reader", "watcher"):
+            for _ in range(LIMITS.connections_per_user_max):
+                try:
+                    crowd.enter_context(closing(keeper.connect(user)))
+                except psycopg.OperationalError:
+                    break
+            refusals.append(keeper.refusal(user))
+        assert keeper.sqlstate("pusher", "START_WAL_PUSH") == "22023"  # no timeline is named
+        assert keeper.sqlstate("root", "LIST_TIMELINES") == ""
+        assert 'too many connections for role "reader"' in refusals[0]
+        assert "remaining connection slots are reserved for users with the role" in refusals[1]
+        metrics = https_get(keeper, "/metrics", TOKEN)[1]
+        others = LIMITS.connections_max - LIMITS.connections_reserved
+        replicas = gauge(metrics, r'sk_connections_of_role\{role="replica"\}')
+        monitors = gauge(metrics, r'sk_connections_of_role\{role="monitor"\}')
+        assert replicas == LIMITS.connections_per_user_max
+        assert replicas + monitors == gauge(metrics, "sk_connections") == others
     assert "sqlstate=53300" in keeper.log_text()
 
 

@@ -106,6 +106,7 @@ class Script:
             ("kill", self._kill),
             ("power", self._power),
             ("restart", self._restart),
+            ("rot", self._rot),
             ("tick", self._tick),
             ("show", self._show),
         ]
@@ -234,6 +235,13 @@ class Script:
     def _restart(self, words: list[str]) -> None:
         self.cluster.restart(self.nodes[words[0]])
 
+    def _rot(self, words: list[str]) -> None:
+        """A bit of a record flips, and how far the log was flushed had been saved before."""
+        node, (log,) = self.nodes[words[0]], self.logs.values()
+        record = next(r for r in log.records if r.name == words[1])
+        node.save_flush_lsn()
+        node.disk.wal[record.end_lsn - node.disk.start_lsn - 8] ^= 0x40
+
     def _tick(self, words: list[str]) -> None:
         self.cluster.tick(self.proposers[words[0]], int(words[1]))
 
@@ -259,7 +267,10 @@ class Script:
                 return f"truncates to {self._position(end_lsn)}"
             case PersistControl(state):
                 history = self._history(state.term_history)
-                return f"persists promise {_node(state.promised)}, history {history}"
+                text = f"persists promise {_node(state.promised)}, history {history}"
+                flush_lsn, lost_lsn = state.flush_lsn, state.lost_lsn
+                lost = f", lost {self._position(lost_lsn)}" if lost_lsn else ""
+                return f"{text}, flush {self._position(flush_lsn)}{lost}"
             case Refuse(_, sqlstate, message):
                 return f"refuses ({sqlstate}): {self._readable(message)}"
             case CloseConnection(_, reason):

@@ -3,8 +3,9 @@
 --seeds 1000:2000 --minutes 5          many seeds: progress, rate, what was covered
 --seed 7 --trace                       one seed, one line per event
 --seed 7 --faults 3,5 --horizon-ms 90  the same with less in it, as a failure prints it
+--seed 7 --files                       on real files, which lose what is not synced; many seeds, too
 --mutants                              the planted bugs; fails if one is not caught
---exhaustive                           every interleaving of a small model, for a minute
+--exhaustive                           every interleaving of small models; --minutes of a larger one
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import Counter
 
 from . import exhaustive, mutants
 from .faults import Plan
+from .file_world import run_on_files
 from .limits import small_limits
 from .minimise import command, minimise
 from .planted_bugs import PLANTS
@@ -31,13 +33,19 @@ def main() -> int:
     if arguments.mutants:
         return _mutants()
     if arguments.exhaustive:
-        result = exhaustive.search(arguments.minutes * 60)
-        print(result)
-        return 0
+        return _exhaustive(arguments.minutes)
     with small_limits():
         if arguments.seed is not None:
             return _one(arguments)
-        return _many(arguments.seeds, arguments.minutes)
+        return _many(arguments.seeds, arguments.minutes, on_files=arguments.files)
+
+
+def _exhaustive(minutes: float) -> int:
+    for model in exhaustive.COMPLETE:
+        print(f"{model}: {exhaustive.search(model)}", flush=True)
+    large = exhaustive.LARGE
+    print(f"{large}: {exhaustive.search(large, minutes * 60)}")
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--faults", type=_numbers, metavar="I,J,...|none")
     parser.add_argument("--horizon-ms", type=int)
+    parser.add_argument("--files", action="store_true")
     parser.add_argument("--mutants", action="store_true")
     parser.add_argument("--exhaustive", action="store_true")
     return parser
@@ -69,27 +78,37 @@ def _one(arguments: argparse.Namespace) -> int:
     kept = range(len(plan.faults)) if arguments.faults is None else arguments.faults
     horizon_us = arguments.horizon_ms * 1000 if arguments.horizon_ms else None
     plan = plan_with(plan, kept, horizon_us)
-    world = World(seed, plan, Trace(print if arguments.trace else None))
+    trace = Trace(print if arguments.trace else None)
     try:
-        world.run()
+        world = _run(seed, plan, trace, on_files=arguments.files)
     except Exception as error:
-        print(f"seed {seed} fails after {world.steps} steps: {_describe(error)}")
+        print(f"seed {seed} fails: {_describe(error)}")
         return 1
     print(f"seed {seed} holds: {world.steps} steps")
     print(_table(world.counts))
     return 0
 
 
-def _many(seeds: range, minutes: float) -> int:
+def _run(
+    seed: int, plan: Plan | None = None, trace: Trace | None = None, *, on_files: bool
+) -> World:
+    """The world after its run. Raises what it fails with."""
+    if on_files:
+        return run_on_files(seed, plan, trace)
+    world = World(seed, plan, trace)
+    world.run()
+    return world
+
+
+def _many(seeds: range, minutes: float, *, on_files: bool) -> int:
     begun = said = time.monotonic()
     counts: Counter[str] = Counter()
     steps = done = 0
     for seed in seeds:
-        world = World(seed)
         try:
-            world.run()
+            world = _run(seed, on_files=on_files)
         except Exception as error:
-            return _failed(seed, error)
+            return _failed(seed, error, on_files=on_files)
         steps, done = steps + world.steps, done + 1
         counts += world.counts
         now = time.monotonic()
@@ -107,8 +126,11 @@ def _rate(steps: int, seconds: float) -> str:
     return f"{steps} steps in {seconds:.0f} s, {steps / seconds:.0f} steps/s"
 
 
-def _failed(seed: int, error: Exception) -> int:
+def _failed(seed: int, error: Exception, *, on_files: bool) -> int:
     print(f"seed {seed} fails: {_describe(error)}")
+    if on_files:
+        print(f"python -m tests.simulation --seed {seed} --files --trace")
+        return 1
     print("making it smaller ...", flush=True)
     print(command(seed, *minimise(seed)))
     return 1

@@ -12,9 +12,9 @@ import msgspec
 
 import walproposer.leader
 import walproposer.proposer
-from consensus.messages import Append, VoteResponse
+from consensus.messages import Append, Elected, VoteResponse
 from consensus.quorum import quorum_lsn
-from walproposer.events import ReportFlushed
+from walproposer.events import ReportFlushed, Send
 from walproposer.leader import Leader
 from walproposer.progress import Progress
 from walproposer.proposer import Proposer
@@ -73,7 +73,42 @@ def primary_not_checked_at_all(patch: Patch) -> None:
     patch(walproposer.proposer, "fork_problem", lambda primary, vote: None)
 
 
+@plant
+def primary_s_timelines_not_compared(patch: Patch) -> None:
+    patch(walproposer.proposer, "fork_problem", lambda primary, vote: None)
+
+
+@plant
+def greater_ballot_in_a_vote_is_only_a_refusal(patch: Patch) -> None:
+    message = Proposer._peer_message
+
+    def refused(self: Proposer, progress: Progress, vote: Any) -> list[Any]:
+        if isinstance(vote, VoteResponse) and self._is_fenced_by(vote.promised):
+            return progress.close("vote refused")
+        return message(self, progress, vote)
+
+    patch(Proposer, "_peer_message", refused)
+
+
 # ---- leading
+
+
+@plant
+def each_follower_told_its_own_timelines(patch: Patch) -> None:
+    """What it said in its vote, and not what the primary says."""
+    follow = Leader.follow
+
+    def own(self: Leader, progress: Progress) -> list[Any]:
+        assert progress.vote is not None
+        theirs = progress.vote.tli_history
+        return [
+            Send(a.peer, replace(a.message, tli_history=theirs))
+            if isinstance(a, Send) and isinstance(a.message, Elected)
+            else a
+            for a in follow(self, progress)
+        ]
+
+    patch(Leader, "follow", own)
 
 
 @plant
@@ -111,6 +146,11 @@ def votes_count_as_answers(patch: Patch) -> None:
         return actions
 
     patch(Proposer, "_vote", counted)
+
+
+@plant
+def a_member_counts_after_it_lost_its_data(patch: Patch) -> None:
+    patch(Progress, "lose_data", lambda self: None)
 
 
 @plant

@@ -19,10 +19,14 @@ from consensus.messages import Append, Elected, VoteRequest, VoteResponse
 from consensus.term_history import TermHistory
 from pgwal.boundary import BoundaryFinder
 from pgwal.end_of_wal import EndOfWal
+from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from pgwal.walker import RecordWalker
 from safekeeper.acceptor import Acceptor
+from safekeeper.donor_rule import DonorRule
 from safekeeper.events import Action, FlushWal, PersistControl, Reply, TruncateWal
+from walproposer.leader import Leader
+from walproposer.progress import Progress
 
 from .disk import Disk
 from .planting import Patch, plant, without
@@ -108,6 +112,37 @@ def position_taken_from_the_greeting(patch: Patch) -> None:
 
 
 @plant
+def vote_speaks_of_a_torn_record(patch: Patch) -> None:
+    """Its position is the end of the bytes, not that of the last whole record."""
+    vote = Acceptor._vote_response
+
+    def torn(self: Acceptor, granted: bool) -> VoteResponse:
+        return replace(vote(self, granted), flush_lsn=self.durable_lsn)
+
+    patch(Acceptor, "_vote_response", torn)
+
+
+@plant
+def streaming_outlives_a_vote(patch: Patch) -> None:
+    """The leader that was revoked goes on, and what it appends is kept under the new promise."""
+    vote, append = Acceptor._vote, Acceptor._append
+
+    def keeps(self: Acceptor, connection: int, request: VoteRequest) -> Actions:
+        streaming = self.streaming
+        actions = vote(self, connection, request)
+        self.streaming = streaming
+        return actions
+
+    def accepts(self: Acceptor, connection: int, message: Append) -> Actions:
+        if connection == self.streaming:
+            message = msgspec.structs.replace(message, node_id=self.control.promised)
+        return append(self, connection, message)
+
+    patch(Acceptor, "_vote", keeps)
+    patch(Acceptor, "_append", accepts)
+
+
+@plant
 def history_not_clipped(patch: Patch) -> None:
     patch(TermHistory, "clipped", lambda self, flush_lsn: self)
 
@@ -125,6 +160,49 @@ def elected_of_a_lower_ballot_obeyed(patch: Patch) -> None:
         return elected(self, connection, message)
 
     patch(Acceptor, "_elected", obedient)
+
+
+@plant
+def elected_of_a_rival_obeyed(patch: Patch) -> None:
+    """Its ballot is compared by the term alone."""
+    elected = Acceptor._elected
+
+    def by_term_alone(self: Acceptor, connection: int, message: Elected) -> Actions:
+        promised = self.control.promised
+        if message.node_id < promised and message.node_id.term == promised.term:
+            self.control = replace(self.control, promised=message.node_id)
+        return elected(self, connection, message)
+
+    patch(Acceptor, "_elected", by_term_alone)
+
+
+@plant
+def second_elected_of_a_ballot_not_compared(patch: Patch) -> None:
+    """And the proposer tells a peer that comes back of the older timeline only."""
+    follow = Leader.follow
+    told: dict[int, set[int]] = {}
+
+    def forgetful(self: Leader, progress: Progress) -> list[Any]:
+        peers = told.setdefault(id(self), set())
+        term = self.term
+        if progress.peer in peers:
+            self.term = replace(term, tli_history=older(term.tli_history))
+        peers.add(progress.peer)
+        try:
+            return follow(self, progress)
+        finally:
+            self.term = term
+
+    patch(Leader, "follow", forgetful)
+    patch(Acceptor, "_other_history_problem", lambda self, elected: "")
+
+
+def older(history: TimelineHistory) -> TimelineHistory:
+    """That of the timeline before, which is the same below the last switch."""
+    if not history.entries:
+        return history
+    *before, last = history.entries
+    return TimelineHistory(last.tli, tuple(before))
 
 
 @plant
@@ -283,6 +361,19 @@ def truncate_lsn_assigned_instead_of_max(patch: Patch) -> None:
         return actions
 
     patch(Acceptor, "_append", assigns)
+
+
+# ---- a donor's stream
+
+
+@plant
+def donor_looks_at_no_promise_before_a_read(patch: Patch) -> None:
+    patch(DonorRule, "limit_lsn", lambda self: self._look()[1])
+
+
+@plant
+def donor_looks_at_no_promise_after_a_read(patch: Patch) -> None:
+    patch(DonorRule, "checked", lambda self, wal: wal)
 
 
 # ---- the end of the log

@@ -4,20 +4,30 @@
        |===== on the platter ====|~~ in the cache ~~|
 
 What was flushed stays; what was not is lost wholly, from some byte on, or sector by sector. A
-failed write may have written a part. At rest, a byte may rot.
+failed write may have written a part. At any time, a byte may rot.
+
+What leaves it is checked by the safekeeper's own `CheckedWal`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
+from pathlib import Path
 from random import Random
 
 import pgwal.end_of_wal
+from pgwal.end_of_wal import EndOfWal
+from safekeeper.checked_wal import CheckedWal
 from safekeeper.control_state import ControlState
 from safekeeper.events import Action, FlushWal, PersistControl, TruncateWal, WriteWal
+from safekeeper.record_check import WalFacts
 
 SECTOR_BYTES = 512
+#: The bit that flips.
+ROT = 0x40
+#: Checksums are kept in memory: there is no such folder.
+NOWHERE = Path("/nowhere/checksums")
 
 
 class DiskFailed(Exception):
@@ -40,12 +50,29 @@ class Disk:
         self.wal = bytearray()
         self.flushed_lsn = self.start_lsn
         self.failure: Failure | None = None
-        self.is_rotten = False
+        #: Where the valid log ends, as long as what lies behind is damaged and still there.
+        self.damaged_lsn: int | None = None
+        #: Where a byte has rotted, until that is found, or the byte is truncated.
+        self.rotten_lsn: int | None = None
+        server = control.server
+        self.checked = CheckedWal(NOWHERE, server.wal_seg_size, self._read_written)
+        self.checked.cut(self.start_lsn)
+        #: For ever: the member knows of no timeline any more.
+        self.is_gone = False
         self._random = random
 
     @property
     def written_lsn(self) -> int:
         return self.start_lsn + len(self.wal)
+
+    @property
+    def valid_lsn(self) -> int:
+        return self.written_lsn if self.damaged_lsn is None else self.damaged_lsn
+
+    @property
+    def is_rotten(self) -> bool:
+        """Something of it was lost, and has not come back."""
+        return self.is_gone or self.rotten_lsn is not None or self.control.lost_lsn > 0
 
     def execute(self, action: Action) -> None:
         """Raises DiskFailed; then the caller trusts nothing that is not flushed."""
@@ -64,6 +91,15 @@ class Disk:
             self.wal += action.wal[: self._random.randrange(len(action.wal))]
             self._fail()
         self.wal += action.wal
+        view, lsn, seg_size = memoryview(action.wal), action.begin_lsn, self._seg_size
+        while view:
+            part = view[: seg_size - lsn % seg_size]
+            self.checked.written(lsn, part)
+            view, lsn = view[len(part) :], lsn + len(part)
+
+    @property
+    def _seg_size(self) -> int:
+        return self.control.server.wal_seg_size
 
     def flush(self) -> None:
         if self.failure is Failure.FSYNC:
@@ -83,21 +119,32 @@ class Disk:
         before = self.control
         self.control = replace(
             state,
-            commit_lsn=max(state.commit_lsn, before.commit_lsn),
+            commit_lsn=min(max(state.commit_lsn, before.commit_lsn), state.flush_lsn),
             truncate_lsn=max(state.truncate_lsn, before.truncate_lsn),
         )
 
-    def save_hints(self, commit_lsn: int, truncate_lsn: int) -> None:
-        self.control = replace(self.control, commit_lsn=commit_lsn, truncate_lsn=truncate_lsn)
+    def save_hints(self, flush_lsn: int, commit_lsn: int, truncate_lsn: int) -> None:
+        self.control = replace(
+            self.control,
+            flush_lsn=max(flush_lsn, self.control.flush_lsn),
+            commit_lsn=commit_lsn,
+            truncate_lsn=truncate_lsn,
+        )
 
     def truncate(self, end_lsn: int) -> None:
         assert self.start_lsn <= end_lsn < self.written_lsn, "a truncation of nothing"
+        self.checked.cutting(end_lsn)
         del self.wal[end_lsn - self.start_lsn :]
+        self.checked.cut(end_lsn)
         self.flushed_lsn = end_lsn
+        self.damaged_lsn = None
+        if self.rotten_lsn is not None and self.rotten_lsn >= end_lsn:
+            self.rotten_lsn = None
 
     def truncate_partly(self, end_lsn: int) -> None:
-        """The power failed during a truncation: some of the sectors were zeroed already."""
-        self._zero_sectors(end_lsn)
+        """The power failed in a truncation: some of the sectors were zeroed already, or none."""
+        if self._random.random() < 0.5:
+            self._zero_sectors(end_lsn)
 
     def _fail(self) -> None:
         failure, self.failure = self.failure, None
@@ -128,30 +175,81 @@ class Disk:
             begin = until
 
     def rot(self, lsn: int) -> None:
-        """A bit of a record flips; below the saved commit_lsn the next start must notice."""
-        self.is_rotten = True
-        self.wal[lsn - self.start_lsn] ^= 0x40
+        """A bit flips; below what was surely flushed the next start must notice."""
+        self.rotten_lsn = lsn
+        self.wal[lsn - self.start_lsn] ^= ROT
 
-    def recover(self) -> int | None:
+    def recover(self) -> int:
         """The end of the log, decoded from the segment of the saved commit_lsn on, as after every
-        start; None if committed WAL is not valid, and then nothing is touched."""
-        known_lsn, server = self.control.commit_lsn, self.control.server
-        end_lsn = pgwal.end_of_wal.find_end_of_wal(
-            self._read_segment,
-            known_lsn - known_lsn % server.wal_seg_size,
-            wal_seg_size=server.wal_seg_size,
-            version_major=server.pg_major,
-            system_id=server.system_id,
-        ).end_lsn
-        if end_lsn < known_lsn:
-            return None
-        del self.wal[end_lsn - self.start_lsn :]
+        start. If it was flushed further, that is remembered, and nothing is touched."""
+        control, seg_size = self.control, self._seg_size
+        start_lsn = control.commit_lsn - control.commit_lsn % seg_size
+        if self.rotten_lsn is not None:  # what lies below the start is found by a scrub, here now
+            start_lsn = min(start_lsn, self.rotten_lsn - self.rotten_lsn % seg_size)
+        end = self._find_end(start_lsn)
+        while self._may_be_padding(end) and start_lsn > self.start_lsn:
+            start_lsn -= seg_size
+            end = self._find_end(start_lsn)
+        end_lsn = end.end_lsn
+        self.rotten_lsn = None
+        self.control = control.found_to_end(int(end_lsn))
         self.flushed_lsn = self.written_lsn
+        if end_lsn < control.horizon_lsn:
+            self.damaged_lsn = int(end_lsn)
+        else:
+            self.damaged_lsn = None
+            del self.wal[end_lsn - self.start_lsn :]
+            self.wal += bytes(end_lsn - self.written_lsn)  # behind a switch, which were there
+            self.flushed_lsn = self.written_lsn
+        self.checked = CheckedWal(NOWHERE, self._seg_size, self._read_written)
+        self.checked.cut(int(end_lsn))
         return int(end_lsn)
+
+    def _may_be_padding(self, end: EndOfWal) -> bool:
+        return not end.last_record_lsn and end.end_lsn < self.control.horizon_lsn
+
+    def _find_end(self, start_lsn: int) -> EndOfWal:
+        control = self.control
+        return pgwal.end_of_wal.find_end_of_wal(
+            self._read_segment,
+            start_lsn,
+            wal_seg_size=control.server.wal_seg_size,
+            version_major=control.server.pg_major,
+            system_id=control.server.system_id,
+            tli_at=control.tli_history.tli_at,
+        )
 
     def _read_segment(self, lsn: int, length: int) -> bytes:
         """Segments have their full size from the start: behind the log there are zeros."""
         return self.read(lsn, lsn + length).ljust(length, b"\0")
+
+    def _read_written(self, lsn: int, length: int) -> bytes:
+        return self.read(lsn, lsn + length)
+
+    def read_checked(self, begin_lsn: int, end_lsn: int) -> bytes:
+        """What leaves the member. Raises WalDamaged."""
+        control = self.control
+        server, tli_at = control.server, control.tli_history.tli_at
+        facts = WalFacts(
+            server.wal_seg_size, server.pg_major, server.system_id, tli_at, self.start_lsn
+        )
+        wal = b""
+        while begin_lsn + len(wal) < end_lsn:
+            lsn = begin_lsn + len(wal)
+            length = min(end_lsn - lsn, self._seg_size - lsn % self._seg_size)
+            part = self.checked.read(lsn, length, facts)
+            if not part:
+                break  # it was cut
+            wal += part
+        return wal
+
+    def as_written(self, begin_lsn: int, end_lsn: int) -> bytes:
+        """What would be there, had nothing rotted that has not been found yet."""
+        if self.rotten_lsn is None or not begin_lsn <= self.rotten_lsn < end_lsn:
+            return self.read(begin_lsn, end_lsn)
+        wal = bytearray(self.read(begin_lsn, end_lsn))
+        wal[self.rotten_lsn - begin_lsn] ^= ROT
+        return bytes(wal)
 
     def read(self, begin_lsn: int, end_lsn: int) -> bytes:
         return bytes(self.wal[begin_lsn - self.start_lsn : end_lsn - self.start_lsn])

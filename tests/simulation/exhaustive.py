@@ -1,10 +1,16 @@
-"""Every interleaving of a small model: 3 safekeepers, 2 proposers, 2 records, one crash.
+"""Every interleaving of small models: 3 safekeepers, 2 proposers, 2 records, perhaps a power loss.
 
-Both proposers have exchanged greetings with everybody, so each asks for a vote with a ballot of the
-same term. From there on every order of deliveries is tried, and in each, a power loss at every
-boundary between two actions of every safekeeper (once in a run): what was not flushed is lost, and
-the connections with it. The cores are the real ones; a state that was seen before is not gone into
+The proposers have exchanged greetings with those they reach, so each asks for a vote. From there on
+every order of deliveries is tried, and in some models, in each, a power loss at every boundary
+between two actions of a safekeeper (once in a run): what was not flushed is lost, and the
+connections with it. The cores are the real ones; a state that was seen before is not gone into
 again. Each proposer's primary is restored from the log that elects it and writes one record.
+
+COMPLETE are gone through to their end, nothing of them is left out: rivals with ballots of one
+term, each of which reaches two of the three safekeepers, which is a quorum; the same where the one
+that both reach may lose its power; and a proposer after another one whose record only one has, so
+that it must be truncated or kept, where any may lose its power. LARGE, where both rivals reach all
+three, has no end that could be waited for: a part of it is seen, with jumps.
 """
 
 from __future__ import annotations
@@ -12,13 +18,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from itertools import count
+from itertools import combinations, count
+from math import inf
 from random import Random
 from typing import Any, TypeVar
 
 from consensus.ids import NodeId
 from consensus.membership import Membership
-from consensus.messages import VoteResponse
+from consensus.messages import Append, VoteResponse
 from pgwal.end_of_wal import find_end_of_wal
 from pgwal.history import TimelineHistory
 from safekeeper.acceptor import Acceptor
@@ -59,6 +66,7 @@ from walproposer.progress import Progress
 from walproposer.proposer import Candidacy, Proposer
 
 from .invariants import check
+from .limits import small_limits
 from .log import PG_VERSION, START_LSN, SYSTEM_ID, WAL_SEG_SIZE, Log
 from .node import SERVER, TIMELINE, new_control_state
 from .primary import FAR_AWAY_LSN
@@ -71,6 +79,32 @@ Link = tuple[int, int]
 PROGRESS_FIELDS = [f.name for f in fields(Progress)]
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The places of the safekeepers that each proposer reaches, whether the first one has led and
+    gone before, and which safekeepers may lose their power, one of them once."""
+
+    reach: tuple[tuple[int, ...], tuple[int, ...]]
+    has_predecessor: bool = False
+    losing_power: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        reach = [",".join(str(place + 1) for place in places) for places in self.reach]
+        who = (
+            "one after another" if self.has_predecessor else f"rivals at {reach[0]} and {reach[1]}"
+        )
+        losing = ",".join(str(place + 1) for place in self.losing_power)
+        return f"{who}{f', power loss of {losing}' if losing else ''}"
+
+
+PAIRS = tuple(combinations(range(3), 2))
+RIVALS = tuple(Model((a, b)) for a in PAIRS for b in PAIRS)
+SHARED = Model(((0, 1), (1, 2)), losing_power=(1,))
+SUCCESSOR = Model(((), (0, 1, 2)), has_predecessor=True, losing_power=(0, 1, 2))
+COMPLETE = (*RIVALS, SHARED, SUCCESSOR)
+LARGE = Model(((0, 1, 2), (0, 1, 2)), losing_power=(0, 1, 2))
 
 
 @dataclass(slots=True)
@@ -203,20 +237,21 @@ class Search:
     """Depth first; nothing is gone into twice. Where the time does not suffice for everything, it
     should go far apart: so now and then the search goes on from another place."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Model) -> None:
+        self._model = model
         self._random = Random(0)
         self.result = Result()
         self._logs: dict[bytes, Log] = {b"": Log()}
 
     def run(self, seconds: float) -> Result:
-        begun = time.monotonic()
+        begun = time.process_time()  # of the processor: a loaded machine searches as much
         first = self._first()
         seen = {first.fingerprint()}
         #: Before the crash and after it, in turn: or nearly all would follow the first few crashes.
         whole: list[State] = [first]
         crashed: list[State] = []
         for turn in count():
-            if not (whole or crashed) or time.monotonic() - begun > seconds:
+            if not (whole or crashed) or time.process_time() - begun > seconds:
                 break
             frontier = (whole, crashed)[turn % 2] or whole or crashed
             followers = list(self._following(self._take(frontier)))
@@ -228,7 +263,7 @@ class Search:
                     seen.add(key)
                     (crashed if following.has_crashed else whole).append(following)
         self.result.states = len(seen)
-        self.result.seconds = time.monotonic() - begun
+        self.result.seconds = time.process_time() - begun
         self.result.is_complete = not (whole or crashed)
         return self.result
 
@@ -247,14 +282,33 @@ class Search:
             for name in (b"a", b"b")
         ]
         state = State(keepers, proposers)
+        if self._model.has_predecessor:
+            self._leave_a_record(state)
         for place in range(2):
-            for peer in range(3):
+            for peer in self._model.reach[place]:
                 self._connect(state, place, peer)
         for link in list(state.to_node):
             self._deliver_to_node(state, link, None)
         for link in list(state.to_proposer):
             self._deliver_to_proposer(state, link)
         return state
+
+    def _leave_a_record(self, state: State) -> None:
+        """The first proposer wins by two members, and ends when one of them has its record."""
+        for peer in (0, 1):
+            self._connect(state, 0, peer)
+        while True:
+            for link in list(state.to_proposer):
+                self._deliver_to_proposer(state, link)
+            links = [link for link, queue in state.to_node.items()
+                     if link[1] == 0 or not isinstance(queue[0], Append)]  # fmt: skip
+            if not links:
+                break
+            for link in links:
+                self._deliver_to_node(state, link, None)
+        assert [len(keeper.wal) > 0 for keeper in state.keepers] == [True, False, False]
+        state.to_node.clear()
+        state.to_proposer.clear()
 
     def _following(self, state: State) -> Iterator[State]:
         for link in state.to_proposer:
@@ -265,7 +319,7 @@ class Search:
             other = state.copied()
             actions = self._deliver_to_node(other, link, None)
             yield other
-            if not state.has_crashed:
+            if link[1] in self._model.losing_power and not state.has_crashed:
                 for done in range(actions + 1):
                     crashed = state.copied()
                     self._deliver_to_node(crashed, link, done)
@@ -327,8 +381,9 @@ class Search:
         keeper.wal = wal[: end.end_lsn - START_LSN]
         keeper.flushed_bytes = len(keeper.wal)
         keeper.acceptor = Acceptor(node + 1, keeper.control, int(end.end_lsn))
-        for place in range(2):
-            self._lose(state, (place, node))
+        for place, reached in enumerate(self._model.reach):
+            if node in reached:
+                self._lose(state, (place, node))
 
     def _check_keeper(self, state: State, keeper: Keeper) -> None:
         acceptor = keeper.acceptor
@@ -438,6 +493,7 @@ def _pop(queues: dict[Link, tuple[Any, ...]], link: Link) -> Any:
     return first
 
 
-def search(seconds: float) -> Result:
+def search(model: Model, seconds: float = inf) -> Result:
     """Raises BrokenLaw, or an AssertionError of a core, at the first bad step."""
-    return Search().run(seconds)
+    with small_limits():
+        return Search(model).run(seconds)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from consensus.ids import NodeId
+from pgwal.history import TimelineHistory
 
 from .log import START_LSN, Log
 
@@ -24,6 +25,7 @@ class Ghost:
     log: Log
     origins: Origins
     term_start_lsn: int
+    tli_history: TimelineHistory = field(default_factory=lambda: TimelineHistory(1))
     owner: Incarnation | None = None
     is_leading: bool = False
     #: Up to where it was compared with what older ballots committed, and what it committed itself.

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consensus.ids import NodeId
+from safekeeper.donor_rule import DonorRule
+from safekeeper.errors import SafekeeperError, WalDamaged
 from walproposer.events import (
     Action,
     CatchUpLost,
@@ -50,6 +52,7 @@ class DonorRead:
 
     donor: Node
     next_lsn: int
+    rule: DonorRule
 
 
 class Incarnation:
@@ -66,8 +69,11 @@ class Incarnation:
         self.is_paused = False
         self.actions_left: int | None = None
         self.stop: Stop | None = None
+        #: Numbers of the members that told it that they have lost their data.
+        self.lost_members: set[int] = set()
         #: (commit_lsn, truncate_lsn) at the last look.
         self.positions = (0, 0)
+        self.window_begin_lsn = 0
         self.connections: dict[int, Connection] = {}
         self.upstream_lsn = 0
         self._ship_due = False
@@ -122,7 +128,8 @@ class Incarnation:
             case ReadTail():
                 later(2000, self._read_tail, action)
             case StartCatchUp(peer, donor, begin_lsn):
-                self.donor_reads[peer] = DonorRead(self.world.nodes[donor], begin_lsn)
+                node = self.world.nodes[donor]
+                self.donor_reads[peer] = DonorRead(node, begin_lsn, self._donor_rule(node))
                 later(1000, self._catch_up, peer, self.donor_reads[peer])
             case StopCatchUp(peer):
                 self.donor_reads.pop(peer, None)
@@ -150,6 +157,9 @@ class Incarnation:
             return
         node = self.world.nodes[peer]
         connection = None if self.is_paused else self.world.network.open(self, node)
+        if node.state is NodeState.DAMAGED and not self.is_paused and self._reaches(node):
+            self.lost_members.add(node.number)
+            self.step(PeerLost(peer, "no such timeline", lost_data=True))
         if connection is None:
             self._connect_later(peer)
             return
@@ -187,6 +197,7 @@ class Incarnation:
             primary.log = self.world.invariants.won_log(self)
         self.upstream_lsn = begin_lsn
         self.step(UpstreamStarted(primary.log.lsn))
+        self.world.invariants.upstream_started(self)
         self.ship()
 
     def ship(self) -> None:
@@ -196,13 +207,22 @@ class Incarnation:
             delay_us = 500 + int(self.world.random.random() * 3000)
             self.world.clock.call_later(delay_us, self._ship)
 
+    def load(self, count: int, *, is_bulk: bool = False) -> None:
+        """Its primary's clients write so often, now."""
+        if self.primary is not None:
+            for _ in range(count):
+                self.primary.write(self.world.random, is_bulk=is_bulk)
+            self.ship()
+
     def _ship(self) -> None:
         """The walsender's next message, if it is read."""
         self._ship_due = False
         primary = self.primary
         if not self.is_alive or primary is None or primary.log.lsn <= self.upstream_lsn:
             return
-        if not self.is_paused and self.core.wants_wal():
+        if self.is_leading and not self.core.wants_wal():
+            self.world.count("full windows")
+        elif not self.is_paused and self.core.wants_wal():
             begin_lsn = self.upstream_lsn
             self.upstream_lsn = primary.somewhere(begin_lsn, self.world.random)
             self.step(WalReceived(begin_lsn, primary.log.read(begin_lsn, self.upstream_lsn)))
@@ -215,41 +235,76 @@ class Incarnation:
 
     # ---- donors
 
-    def _may_read(self, node: Node, end_lsn: int) -> bool:
-        """Rule 8 of the safekeeper."""
-        acceptor = node.acceptor
-        return (
-            acceptor is not None
-            and node.state is NodeState.UP
-            and acceptor.control.promised == self.core.node_id
-            and acceptor.flush_lsn >= end_lsn
-            and not any((self.place, node.number, way) in self.world.network.cuts for way in (0, 1))
-        )
+    def _donor_rule(self, node: Node) -> DonorRule:
+        """The safekeeper's own, over the wire."""
+
+        def look() -> tuple[NodeId, int]:
+            acceptor = node.acceptor
+            if acceptor is None or node.state is not NodeState.UP or not self._reaches(node):
+                raise SafekeeperError("the donor is away")
+            return acceptor.control.promised, acceptor.flush_lsn
+
+        assert self.core.node_id is not None
+        return DonorRule(self.core.node_id, look)
+
+    def _reaches(self, node: Node) -> bool:
+        cuts = self.world.network.cuts
+        return not any((self.place, node.number, way) in cuts for way in (True, False))
 
     def _read_tail(self, read: ReadTail) -> None:
-        if not self.is_alive:
-            return
-        node = self.world.nodes[read.donor]
-        if self._may_read(node, read.end_lsn):
-            self.step(TailRead(node.disk.read(read.begin_lsn, read.end_lsn)))
-        else:
-            self._drop(read.donor)
-            self.step(PeerLost(read.donor, "the donor's tail cannot be read"))
+        if self.is_alive:
+            try:
+                node = self.world.nodes[read.donor]
+                rule = self._donor_rule(node)
+                if rule.limit_lsn() < read.end_lsn:
+                    raise SafekeeperError("the donor's log ends before")
+                wal = self._sent_by(node, rule, read.begin_lsn, read.end_lsn)
+            except SafekeeperError as error:
+                self._drop(read.donor)
+                self.step(PeerLost(read.donor, str(error)))
+            else:
+                self.step(TailRead(wal))
 
     def _catch_up(self, peer: int, read: DonorRead) -> None:
+        """The donor's stream looks how far it may read. What happens until it has read and sends,
+        happens to what it reads."""
         if not self.is_alive or self.donor_reads.get(peer) is not read:
             return
-        later, node = self.world.clock.call_later, read.donor
-        if not self._may_read(node, read.next_lsn):
-            del self.donor_reads[peer]
-            self.step(CatchUpLost(peer, "the donor sent us away"))
+        try:
+            limit_lsn = read.rule.limit_lsn()
+        except SafekeeperError as error:
+            self._catch_up_lost(peer, error)
             return
-        assert node.acceptor is not None
-        flush_lsn = node.acceptor.flush_lsn
-        if flush_lsn > read.next_lsn and self.core.wants_catch_up(peer) and not self.is_paused:
-            begin_lsn = read.next_lsn
-            page_lsn = begin_lsn - begin_lsn % PAGE_SIZE + DONOR_BYTES_MAX
-            read.next_lsn = min(page_lsn, flush_lsn)
-            self.world.count("catch-ups from a donor")
-            self.step(CatchUpWal(peer, begin_lsn, node.disk.read(begin_lsn, read.next_lsn)))
-        later(3000, self._catch_up, peer, read)
+        self.world.invariants.donor_goes_on(self, read.donor)
+        begin_lsn, random = read.next_lsn, self.world.random
+        if limit_lsn > begin_lsn and self.core.wants_catch_up(peer) and not self.is_paused:
+            end_lsn = min(begin_lsn - begin_lsn % PAGE_SIZE + DONOR_BYTES_MAX, limit_lsn)
+            delay_us = random.choice((0, 500, 5000, 30_000))
+            self.world.clock.call_later(delay_us, self._send_catch_up, peer, read, end_lsn)
+        else:
+            self.world.clock.call_later(3000, self._catch_up, peer, read)
+
+    def _send_catch_up(self, peer: int, read: DonorRead, end_lsn: int) -> None:
+        if not self.is_alive or self.donor_reads.get(peer) is not read:
+            return
+        try:
+            wal = self._sent_by(read.donor, read.rule, read.next_lsn, end_lsn)
+        except SafekeeperError as error:
+            self._catch_up_lost(peer, error)
+            return
+        begin_lsn, read.next_lsn = read.next_lsn, end_lsn
+        self.world.count("catch-ups from a donor")
+        self.world.clock.call_later(3000, self._catch_up, peer, read)
+        self.step(CatchUpWal(peer, begin_lsn, wal))
+
+    def _sent_by(self, node: Node, rule: DonorRule, begin_lsn: int, end_lsn: int) -> bytes:
+        try:
+            wal = rule.checked(node.read_checked(begin_lsn, end_lsn))
+        except WalDamaged as damage:
+            raise SafekeeperError(str(damage)) from damage
+        self.world.invariants.donor_sends(self, node, begin_lsn, wal)
+        return wal
+
+    def _catch_up_lost(self, peer: int, error: SafekeeperError) -> None:
+        del self.donor_reads[peer]
+        self.step(CatchUpLost(peer, str(error)))

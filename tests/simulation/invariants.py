@@ -10,6 +10,11 @@
     CommitRule       a commit is at or above the start of the term that reports it (figure 8)
     Durable          no answer speaks of what a power loss could take back; a commit is on a quorum
     RecordBoundary   flush_lsn and the start of a term are ends of records
+    Donor            a donor's stream is its ballot's log, and ends with the donor's promise to it
+    Primary          one whose WAL ends below the log's end is refused at once
+    Window           what a leader forgets of its primary's WAL is flushed on a quorum
+    Fenced           a proposer stops at the first greater ballot that any message tells it of
+    Timelines        all that follow a ballot have its one timeline history, which every page names
     Truncate         truncate_lsn is on the disk of every member
     Recovery         after a start the log ends at the last whole record that is valid, no earlier
     History          the history in a vote names every ballot that wrote the log below, and no later
@@ -30,14 +35,16 @@ from typing import TYPE_CHECKING
 from consensus.ids import NodeId
 from consensus.membership import Membership
 from consensus.messages import AppendResponse, SafekeeperGreeting, VoteResponse
+from safekeeper.control_state import ControlState
 from safekeeper.events import Action as NodeAction
 from safekeeper.events import Event as NodeEvent
 from safekeeper.events import Reply
-from walproposer.events import Event, WalReceived
-from walproposer.proposer import State
+from walproposer.events import Event, PeerMessage, WalReceived
+from walproposer.proposer import Proposer, State
 
 from .ghost import Ghost, clipped
-from .log import START_LSN, Log, common_bytes
+from .log import START_LSN, WAL_SEG_SIZE, Log, common_bytes
+from .timelines import foreign_page
 
 if TYPE_CHECKING:
     from .incarnation import Incarnation
@@ -77,6 +84,8 @@ class Invariants:
         self._promises: dict[int, NodeId] = dict.fromkeys(self._members, NodeId.ZERO)
         self._positions: dict[int, tuple[int, int]] = {}
         self._flush_lsns: dict[int, int] = {}
+        #: What those had flushed that lost a part of it since.
+        self._lost_lsns: dict[int, int] = {}
         self._votes: dict[tuple[NodeId, int], Ghost] = {}
         self._configurations: dict[int, Membership] = {}
 
@@ -127,7 +136,7 @@ class Invariants:
             other
             for other in self.world.nodes
             if end_lsn < record_end_lsn <= other.disk.flushed_lsn
-            and other.disk.read(end_lsn, record_end_lsn) == record
+            and other.disk.as_written(end_lsn, record_end_lsn) == record
             and self._followed[other.number].origin_of(end_lsn) == followed.origin_of(end_lsn)
         ]
         if node in holders and len(holders) >= self._quorum:
@@ -145,7 +154,9 @@ class Invariants:
             law = "Order of positions"
             check(law, acceptor.flush_lsn <= acceptor.record_end_lsn <= acceptor.written_lsn, node)
             check(law, acceptor.flush_lsn <= acceptor.durable_lsn <= acceptor.written_lsn, node)
-            check(law, acceptor.written_lsn == disk.written_lsn, node.name)
+            if disk.damaged_lsn is None:
+                check(law, acceptor.written_lsn == disk.written_lsn, node.name)
+            check("Durable", disk.control.flush_lsn <= disk.flushed_lsn, "flush_lsn of", node.name)
             check("Durable", acceptor.control.promised == disk.control.promised, node.name)
             check("Durable", acceptor.control.term_history == disk.control.term_history, node.name)
         self._check_positions(node)
@@ -175,10 +186,12 @@ class Invariants:
             return
         before, promised = self._followed[number], acceptor.control.promised
         if before.node_id == promised:
+            same = before.tli_history == acceptor.control.tli_history
+            check("Timelines", same, node.name, acceptor.control.tli_history, "of", promised)
             return
         check("ElectionSafety", promised in self.ghosts, node.name, "follows a loser", promised)
         ghost = self._followed[number] = self.ghosts[promised]
-        end_lsn = node.disk.written_lsn
+        end_lsn = node.disk.valid_lsn
         check(
             "OneHistory",
             clipped(before.origins, end_lsn) == clipped(ghost.origins, end_lsn),
@@ -186,15 +199,17 @@ class Invariants:
         )
         origins = [origin for _, origin in ghost.origins]
         check("LogIsMonotonic", origins == sorted(origins), node.name, ghost.origins)
+        same = ghost.tli_history == acceptor.control.tli_history
+        check("Timelines", same, node.name, acceptor.control.tli_history, "of", promised)
         self._compared[number] = START_LSN
 
     def _check_disk(self, node: Node) -> None:
         """What was written since the last look is what the leader has there."""
         number, disk = node.number, node.disk
-        begin_lsn, end_lsn = self._compared[number], disk.written_lsn
+        begin_lsn, end_lsn = self._compared[number], disk.valid_lsn
         if begin_lsn < end_lsn:
             log = self._followed[number].log
-            same = disk.read(begin_lsn, end_lsn) == log.read(begin_lsn, end_lsn)
+            same = disk.as_written(begin_lsn, end_lsn) == log.read(begin_lsn, end_lsn)
             check("OneHistory", same, f"{node.name} differs in [{begin_lsn:X}, {end_lsn:X})")
             self._compared[number] = end_lsn
 
@@ -216,11 +231,13 @@ class Invariants:
         check("LogSafety", commit_lsn <= self.committed.lsn, node.name, "invented a commit")
         check("Durable", commit_lsn <= disk.flushed_lsn, "commit_lsn of", node.name)
         for other in self.world.nodes:
-            on_disk = truncate_lsn <= other.disk.flushed_lsn
+            on_disk = truncate_lsn <= max(other.disk.flushed_lsn, self._lost_lsn(other))
             check("Truncate", on_disk, node.name, hex(truncate_lsn), "is not on", other.name)
         begin_lsn = self._served[number]
         if commit_lsn > begin_lsn:
-            same = disk.read(begin_lsn, commit_lsn) == self.committed.read(begin_lsn, commit_lsn)
+            same = disk.as_written(begin_lsn, commit_lsn) == self.committed.read(
+                begin_lsn, commit_lsn
+            )
             check("LogSafety", same, node.name, "serves other bytes than were committed")
             self._served[number] = commit_lsn
 
@@ -238,17 +255,29 @@ class Invariants:
 
     def expected_end(self, node: Node) -> int:
         """The last record end below the first byte that is not what the leader sent."""
-        log = self._followed[node.number].log
-        return log.boundary_at(START_LSN + common_bytes(node.disk.wal, log.wal))
+        log, wal = self._followed[node.number].log, node.disk.wal
+        whole_segments = wal + bytes(-len(wal) % WAL_SEG_SIZE)
+        log.complete_switch(START_LSN + common_bytes(whole_segments, log.wal))
+        return log.boundary_at(START_LSN + common_bytes(whole_segments, log.wal))
 
-    def node_recovered(self, node: Node, expected_lsn: int, end_lsn: int | None) -> None:
-        must_refuse = expected_lsn < node.disk.control.commit_lsn
-        check("Recovery", (end_lsn is None) == must_refuse, f"{node.name}: {end_lsn}", must_refuse)
-        if end_lsn is not None:
-            check("Recovery", end_lsn == expected_lsn, f"{node.name} {end_lsn:X} {expected_lsn:X}")
-            flushed_lsn = node.disk.flushed_lsn
-            check("Durable", self._served[node.number] <= flushed_lsn, node.name)
-            self._compared[node.number] = min(self._compared[node.number], end_lsn)
+    def node_recovered(
+        self, node: Node, before: ControlState, expected_lsn: int, end_lsn: int
+    ) -> None:
+        """`before` is what the control file said when the safekeeper started."""
+        disk = node.disk
+        check("Recovery", end_lsn == expected_lsn, f"{node.name} {end_lsn:X} {expected_lsn:X}")
+        flushed_lsn = max(before.commit_lsn, before.flush_lsn)
+        lost_lsn = max(before.lost_lsn, flushed_lsn if end_lsn < flushed_lsn else 0)
+        check("Recovery", disk.control.lost_lsn == lost_lsn, node.name, "forgets what it lost")
+        check("Durable", self._served[node.number] <= disk.flushed_lsn, node.name)
+        self._compared[node.number] = min(self._compared[node.number], end_lsn)
+        if end_lsn < flushed_lsn:
+            before_lsn = self._lost_lsns[node.number] if before.lost_lsn else 0
+            self._lost_lsns[node.number] = max(disk.flushed_lsn, before_lsn)
+
+    def _lost_lsn(self, node: Node) -> int:
+        """0 once it is whole again."""
+        return self._lost_lsns.get(node.number, 0) if node.disk.control.lost_lsn else 0
 
     def node_started(self, node: Node, *, is_new: bool = True) -> None:
         if is_new:
@@ -261,6 +290,7 @@ class Invariants:
     def proposer_stepping(self, process: Incarnation, event: Event) -> None:
         """The core has decided; its actions are not carried out yet."""
         core = process.core
+        self._check_fenced(core, event)
         if core.leader is None:
             return
         node_id = core.node_id
@@ -271,12 +301,27 @@ class Invariants:
         if type(event) is WalReceived or not ghost.is_leading:
             self._grow(process, ghost)
 
+    def _check_fenced(self, core: Proposer, event: Event) -> None:
+        ours = core.node_id or core.candidacy.predecessor
+        if type(event) is not PeerMessage or ours is None:
+            return
+        message = event.message
+        seen = message.node_id if type(message) is AppendResponse else message.promised
+        is_over = seen <= ours or core.state is State.STOPPED
+        check("Fenced", is_over, ours, "goes on after", message)
+
     def _grow(self, process: Incarnation, ghost: Ghost) -> None:
         if process.core.state is State.LEADING:
             ghost.is_leading = True
             primary = process.primary
             if primary is not None and process.upstream_lsn > ghost.log.lsn:
+                begin_lsn = ghost.log.lsn
                 ghost.log.extend(primary.log, process.upstream_lsn)
+                self._check_pages(ghost, begin_lsn)
+
+    def _check_pages(self, ghost: Ghost, begin_lsn: int) -> None:
+        problem = foreign_page(ghost.tli_history, ghost.log, begin_lsn, ghost.log.lsn)
+        check("Timelines", not problem, ghost.node_id, ghost.tli_history, problem)
 
     def _elected(self, process: Incarnation, node_id: NodeId) -> Ghost:
         assert process.core.leader is not None
@@ -291,10 +336,12 @@ class Invariants:
         check("RecordBoundary", end_lsn == term.term_start_lsn, node_id, "misread its donor")
         origins = [*voted.origins, (end_lsn, node_id)]
         check("LogIsMonotonic", all(o < node_id for _, o in voted.origins), node_id, origins)
-        ghost = Ghost(node_id, voted.log.cut(end_lsn), origins, end_lsn)
+        ghost = Ghost(node_id, voted.log.cut(end_lsn), origins, end_lsn, term.tli_history)
+        self._check_pages(ghost, START_LSN)
         ghost.owner = process
         self.ghosts[node_id] = ghost
         self.world.count("elections")
+        self.world.shapes.won(ghost)
         for winner, lsn in self.commits.items():
             self._check_acked(winner, lsn, ghost)
         return ghost
@@ -317,6 +364,19 @@ class Invariants:
         check("AckedIsSafe", is_there, f"{later.node_id} lacks the commit {lsn:X} of {winner}")
         later.agreed_lsn = lsn
 
+    def donor_goes_on(self, process: Incarnation, node: Node) -> None:
+        """It has looked, and neither ended the stream nor will before the next look."""
+        promised, node_id = node.disk.control.promised, process.core.node_id
+        check("Donor", promised == node_id, f"{node.name} serves {node_id}, promised {promised}")
+
+    def donor_sends(self, process: Incarnation, node: Node, begin_lsn: int, wal: bytes) -> None:
+        """To a proposer that reads for itself, or for another member."""
+        self.donor_goes_on(process, node)
+        node_id = process.core.node_id
+        assert node_id is not None
+        same = wal == self.ghosts[node_id].log.read(begin_lsn, begin_lsn + len(wal))
+        check("Donor", same, f"{node.name} sends other bytes than those of {node_id}")
+
     def proposer_stepped(self, process: Incarnation) -> None:
         leader = process.core.leader
         if leader is None:
@@ -325,6 +385,29 @@ class Invariants:
         now = process.positions = (leader.commit_lsn, leader.truncate_lsn)
         if was != now:
             check("Monotone", was[0] <= now[0] and was[1] <= now[1], process.name, was, now)
+        begin_lsn = leader.window.begin_lsn
+        if begin_lsn > max(process.window_begin_lsn, leader.term.term_start_lsn):
+            process.window_begin_lsn = begin_lsn
+            self._check_window(process, begin_lsn)
+
+    def _check_window(self, process: Incarnation, begin_lsn: int) -> None:
+        """What is forgotten is on a quorum, as far as it is whole records: a restart takes the rest
+        from a safekeeper. Unless another, unknown to the leader, has begun to truncate."""
+        node_id = process.core.node_id
+        assert node_id is not None
+        if all(promised <= node_id for promised in self._promises.values()):
+            ghost = self.ghosts[node_id]
+            name = f"{process.name} {begin_lsn:X}"
+            self._check_quorum("Window", ghost, ghost.log.boundary_at(begin_lsn), name)
+
+    def upstream_started(self, process: Incarnation) -> None:
+        """Said where its WAL ends, and the core has decided."""
+        leader, primary = process.core.leader, process.primary
+        if process.is_alive and leader is not None and primary is not None:
+            has_all = primary.log.lsn >= leader.term.term_start_lsn
+            check(
+                "Primary", has_all, f"{process.name} goes on with {primary.name}, which lacks WAL"
+            )
 
     def reported(self, process: Incarnation, lsn: int) -> None:
         """The primary is told that a quorum has everything below `lsn`; its clients go on."""
@@ -347,22 +430,27 @@ class Invariants:
         if lsn > self.committed.lsn:
             self.committed.extend(ghost.log, lsn)
         ghost.reported_lsn = lsn
-        self._check_quorum(ghost, lsn, name)
+        self._check_quorum("Durable", ghost, lsn, name)
         self.commits[node_id] = lsn
         for later in self.ghosts.values():
             self._check_acked(node_id, lsn, later)
         self.world.count("commits")
 
-    def _check_quorum(self, ghost: Ghost, lsn: int, name: str) -> None:
+    def _check_quorum(self, law: str, ghost: Ghost, lsn: int, name: str) -> None:
+        """A member counts as long as it has not told this proposer that it lost its data; what it
+        lost and has not told, it had flushed."""
+        assert ghost.owner is not None
         holders = 0
         for node in self.world.nodes:
             followed = self._followed[node.number]
-            if node.disk.flushed_lsn >= lsn:
+            if lsn <= self._lost_lsn(node):
+                holders += 1
+            elif node.disk.flushed_lsn >= lsn and node.number not in ghost.owner.lost_members:
                 is_same = followed is ghost or followed.log.read(START_LSN, lsn) == ghost.log.read(
                     START_LSN, lsn
                 )
                 holders += is_same
-        check("Durable", holders >= self._quorum, name, f"is on {holders} only")
+        check(law, holders >= self._quorum, name, f"is on {holders} only")
 
     # ---- at the end
 
@@ -371,14 +459,17 @@ class Invariants:
         lsn = self.committed.lsn
         for node in self.world.nodes:
             acceptor = node.acceptor
+            if node.disk.is_gone:
+                continue
             if acceptor is None:
-                if not node.disk.is_rotten:
-                    return f"{node.name} is {node.state.value}"
-            elif not acceptor.commit_lsn == acceptor.flush_lsn == acceptor.written_lsn == lsn:
+                return f"{node.name} is {node.state.value}"
+            if node.disk.is_rotten:
+                return f"{node.name} is not whole again"
+            if not acceptor.commit_lsn == acceptor.flush_lsn == acceptor.written_lsn == lsn:
                 return (
                     f"{node.name} has written {acceptor.written_lsn:X}, flushed "
                     f"{acceptor.flush_lsn:X}, committed {acceptor.commit_lsn:X} of {lsn:X}"
                 )
-            elif node.disk.wal != self.committed.wal:
+            if node.disk.wal != self.committed.wal:
                 return f"{node.name} has other bytes"
         return ""

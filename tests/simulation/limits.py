@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from walproposer import leader, progress, proposer, wal_window
+from pgwal import segment
+from walproposer import election, leader, progress, proposer, wal_window
+
+from .log import WAL_SEG_SIZE
 
 SMALL = (
+    (segment, "WAL_SEG_SIZE_MIN", WAL_SEG_SIZE),
+    (election, "TAIL_BYTES_MAX", WAL_SEG_SIZE),  # which is the least that Postgres has, too
     (wal_window, "KEEP_BYTES", 16 * 1024),
     (wal_window, "KEEP_CHUNKS", 8),
     (wal_window, "WINDOW_BYTES_MAX", 64 * 1024),

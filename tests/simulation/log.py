@@ -1,6 +1,7 @@
 """`Log`: WAL with the structure Postgres gives it, written without the code under test.
 
     |long page header|R1|R2| .. |R7 (first part)||page header|R7 (rest)|R8| ...
+    .. |R9|XLOG_SWITCH|zeros .. ||long page header|R10| ...
 
 Also the ghost that a run keeps of each ballot's log: which bytes it has, where its records begin
 and end, and which ballot brought which byte first.
@@ -14,14 +15,17 @@ from bisect import bisect_right
 from crc32c import crc32c
 
 PAGE_SIZE = 8192
-WAL_SEG_SIZE = 1024 * 1024
+#: Smaller than Postgres allows, so that a run of kilobytes has many (`limits.py`).
+WAL_SEG_SIZE = 64 * 1024
 PG_VERSION = 160004
 SYSTEM_ID = 7_123_456_789_012_345_678
 START_LSN = WAL_SEG_SIZE
 
 _PAGE_MAGIC = 0xD113
-#: Of a record.
+#: Of a record, and of a page that does not begin a segment.
 HEADER_BYTES = 24
+_LONG_HEADER_BYTES = 40
+_XLOG, _SWITCH = 0, 0x40
 _CONTRECORD, _LONG_HEADER = 0x0001, 0x0002
 _PAGE = struct.Struct("<HHIQI4x")
 _LONG = struct.Struct("<QII")
@@ -56,11 +60,38 @@ class Log:
         room = -len(self.wal) % PAGE_SIZE
         self.append(name, room if room > 64 else room + PAGE_SIZE - HEADER_BYTES)
 
-    def _append(self, body: bytes) -> None:
+    def switch(self) -> None:
+        """XLOG_SWITCH, unless the segment has just begun: zeros up to its end belong to it."""
+        if self.lsn % WAL_SEG_SIZE:
+            self._append(b"", _SWITCH, _XLOG)
+            self.wal += bytes(-len(self.wal) % WAL_SEG_SIZE)
+            self.ends[-1] = self.lsn
+
+    def complete_switch(self, end_lsn: int) -> None:
+        """A log that was cut in the zeros behind an XLOG_SWITCH goes on to its segment's end: who
+        has the record, below `end_lsn`, has the zeros too."""
+        lsn = start_lsn = self.boundary_at(self.lsn)
+        head = b""
+        while len(head) < HEADER_BYTES:
+            if lsn % PAGE_SIZE == 0:
+                lsn += _LONG_HEADER_BYTES if lsn % WAL_SEG_SIZE == 0 else HEADER_BYTES
+                start_lsn = start_lsn if head else lsn
+            length = min(HEADER_BYTES - len(head), -lsn % PAGE_SIZE or PAGE_SIZE)
+            head += self.read(lsn, lsn + length)
+            lsn += length
+            if lsn > min(end_lsn, self.lsn):
+                return
+        length, _, _, info, rmgr, _ = _HEAD.unpack_from(head)
+        if (length, info, rmgr) == (HEADER_BYTES, _SWITCH, _XLOG):
+            self.wal += bytes(-len(self.wal) % WAL_SEG_SIZE)
+            self.starts.append(start_lsn)
+            self.ends.append(self.lsn)
+
+    def _append(self, body: bytes, info: int = 0x10, rmgr: int = 10) -> None:
         self._open_page(0)
         start_lsn = self.lsn
         prev_lsn = self.starts[-1] if self.starts else START_LSN - 64
-        head = _HEAD.pack(len(body) + HEADER_BYTES, 700, prev_lsn, 0x10, 10, 0)
+        head = _HEAD.pack(len(body) + HEADER_BYTES, 700, prev_lsn, info, rmgr, 0)
         rest = head + _CRC.pack(crc32c(head, crc32c(body))) + body
         while rest:
             self._open_page(len(rest))

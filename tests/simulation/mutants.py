@@ -1,7 +1,8 @@
-"""Every planted bug must be caught: how many seeds it takes, and which invariant falls."""
+"""Every planted bug must be caught: by how many seeds, from which on, and which invariant falls."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -10,15 +11,15 @@ from .limits import small_limits
 from .planted_bugs import Plant, planted
 from .world import World
 
-SEEDS_MAX = 500
+#: A bug that so many seeds do not notice would get through `make test` on a bad day.
+SEEDS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """`seeds` is how many runs it took; the text is what the last of them said."""
+    """By one seed: the law that fell, and what it said."""
 
-    bug: str
-    seeds: int
+    seed: int
     law: str
     text: str
 
@@ -30,27 +31,34 @@ def law_of(error: Exception) -> str:
     return f"{type(error).__name__} in a core"
 
 
-def catch(bug: Plant, seeds_max: int = SEEDS_MAX) -> Caught | None:
-    for seed in range(seeds_max):
-        with small_limits(), planted(bug):
-            try:
-                World(seed).run()
-            except Exception as error:
-                name = bug.__name__.replace("_s_", "'s ").replace("_", " ")
-                return Caught(name, seed + 1, law_of(error), str(error))
+def try_seed(bug: Plant, seed: int) -> Caught | None:
+    with small_limits(), planted(bug):
+        try:
+            World(seed).run()
+        except Exception as error:
+            return Caught(seed, law_of(error), str(error))
     return None
+
+
+def catch(bug: Plant, seeds_max: int = SEEDS_MAX) -> Caught | None:
+    """By the first seed that does."""
+    tries = (try_seed(bug, seed) for seed in range(seeds_max))
+    return next((caught for caught in tries if caught is not None), None)
 
 
 def run(bugs: Iterable[Plant], say: Callable[[str], None]) -> list[str]:
     """Says a table, row by row; returns the names of the bugs that were not caught."""
     escaped = []
-    say("| planted bug | seeds needed | what fell |")
-    say("|---|---|---|")
+    say(f"| planted bug | seeds needed | caught by, of {SEEDS_MAX} | what fell |")
+    say("|---|---|---|---|")
     for bug in bugs:
-        caught = catch(bug)
-        if caught is None:
+        name = bug.__name__.replace("_s_", "'s ").replace("_", " ")
+        all_caught = [c for seed in range(SEEDS_MAX) if (c := try_seed(bug, seed)) is not None]
+        if not all_caught:
             escaped.append(bug.__name__)
-            say(f"| {bug.__name__} | not in {SEEDS_MAX} | - |")
-        else:
-            say(f"| {caught.bug} | {caught.seeds} | {caught.law} |")
+            say(f"| {name} | more than {SEEDS_MAX} | 0 | - |")
+            continue
+        laws = Counter(caught.law for caught in all_caught).most_common(2)
+        fell = ", ".join(law for law, _ in laws)
+        say(f"| {name} | {all_caught[0].seed + 1} | {len(all_caught)} | {fell} |")
     return escaped

@@ -73,6 +73,11 @@ class Network:
         self.delay_factor = 1
         self.chance_of_loss = 0.0
         self.chance_of_copy = 0.0
+        #: Kinds of messages that take longer, by how much, that are lost, or that come twice: each
+        #: every other time.
+        self.delay_us: dict[type, int] = {}
+        self.lost: set[type] = set()
+        self.doubled: set[type] = set()
         self._numbers = 0
 
     def open(self, process: Incarnation, node: Node) -> Connection | None:
@@ -99,18 +104,25 @@ class Network:
     def _send(
         self, connection: Connection, lane: Lane, to_node: bool, message: Message | End
     ) -> None:
-        random = self.random.random
-        if self.chance_of_loss and random() < self.chance_of_loss and message is not End.CLOSED:
+        random, kind = self.random.random, type(message)
+        is_lost = self.chance_of_loss and random() < self.chance_of_loss
+        if (is_lost or self._strikes(kind in self.lost)) and message is not End.CLOSED:
             return
         now_us = self.clock.now_us
         delay_us = int(connection.latency_us * (0.5 + random()) * self.delay_factor)
         if random() < 0.002:
             delay_us += 50_000  # a lost packet, sent again
+        if self._strikes(kind in self.delay_us):
+            delay_us += self.delay_us[kind]
         at_us = max(lane.last_us, now_us + delay_us)
         lane.last_us = at_us
         self.clock.call_later(at_us - now_us, self._arrive, connection, lane, to_node, message)
-        if self.chance_of_copy and random() < self.chance_of_copy:
+        is_copied = self.chance_of_copy and random() < self.chance_of_copy
+        if is_copied or self._strikes(kind in self.doubled):
             self.clock.call_later(at_us - now_us, self._arrive, connection, lane, to_node, message)
+
+    def _strikes(self, may: bool) -> bool:
+        return may and self.random.random() < 0.5
 
     # ---- arriving
 

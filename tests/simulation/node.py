@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from consensus.term_history import TermHistory
 from pgwal.history import TimelineHistory
 from safekeeper.acceptor import Acceptor
 from safekeeper.control_state import ControlState
+from safekeeper.errors import WalDamaged
 from safekeeper.events import (
     Action,
     BatchEnded,
@@ -34,7 +36,10 @@ if TYPE_CHECKING:
 SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)
 TIMELINE = TimelineId(b"tenant".ljust(16, b"\0"), b"timeline".ljust(16, b"\0"))
 HINTS_US = 150_000
+SCRUB_TICKS = 10
 RESTART_US = 60_000
+#: What arrives within this time shares one flush.
+BATCH_US = 400
 
 
 class NodeState(Enum):
@@ -42,7 +47,7 @@ class NodeState(Enum):
 
     UP = "up"
     DOWN = "down"  #: the process ended, or a write failed; a restart brings it back
-    DAMAGED = "damaged"  #: what is on disk cannot be trusted; it counts as down for ever
+    DAMAGED = "damaged"  #: what was on disk is gone; it says so, for ever
 
 
 def new_control_state(membership: Membership) -> ControlState:
@@ -51,7 +56,7 @@ def new_control_state(membership: Membership) -> ControlState:
         timeline=TIMELINE, server=SERVER, active=True, membership=membership,
         promised=NodeId.ZERO, term_history=TermHistory.initial(START_LSN),
         tli_history=TimelineHistory(1), timeline_start_lsn=START_LSN, local_start_lsn=START_LSN,
-        commit_lsn=START_LSN, truncate_lsn=START_LSN,
+        commit_lsn=START_LSN, truncate_lsn=START_LSN, flush_lsn=START_LSN,
     )  # fmt: skip
 
 
@@ -66,10 +71,12 @@ class Node:
         self.acceptor: Acceptor | None = Acceptor(number, self.disk.control, START_LSN)
         self.state = NodeState.UP
         self.is_paused = False
+        self.batch_us = BATCH_US
         #: The power fails when so many more actions have been carried out.
         self.actions_left: int | None = None
         #: The power fails before, inside or after the next truncation.
         self.fails_at_truncation = False
+        self._ticks = 0
         world.clock.call_later(HINTS_US, self._save_hints)
 
     @property
@@ -88,7 +95,7 @@ class Node:
         self.step(Received(connection.number, message))  # type: ignore[arg-type]
         if not connection.batch_due and connection.is_open_at_node:
             connection.batch_due = True
-            delay_us = int(self.world.random.random() * 400)
+            delay_us = int(self.world.random.random() * self.batch_us)
             self.world.clock.call_later(delay_us, self._end_batch, connection)
 
     def _end_batch(self, connection: Connection) -> None:
@@ -106,6 +113,7 @@ class Node:
             return
         world = self.world
         world.steps += 1
+        world.shapes.stepping(self, event)
         actions = self.acceptor.step(event)
         if self.fails_at_truncation:
             self._maybe_fail_at_truncation(actions)
@@ -148,6 +156,9 @@ class Node:
             self.world.network.close_at_node(connection)
             self.step(Disconnected(number))
 
+    def calm(self) -> None:
+        self.batch_us = BATCH_US
+
     # ---- ends and beginnings
 
     def _maybe_fail_at_truncation(self, actions: list[Action]) -> None:
@@ -182,25 +193,57 @@ class Node:
             self.disk.lose_power()
             self.world.count("power losses")
 
+    def read_checked(self, begin_lsn: int, end_lsn: int) -> bytes:
+        """What leaves it. Raises WalDamaged; then it has lost the end of its log."""
+        try:
+            return self.disk.read_checked(begin_lsn, end_lsn)
+        except WalDamaged:
+            if self.acceptor is not None:
+                self.world.count("damage found on running members")
+                flush_lsn = self.acceptor.flush_lsn
+                self.disk.control = replace(self.disk.control, flush_lsn=flush_lsn)
+                self.stop()
+            raise
+
+    def scrub(self) -> None:
+        if self.acceptor is not None and self.disk.damaged_lsn is None:
+            try:
+                self.read_checked(START_LSN, self.acceptor.flush_lsn)
+            except WalDamaged as damage:
+                self.world.trace(self.name, damage, [], "the scrub")
+
+    def lose_data(self) -> None:
+        """The process knows of no timeline any more; `disk` remembers what it had. At most one
+        member of a run is lost for ever."""
+        if not any(node.disk.is_rotten for node in self.world.nodes):
+            self.stop()
+            self.state = NodeState.DAMAGED
+            self.disk.is_gone = True
+            self.world.count("members that lost their data")
+
     def restart(self) -> None:
         if self.state is not NodeState.DOWN:
             return
         expected_lsn = self.world.invariants.expected_end(self)
         if self.disk.written_lsn > expected_lsn:
             self.world.count("torn tails")
+        before = self.disk.control
         end_lsn = self.disk.recover()
-        self.world.trace(self.name, "Restart", [], f"end of the log {end_lsn and hex(end_lsn)}")
-        self.world.invariants.node_recovered(self, expected_lsn, end_lsn)
-        if end_lsn is None:
-            self.state = NodeState.DAMAGED
-            self.world.count("damaged logs")
-            return
+        self.world.trace(self.name, "Restart", [], f"end of the log {end_lsn:X}")
+        self.world.invariants.node_recovered(self, before, expected_lsn, end_lsn)
+        if before.lost_lsn < self.disk.control.lost_lsn:
+            is_above = end_lsn >= before.commit_lsn
+            self.world.count(f"damaged logs {'above' if is_above else 'below'} the commit")
         self.state = NodeState.UP
         self.acceptor = Acceptor(self.number, self.disk.control, end_lsn)
         self.world.invariants.node_started(self)
 
     def _save_hints(self) -> None:
         if self.acceptor is not None:
-            self.disk.save_hints(self.acceptor.commit_lsn, self.acceptor.truncate_lsn)
+            acceptor = self.acceptor
+            self.disk.save_hints(acceptor.flush_lsn, acceptor.commit_lsn, acceptor.truncate_lsn)
             self.world.invariants.node_started(self, is_new=False)
+        self._ticks += 1
+        if self._ticks % SCRUB_TICKS == 0:
+            self.scrub()
         self.world.clock.call_later(HINTS_US, self._save_hints)

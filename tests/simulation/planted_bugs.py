@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from . import bugs_of_proposer, bugs_of_safekeeper
+from . import bugs_of_damage, bugs_of_proposer, bugs_of_safekeeper
 from .planting import PLANTS, Plant, planted
 
-__all__ = ["PLANTS", "Plant", "bugs_of_proposer", "bugs_of_safekeeper", "planted"]
+__all__ = [
+    "PLANTS",
+    "Plant",
+    "bugs_of_damage",
+    "bugs_of_proposer",
+    "bugs_of_safekeeper",
+    "planted",
+]

@@ -11,8 +11,11 @@ from .log import PAGE_SIZE, START_LSN, Log
 
 #: Small, a few to a page, one of several pages; 0 fills the page exactly.
 RECORD_BYTES = (64, 64, 64, 64, 64, 200, 200, 1000, 0, 9000, 20_000)
-#: How long the WAL of one run may get.
-WAL_BYTES_MAX = 700 * 1024
+#: How often pg_switch_wal() is called, or archive_timeout is over, before a write.
+SWITCHES = 0.01
+#: How long the WAL of one run may get, and from where on new records are small ones: a run whose
+#: primaries have nothing to write any more proves nothing.
+WAL_BYTES_MAX, LARGE_BYTES_MAX = 900 * 1024, 500 * 1024
 FAR_AWAY_LSN = 1 << 40
 
 
@@ -36,13 +39,17 @@ class Primary:
     def flush_lsn(self) -> int:
         return FAR_AWAY_LSN if self.is_restored else self.log.lsn
 
-    def write(self, random: Random) -> None:
-        """Some client commits, or there is a bulk load."""
+    def write(self, random: Random, *, is_bulk: bool = False) -> None:
+        """Some client commits; the longer the log, the smaller its records, but for bulk loads."""
         if not self.is_ready or len(self.log.wal) > WAL_BYTES_MAX:
             return
-        for _ in range(random.choice((1, 1, 1, 2, 5))):
+        if random.random() < SWITCHES:
+            self.log.switch()
+        is_small = not is_bulk and random.randrange(LARGE_BYTES_MAX) < len(self.log.wal)
+        for _ in range(1 if is_small else random.choice((1, 1, 1, 2, 5))):
             self._records += 1
-            name, length = f"{self.name}r{self._records}", random.choice(RECORD_BYTES)
+            name = f"{self.name}r{self._records}"
+            length = RECORD_BYTES[0] if is_small else random.choice(RECORD_BYTES)
             if length:
                 self.log.append(name, length)
             else:
@@ -66,11 +73,13 @@ class Primary:
             self._records += 1000  # what it writes from here on was never written before
 
     def promoted(self, name: str, log: Log, tli: int) -> Primary:
-        """A standby of this server that had replayed all of `log`, on a timeline of its own."""
-        switches = self.tli_history.entries
-        history = TimelineHistory(
-            tli, (*switches, TimelineSwitch(self.tli_history.tli, Lsn(log.lsn), "promoted"))
-        )
+        """A standby of this server that had replayed all of `log`, on a timeline of its own. It
+        has seen no switch above the end of what it replayed."""
+        before, end_lsn = self.tli_history, Lsn(log.lsn)
+        switches = [entry for entry in before.entries if entry.switch_lsn <= end_lsn]
+        unseen = [entry.tli for entry in before.entries if entry.switch_lsn > end_lsn]
+        left = unseen[0] if unseen else before.tli
+        history = TimelineHistory(tli, (*switches, TimelineSwitch(left, end_lsn, "promoted")))
         other = Primary(name, log.cut(log.lsn, tli), history, False)
         other._records = self._records + 10_000
         return other

@@ -9,7 +9,12 @@ import pytest
 
 from . import exhaustive
 from .bugs_of_proposer import votes_count_as_answers
-from .bugs_of_safekeeper import answer_before_the_fsync, vote_without_persisting
+from .bugs_of_safekeeper import (
+    answer_before_the_fsync,
+    equal_term_granted_to_another_proposer,
+    no_truncation,
+    vote_without_persisting,
+)
 from .faults import Plan
 from .invariants import BrokenLaw
 from .limits import small_limits
@@ -31,11 +36,19 @@ def test_a_planted_bug_is_caught(bug: Plant) -> None:
 
 
 @pytest.mark.parametrize(
-    "bug", [vote_without_persisting, answer_before_the_fsync, votes_count_as_answers]
+    ("bug", "model"),
+    [
+        (equal_term_granted_to_another_proposer, exhaustive.RIVALS[2]),
+        (answer_before_the_fsync, exhaustive.SHARED),
+        (vote_without_persisting, exhaustive.SHARED),
+        (votes_count_as_answers, exhaustive.SUCCESSOR),
+        (no_truncation, exhaustive.SUCCESSOR),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_the_small_model_shows_it_too(bug: Plant) -> None:
+def test_a_small_model_shows_it_too(bug: Plant, model: exhaustive.Model) -> None:
     with planted(bug), pytest.raises(BrokenLaw):
-        exhaustive.search(20.0)
+        exhaustive.search(model)
 
 
 def test_a_failing_seed_is_made_smaller() -> None:

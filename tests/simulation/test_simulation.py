@@ -1,6 +1,6 @@
 """The cores keep the law in a world that fails; a failing seed is printed as one command.
 
-At least SEEDS seeds, and at least SECONDS of them; beyond SEEDS, every run takes other ones.
+A number of seeds, whatever the machine: SEEDS are always the same, FRESH are others in every run.
 """
 
 from __future__ import annotations
@@ -16,14 +16,26 @@ from .minimise import command, minimise
 from .world import World
 
 SEEDS = 300
-SECONDS = 60.0
-#: What a run of SEEDS must have met, or nothing was proven.
-MUST_BE_COVERED = (
-    "elections", "commits", "truncations", "truncations interrupted", "torn tails",
-    "figure-8 shapes", "timeline switches", "catch-ups from a donor", "damaged logs",
-    "crashes between actions", "disk: fsync", "disk: write", "disk: full", "disk: control file",
-    "stop: fenced", "stop: refused", "stop: restart", "stop: completed",
-)  # fmt: skip
+FRESH = 60
+#: What SEEDS must have met, and how often at least, or too little was proven: a third of what they
+#: met when this was written. A mistake shows itself in a few of a hundred such moments.
+MUST_BE_COVERED = {
+    "elections": 1500, "commits": 20_000, "truncations": 500, "truncations interrupted": 60,
+    "torn tails": 150, "figure-8 shapes": 500, "timeline switches": 50,
+    "catch-ups from a donor": 5000, "full windows": 3000, "damaged logs above the commit": 3,
+    "damaged logs below the commit": 3, "members that lost their data": 15,
+    "crashes between actions": 300, "power losses": 400, "disk: fsync": 20, "disk: write": 15,
+    "disk: full": 15, "disk: control file": 20,
+    "stop: fenced": 700, "stop: refused": 190, "stop: restart": 80, "stop: completed": 60,
+    "votes for a rival of one term": 150, "votes refused to a rival of one term": 110,
+    "terms won by two rivals": 35, "elections won after a greater one": 12,
+    "votes on unflushed bytes": 90, "votes inside a record": 450,
+    "diverged voters: Elected comes first": 180,
+    "diverged voters: Elected comes after older appends": 10,
+    "diverged voters: Elected comes after a greater promise": 35,
+    "appends below the promise": 500, "appends without Elected": 20,
+    "segments begun": 1000, "records that end with their segment": 300,
+}  # fmt: skip
 
 
 def run(seed: int) -> Counter[str]:
@@ -37,16 +49,15 @@ def run(seed: int) -> Counter[str]:
 
 @pytest.mark.timeout(900)
 def test_the_invariants_hold_after_every_step() -> None:
-    begun, counts = time.monotonic(), Counter[str]()
+    counts = Counter[str]()
     fresh = time.time_ns() // 1_000_000_000
     with small_limits():
         for seed in range(SEEDS):
             counts += run(seed)
-        while time.monotonic() - begun < SECONDS:
-            fresh += 1
-            run(fresh)
-    missing = [what for what in MUST_BE_COVERED if not counts[what]]
-    assert not missing, f"{SEEDS} seeds did not meet {missing}"
+        for seed in range(fresh, fresh + FRESH):
+            run(seed)
+    rare = {what: counts[what] for what, least in MUST_BE_COVERED.items() if counts[what] < least}
+    assert not rare, f"{SEEDS} seeds met too few of {rare}"
 
 
 def test_a_seed_is_a_run() -> None:
@@ -61,6 +72,16 @@ def test_a_seed_is_a_run() -> None:
 
 
 def test_every_interleaving_of_a_small_model() -> None:
-    result = exhaustive.search(5.0)
-    assert result.states > 1000
+    """Of one of many, of both numbers; `--exhaustive` goes through all of them."""
+    result = exhaustive.search(exhaustive.RIVALS[2])
+    assert result.is_complete
+    assert result.states > 10_000
+    assert result.elections > 1000
+    assert result.commits > 1000
+
+
+def test_a_larger_model_is_searched_with_jumps() -> None:
+    result = exhaustive.search(exhaustive.LARGE, 3.0)
+    assert not result.is_complete
     assert result.elections > 1
+    assert result.crashes > 1000

@@ -18,10 +18,11 @@ from .clock import Clock
 from .faults import PLACES, Fault, Plan, strike
 from .incarnation import Incarnation
 from .invariants import BrokenLaw, Invariants
-from .log import Log
+from .log import START_LSN, WAL_SEG_SIZE, Log
 from .network import Network
 from .node import Node
 from .primary import Primary
+from .shapes import Shapes
 from .trace import Trace
 
 PROPOSERS_MAX = 3
@@ -47,7 +48,7 @@ class World:
         self.network = Network(self.clock, self.random)
         self.membership = Membership(1, tuple(range(1, self.plan.nodes_count + 1)))
         self.nodes: list[Node] = []
-        self.nodes += [Node(self, n, self.membership) for n in self.membership.members]
+        self.nodes += [self.new_node(number) for number in self.membership.members]
         self.incarnations: list[Incarnation] = []
         self.primaries: list[Primary] = []
         self.primaries.append(self._new_primary())
@@ -55,6 +56,7 @@ class World:
         if self.plan.is_wild:
             self.network.chance_of_loss = self.network.chance_of_copy = 0.01
         self.invariants = Invariants(self)
+        self.shapes = Shapes(self)
         self._tli = 1
         for fault in self.plan.faults:
             self.clock.call_later(fault.at_us, self._strike, fault)
@@ -63,6 +65,9 @@ class World:
 
     def count(self, what: str) -> None:
         self.counts[what] += 1
+
+    def new_node(self, number: int) -> Node:
+        return Node(self, number, self.membership)
 
     # ---- the run
 
@@ -75,12 +80,20 @@ class World:
             self._run_until(self.clock.now_us + 100_000)
             problem = self._unsettled()
             if not problem and writes == LAST_WRITES:
+                self._count_segments()
                 return
             if not problem:
                 writes += 1
                 self._last_write()
             if self.clock.now_us > deadline_us:
                 raise BrokenLaw("Liveness", f"{SETTLE_US} us after the last fault {problem}")
+
+    def _count_segments(self) -> None:
+        """What the log that was committed went through."""
+        committed = self.invariants.committed
+        self.counts["segments begun"] += (committed.lsn - START_LSN - 1) // WAL_SEG_SIZE
+        ends = [lsn for lsn in committed.ends if lsn % WAL_SEG_SIZE == 0]
+        self.counts["records that end with their segment"] += len(ends)
 
     def _run_until(self, until_us: int) -> None:
         run_next, clock = self.clock.run_next, self.clock
@@ -98,8 +111,10 @@ class World:
         for node in self.nodes:
             node.is_paused, node.actions_left, node.disk.failure = False, None, None
             node.fails_at_truncation = False
+            node.calm()
         for process in self.running():
             process.is_paused, process.actions_left = False, None
+            process.ship()  # what was written by way of a rival of the same primary
         self.heal(set(self.network.cuts))
 
     def _unsettled(self) -> str:
@@ -174,27 +189,29 @@ class World:
 
     def _promote(self, process: Incarnation) -> None:
         """A standby that replayed the whole log becomes the primary, on a timeline of its own."""
-        if self.plan.is_restoring:
-            return
-        log = self.invariants.won_log(process)
-        assert process.core.leader is not None
+        if not self.plan.is_restoring:
+            log = self.invariants.won_log(process)
+            assert process.core.leader is not None
+            self.promote(Primary("", log, process.core.leader.term.tli_history, False))
+
+    def promote(self, before: Primary) -> None:
+        """A standby that has all that `before` has."""
         self._tli += 1
         name = f"A{len(self.primaries) + 1}"
-        before = Primary("", log, process.core.leader.term.tli_history, False)
-        primary = before.promoted(name, log, self._tli)
+        primary = before.promoted(name, before.log, self._tli)
         primary.log.append(f"{name}checkpoint", 120)
         self.primaries.append(primary)
         self.count("timeline switches")
         self.attach(primary)
 
-    def _write(self) -> None:
+    def load(self, count: int) -> None:
         """Clients of every primary that is attached, deposed ones included."""
         if not self.is_calm:
             for process in self.running():
-                primary = process.primary
-                if primary is not None:
-                    primary.write(self.random)
-                    process.ship()
+                process.load(count)
+
+    def _write(self) -> None:
+        self.load(1)
         delay_us = int(self.plan.write_us * (0.5 + self.random.random()))
         self.clock.call_later(delay_us, self._write)
 
@@ -215,6 +232,9 @@ class World:
     def calm_network(self) -> None:
         network = self.network
         network.delay_factor, network.chance_of_loss, network.chance_of_copy = 1, 0.0, 0.0
+        network.delay_us.clear()
+        network.lost.clear()
+        network.doubled.clear()
 
 
 def plan_with(plan: Plan, kept: Sequence[int], horizon_us: int | None = None) -> Plan:

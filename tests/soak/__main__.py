@@ -2,7 +2,8 @@
 
 Starts Postgres, three safekeepers, a proposer and a standby, strikes them with faults, and reckons
 at every failover and at the end. Ctrl-C ends it earlier, with the verdict of what was done until
-then. Exits with 1 when something acknowledged was lost, or commits did not come back.
+then. Exits with 1 when something acknowledged was lost, commits did not come back, or `sk status`
+said what was not so.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ def _print_outcome(soak: Soak) -> None:
     for what, count in sorted(chronicle.survived.items()):
         print(f"{count:9}  {what}")
     print(f"{sum(chronicle.survived.values()):9}  faults survived")
+    print(f"{soak.inspections:9}  times sk status was asked, and came to say what was so")
     print(f"{soak.failovers:9}  failovers")
     print(f"{reckoned.reckonings:9}  reckonings")
     print(f"{books.acknowledged:9}  rows acknowledged")

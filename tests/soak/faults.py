@@ -11,17 +11,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from pg_fixtures.failing_disk import FailingDisk
 from pg_fixtures.processes import ServiceProcess
 from pg_fixtures.proxy import TcpProxy
+from pg_fixtures.waiting import wait_until
 
-from .world import Loss, World
+from .rot import RottenDisk
+from .told import Truth, commits_proceed, commits_wait, member_is, one_is_missed
+from .world import WAL_SEG_SIZE, Loss, World
 
 DELAY_SECONDS = 0.1  # each way
+SLOW_SYNC_MS = 200
 TERMINATE_TIMEOUT = 20.0
+MENDING_TIMEOUT = 120.0
 
 KILL, PAUSE, RESTART = "kill -9", "pause", "restart in good order"
 CUT, STALL, DELAY = "cut", "stall", "delay"
-FULL_DISK = "full disk"
+FULL_DISK, SLOW_DISK = "full disk", "slow disk"
+WIPED, ROT, TAIL_ROT = "wiped", "bit rot", "bit rot near the end of the log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,8 @@ class Fault:
     """`begin` and `end` are called once each, about `seconds_max` apart or less.
 
     `touches`: whatever these names stand for has one fault at a time. `outlasts_failover`: it
-    befalls a safekeeper, whoever is the primary.
+    befalls a safekeeper, whoever is the primary. `truth`: what `sk status` must come to say while
+    it lasts, and nothing else is wrong; None when it is over too soon. `alone`: no other beside it.
     """
 
     kind: str
@@ -39,6 +47,13 @@ class Fault:
     begin: Callable[[], None]
     end: Callable[[], None]
     outlasts_failover: bool = False
+    truth: Truth | None = None
+    alone: bool = False
+
+    @property
+    def is_of_proposer(self) -> bool:
+        """The proposer is down because it must be: it is not started again."""
+        return "proposer" in self.touches
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.subject}"
@@ -47,45 +62,78 @@ class Fault:
 def deal(world: World, rng: random.Random) -> Iterator[Fault | Loss]:
     """For ever."""
     while True:
-        faults = deck(world)
+        faults = deck(world, rng)
         rng.shuffle(faults)
         losses = list(Loss)
         rng.shuffle(losses)
         share = -(-len(faults) // len(losses))
         for number, loss in enumerate(losses):
-            yield from faults[number * share : (number + 1) * share]
             yield loss
+            yield from faults[number * share : (number + 1) * share]
 
 
-def deck(world: World) -> list[Fault]:
+def deck(world: World, rng: random.Random) -> list[Fault]:
     """One of each; whose primary and wires those are is seen when it begins."""
     faults = [*_of_machines(world), *_of_wires(world)]
     for safekeeper in world.safekeepers:
         faults += _of_service(
-            safekeeper.name, partial(lambda service: service, safekeeper), outlasts_failover=True
+            safekeeper.name,
+            partial(lambda service: service, safekeeper),
+            outlasts_failover=True,
+            truth=member_is(safekeeper.id, "unreachable"),
         )
-    faults += [
-        _fault(FULL_DISK, f"disk {number}", 12.0, disk.fill, disk.free, outlasts_failover=True)
-        for number, disk in enumerate(world.disks, 1)
-    ]
+        faults += _of_rot(RottenDisk(safekeeper, WAL_SEG_SIZE, rng))
+    for number, disk in enumerate(world.disks, 1):
+        truth = member_is(number, "stopped")
+        faults.append(
+            Fault(
+                FULL_DISK, f"disk {number}", frozenset({f"disk {number}"}), 12.0,
+                disk.fill, disk.free, outlasts_failover=True, truth=truth,
+            )
+        )  # fmt: skip
+    faults += [_of_slowness(number, disk) for number, disk in enumerate(world.failing_disks, 1)]
     return faults
 
 
-def _fault(
-    kind: str,
-    subject: str,
-    seconds_max: float,
-    begin: Callable[[], None],
-    end: Callable[[], None],
-    *,
-    outlasts_failover: bool = False,
-) -> Fault:
-    touches = frozenset({subject})
-    return Fault(kind, subject, touches, seconds_max, begin, end, outlasts_failover)
+def _of_slowness(number: int, disk: FailingDisk) -> Fault:
+    return Fault(
+        SLOW_DISK, f"disk {number}", frozenset({f"slowness {number}"}), 6.0,
+        lambda: disk.slow_sync(SLOW_SYNC_MS), disk.heal,
+        outlasts_failover=True, truth=commits_proceed,
+    )  # fmt: skip
+
+
+def _of_rot(disk: RottenDisk) -> list[Fault]:
+    """The cluster itself mends what has rotted. Two members may not rot at once: what a quorum has
+    lost is lost."""
+    safekeeper = disk.safekeeper
+    touches = frozenset({safekeeper.name, "rot"})
+
+    def await_mending() -> None:
+        wait_until(lambda: disk.is_mended, MENDING_TIMEOUT, f"{safekeeper.name} to be mended")
+
+    return [
+        Fault(
+            ROT, safekeeper.name, touches, 0.0,
+            disk.rot_cold, await_mending, truth=commits_proceed, alone=True,
+        ),
+        Fault(
+            TAIL_ROT, safekeeper.name, touches, 0.0,
+            disk.rot_tail, await_mending, truth=commits_proceed, alone=True,
+        ),
+        Fault(
+            WIPED, safekeeper.name, touches, 10.0,
+            disk.wipe, disk.give_back, truth=member_is(safekeeper.id, "lost its data"),
+        ),
+    ]  # fmt: skip
 
 
 def _of_service(
-    subject: str, find: Callable[[], ServiceProcess], *, outlasts_failover: bool
+    subject: str,
+    find: Callable[[], ServiceProcess],
+    *,
+    outlasts_failover: bool = False,
+    truth: Truth,
 ) -> list[Fault]:
     def terminate() -> None:
         find().terminate(TERMINATE_TIMEOUT)
@@ -104,10 +152,11 @@ def _of_service(
     def start() -> None:
         find().start()
 
-    acts = [(KILL, 4.0, kill, start), (PAUSE, 6.0, pause, resume), (RESTART, 0.0, terminate, start)]
+    touches = frozenset({subject})
     return [
-        _fault(kind, subject, seconds_max, begin, end, outlasts_failover=outlasts_failover)
-        for kind, seconds_max, begin, end in acts
+        Fault(KILL, subject, touches, 4.0, kill, start, outlasts_failover, truth),
+        Fault(PAUSE, subject, touches, 6.0, pause, resume, outlasts_failover, truth),
+        Fault(RESTART, subject, touches, 0.0, terminate, start, outlasts_failover),
     ]
 
 
@@ -117,23 +166,33 @@ def _of_machines(world: World) -> list[Fault]:
         assert found is not None
         return found
 
+    def of_host(
+        kind: str,
+        subject: str,
+        seconds_max: float,
+        begin: Callable[[], None],
+        end: Callable[[], None],
+        truth: Truth | None = None,
+    ) -> Fault:
+        return Fault(kind, subject, frozenset({subject}), seconds_max, begin, end, truth=truth)
+
     return [
-        *_of_service("proposer", proposer, outlasts_failover=False),
-        _fault(
-            KILL, "primary", 3.0,
-            lambda: world.primary.postgres.crash(), lambda: world.primary.postgres.start(),
+        *_of_service("proposer", proposer, truth=commits_wait),
+        of_host(
+            KILL, "primary", 3.0, lambda: world.primary.postgres.crash(),
+            lambda: world.primary.postgres.start(), commits_wait,
         ),
-        _fault(
-            PAUSE, "primary", 4.0,
-            lambda: world.primary.pause_postgres(), lambda: world.primary.resume_postgres(),
+        of_host(
+            PAUSE, "primary", 4.0, lambda: world.primary.pause_postgres(),
+            lambda: world.primary.resume_postgres(), commits_wait,
         ),
-        _fault(
-            RESTART, "primary", 0.0,
-            lambda: world.primary.stop_postgres(), lambda: world.primary.postgres.start(),
+        of_host(
+            RESTART, "primary", 0.0, lambda: world.primary.stop_postgres(),
+            lambda: world.primary.postgres.start(),
         ),
-        _fault(
-            KILL, "standby", 4.0,
-            lambda: world.standby.postgres.crash(), lambda: world.standby.postgres.start(),
+        of_host(
+            KILL, "standby", 4.0, lambda: world.standby.postgres.crash(),
+            lambda: world.standby.postgres.start(), commits_proceed,
         ),
     ]  # fmt: skip
 
@@ -163,7 +222,14 @@ def _of_wires(world: World) -> list[Fault]:
             6.0,
             on(ids, act),
             on(ids, TcpProxy.restore),
+            truth=_truth_of_wires(kind, is_one=ids != everybody),
         )
         for kind, act in acts.items()
         for ids in (*each, everybody)
     ]
+
+
+def _truth_of_wires(kind: str, *, is_one: bool) -> Truth:
+    if kind == DELAY:
+        return commits_proceed
+    return one_is_missed if is_one else commits_wait

@@ -16,11 +16,13 @@ from pg_fixtures.errors import DeadlineExceeded
 from .books import Books
 from .chronicle import Chronicle, SilenceWatch, Spell
 from .faults import Fault, deal
+from .told import all_is_well, wait_for_truth
 from .world import Loss, World
 
 GAP_SECONDS_MAX = 5.0  # between the beginnings of two faults
 RECOVERY_SECONDS = 60.0  # without a fault, and without a commit
 TICK_SECONDS = 0.05
+INSPECTED_SHARE = 0.25  # of the faults: `sk status` is asked meanwhile
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class Soak:
     rng: random.Random
     stopping: threading.Event
     failovers: int = 0
+    inspections: int = 0
     _active: list[ActiveFault] = field(default_factory=list)
     _lifted_at: float = field(default_factory=time.monotonic)
 
@@ -56,13 +59,15 @@ class Soak:
                 fault = next(faults)
                 if isinstance(fault, Loss):
                     self._fail_over(fault)
+                elif fault.alone or (fault.truth and self.rng.random() < INSPECTED_SHARE):
+                    self._inspect(fault)
                 else:
                     self._strike(fault)
                 strike_at = time.monotonic() + self.rng.uniform(0.5, GAP_SECONDS_MAX)
         self._conclude()
 
     def _tend(self) -> None:
-        if not any("proposer" in active.fault.touches for active in self._active):
+        if not any(active.fault.is_of_proposer for active in self._active):
             self.world.tend()
         self.check_progress()
 
@@ -85,6 +90,23 @@ class Soak:
         fault.begin()
         if not fault.seconds_max:
             self._lift(self._active[-1:])
+
+    def _inspect(self, fault: Fault) -> None:
+        """Strike while nothing else is wrong, and wait until `sk status` says what is so."""
+        assert fault.truth is not None
+        self._lift(list(self._active))
+        tend = self.world.tend
+        wait_for_truth(self.world, all_is_well, "no fault is left", tend)
+        with self.chronicle.during(f"{fault}, and sk status is asked"):
+            fault.begin()
+            told = wait_for_truth(
+                self.world, fault.truth, str(fault), None if fault.is_of_proposer else tend
+            )
+            self.chronicle.note(f"sk status: {told}")
+            fault.end()
+            wait_for_truth(self.world, all_is_well, f"{fault} is over", tend)
+        self.chronicle.survived[fault.kind] += 1
+        self.inspections += 1
 
     def _lift(self, lifted: list[ActiveFault]) -> None:
         for active in lifted:

@@ -13,6 +13,7 @@ from cli.output import ExitCode
 from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.cluster import flush_lsn
 from pg_fixtures.errors import FixtureError, Unavailable
+from pg_fixtures.failing_disk import FailingDisk
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.proxy import TcpProxy
 from pg_fixtures.safekeeper import SafekeeperProcess
@@ -26,7 +27,9 @@ from .machine import SETTINGS, Machine
 WAL_SEG_SIZE = 1 << 20  # so that the ends of many are crossed
 SAFEKEEPERS = 3
 DISK_BYTES = 512 << 20
-WAL_KEEP = "64MB"  # on a safekeeper; what a standby is behind after a failover
+#: Of a safekeeper: what a standby is behind after a failover is kept, and all old WAL is looked at
+#: every few seconds.
+ARGUMENTS = ("--wal-keep-size", "64MB", "--scrub-rate", "64", "--scrub-period", "0.002")
 READY_TIMEOUT = 60.0  # seconds; whatever is waited for takes a few on an idle machine
 
 
@@ -48,6 +51,7 @@ class World:
         self._stack = ExitStack()
         self.disks: list[SmallDisk] = []
         self.disks_reason = ""  # why there are none
+        self.failing_disks: list[FailingDisk] = []
         self.safekeepers: list[SafekeeperProcess] = []
         self.disk_bytes_max = 0
 
@@ -75,7 +79,9 @@ class World:
         except Unavailable as error:
             self.disks_reason = str(error).splitlines()[0]
         for id, folder in enumerate(folders, 1):
-            safekeeper = SafekeeperProcess(id, folder, arguments=("--wal-keep-size", WAL_KEEP))
+            failing_disk = FailingDisk(self._root / f"slowness-{id}", only_below=folder)
+            self.failing_disks.append(failing_disk)
+            safekeeper = SafekeeperProcess(id, folder, arguments=ARGUMENTS, env=failing_disk.env)
             self.safekeepers.append(self._stack.enter_context(safekeeper))
         postgres = Postgres(
             self._binaries, self._root / "pg-1", settings=SETTINGS, wal_seg_size=WAL_SEG_SIZE

@@ -88,7 +88,7 @@ def test_a_driver_that_is_killed_loses_and_repeats_nothing(
     offsets = tmp_path / "checkpoint" / "offsets"
     with subprocess.Popen(command, env=environment, start_new_session=True) as driver:
         try:
-            wait_until(lambda: batches(offsets) > 2, 90, "some batches")
+            wait_until(lambda: batches(offsets) > 2, 180, "some batches")
         finally:
             os.killpg(driver.pid, signal.SIGKILL)
     assert 0 < len(written(tmp_path / "lake")) < len(expected)

@@ -88,7 +88,7 @@ def test_the_page_shows_every_plot_in_a_browser(made: Report, tmp_path: Path) ->
     file.write_text(page(made), encoding="utf-8")
     ended = subprocess.run(
         [*BROWSER, f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", file.as_uri()],
-        capture_output=True, text=True, check=True, timeout=120,
+        capture_output=True, text=True, check=True, timeout=400,
     )  # fmt: skip
     errors = [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
     assert errors == []

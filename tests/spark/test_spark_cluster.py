@@ -27,7 +27,7 @@ from spark.session import prepare_environment
 SPARK_HOME = Path(pyspark.__file__).parent
 DRIVER = Path(__file__).parent / "cluster_driver.py"
 HOST = "127.0.0.1"
-TIMEOUT = 120.0
+TIMEOUT = 400.0
 
 
 @dataclass

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from objectstore.errors import ObjectStoreError
-from objectstore.store import ObjectInfo, ObjectStore
+from objectstore.store import Data, ObjectInfo, ObjectStore
 
 T = TypeVar("T")
 
@@ -63,15 +63,19 @@ class FaultyStore:
             self.faults += happens
             return happens
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: Data) -> None:
         self._do(lambda: self.store.put(key, data))
 
-    def create(self, key: str, data: bytes) -> bool:
+    def create(self, key: str, data: Data) -> bool:
         return self._do(lambda: self.store.create(key, data))
 
     def get(self, key: str) -> bytes:
         data = self._do(lambda: self.store.get(key))
         return data[: self._random.randrange(len(data))] if self._cuts() and data else data
+
+    def get_pieces(self, key: str) -> Iterator[bytes]:
+        pieces = self._do(lambda: [*self.store.get_pieces(key)])
+        yield from pieces[: self._random.randrange(len(pieces))] if self._cuts() else pieces
 
     def get_tail(self, key: str, length: int) -> bytes:
         return self._do(lambda: self.store.get_tail(key, length))

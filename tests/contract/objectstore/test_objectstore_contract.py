@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from objectstore.errors import ObjectNotFound
-from objectstore.store import ObjectStore
+from objectstore.errors import ObjectNotFound, ObjectStoreError
+from objectstore.store import PIECE_BYTES, ObjectStore
+from storage.errors import StorageError
 
 CLOCK_TOLERANCE = timedelta(seconds=5)  # a store may know whole seconds only
 WAL = "00/11/wal/00000001/0000000100000000000000"
@@ -57,6 +59,50 @@ def test_a_large_one(store: ObjectStore) -> None:
     assert info.size_bytes == len(data)
 
 
+@pytest.mark.parametrize("method", ["put", "create"])
+@pytest.mark.parametrize(
+    "pieces",
+    [[], [b""], [b"one"], [b"one", b"", memoryview(b"two")], [bytes(range(256)) * 500] * 100],
+    ids=["none", "empty", "one", "three", "many"],
+)
+def test_pieces(store: ObjectStore, method: str, pieces: list[bytes]) -> None:
+    """Written and read; 12 MB are more than is asked for at a time."""
+    getattr(store, method)("a/b", pieces)
+    whole = b"".join(pieces)
+    assert store.get("a/b") == whole
+    found = list(store.get_pieces("a/b"))
+    assert b"".join(found) == whole
+    assert all(0 < len(piece) <= PIECE_BYTES for piece in found)
+    assert store.create("a/b", [b"other"]) is False
+    assert store.get("a/b") == whole
+
+
+@pytest.mark.parametrize("method", ["put", "create"])
+def test_pieces_that_cannot_be_made(store: ObjectStore, method: str) -> None:
+    """Say why, and nothing is there."""
+
+    def pieces() -> Iterator[bytes]:
+        yield b"one"
+        raise StorageError('could not read "wal": Input/output error')
+
+    with pytest.raises(StorageError, match="could not read"):
+        getattr(store, method)("a/b", pieces())
+    assert keys_of(store) == []
+
+
+def test_pieces_of_one_object_alone(store: ObjectStore) -> None:
+    """What is replaced while it is read comes to its end as it was, or not at all."""
+    old, new = (bytes([number]) * (12 << 20) for number in (1, 2))
+    store.put("a/b", old)
+    pieces = store.get_pieces("a/b")
+    found = [next(pieces)]
+    store.put("a/b", new)
+    with suppress(ObjectStoreError):
+        found += pieces
+        assert b"".join(found) == old
+    assert set(b"".join(found)) == {1}
+
+
 def test_what_exists_is_not_created(store: ObjectStore) -> None:
     assert store.create("a/b", b"first") is True
     assert store.create("a/b", b"second") is False
@@ -78,8 +124,12 @@ def test_tails(store: ObjectStore, length: int) -> None:
 
 @pytest.mark.parametrize(
     "read",
-    [lambda store: store.get("a/none"), lambda store: store.get_tail("a/none", 32)],
-    ids=["get", "get_tail"],
+    [
+        lambda store: store.get("a/none"),
+        lambda store: next(store.get_pieces("a/none")),
+        lambda store: store.get_tail("a/none", 32),
+    ],
+    ids=["get", "get_pieces", "get_tail"],
 )
 def test_what_does_not_exist(store: ObjectStore, read: Callable[[ObjectStore], bytes]) -> None:
     store.put("a/other", b"")

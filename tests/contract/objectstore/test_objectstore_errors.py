@@ -24,6 +24,7 @@ REQUESTS: dict[str, Request] = {
     "put": lambda store: store.put(KEY, b"x"),
     "create": lambda store: store.create(KEY, b"x"),
     "get": lambda store: store.get(KEY),
+    "get_pieces": lambda store: list(store.get_pieces(KEY)),
     "get_tail": lambda store: store.get_tail(KEY, 32),
     "list": lambda store: list(store.list("00/")),
     "list_folders": lambda store: store.list_folders("00/"),

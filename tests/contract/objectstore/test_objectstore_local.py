@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -51,6 +51,22 @@ for number in range(100):
 
 def python(source: str, *arguments: object) -> list[str]:
     return [sys.executable, "-c", source, *map(str, arguments)]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EIO])
+def test_what_no_other_try_mends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A disk may recover; nobody is let in by asking again."""
+
+    def fails(path: Path) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "read_bytes", fails)
+    with pytest.raises(ObjectStoreError, match=os.strerror(number)) as error:
+        LocalStore(str(tmp_path)).get("timeline.json")
+    assert error.value.is_transient == (number == errno.EIO)
+    assert bool(error.value.hint) != error.value.is_transient
 
 
 def test_killed_in_the_middle(tmp_path: Path) -> None:
@@ -149,6 +165,38 @@ def test_a_disk_that_fails(
     assert error.value.is_transient
     assert [info.key for info in store.list("")] == ["a/old"]
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["old"]
+
+
+@pytest.mark.parametrize("method", ["put", "create"])
+def test_a_disk_that_becomes_full_between_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Gets its room back, and the object is not there; so it is when the pieces themselves fail."""
+    store = LocalStore(str(tmp_path))
+
+    def pieces(error: BaseException | None) -> Iterator[bytes]:
+        yield b"one"
+        assert any(tmp_path.rglob(".tmp-*"))
+        if error is not None:
+            raise error
+        monkeypatch.setattr(os, "pwrite", raising(OSError(errno.ENOSPC, "No space left on device")))
+        yield b"two"
+
+    for error in (RuntimeError("a bug"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            getattr(store, method)("a/b", pieces(error))
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    with pytest.raises(ObjectStoreError, match="No space left on device") as caught:
+        getattr(store, method)("a/b", pieces(None))
+    assert caught.value.is_transient
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def raising(error: OSError) -> Callable[..., Any]:
+    def fail(*_: object) -> Any:
+        raise error
+
+    return fail
 
 
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:

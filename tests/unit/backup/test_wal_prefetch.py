@@ -6,8 +6,9 @@ import fcntl
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from archived_log import FIRST_SEGNO, SEG_SIZE, TIMELINE, log_facts, log_of
@@ -16,7 +17,7 @@ from backup import prefetcher as prefetcher_module
 from backup import wal_prefetch
 from backup.prefetcher import Prefetcher
 from backup.recovery_settings import restore_command
-from backup.wal_prefetch import ASKED, FOLDER, LOCK, PrefetchFolder
+from backup.wal_prefetch import ASKED, FOLDER, PrefetchFolder
 from consensus.ids import TimelineId
 from objectstore.archive import TimelineArchive
 from objectstore.keys import ArchivedWal
@@ -116,7 +117,7 @@ def test_the_shell_takes_a_ready_one_and_leaves_the_rest_to_the_program(
 def test_a_process_that_died_is_not_waited_for(folder: PrefetchFolder, target: Path) -> None:
     """What it was working on is fetched at once."""
     (folder.path / f"{name_of(5)}.tmp").touch()
-    (folder.path / LOCK).touch()
+    folder.lock.touch()
     assert not folder.is_running()
     assert not folder.take(name_of(5), target)
 
@@ -139,7 +140,7 @@ def settings_of(archive: TimelineArchive) -> dict[str, object]:
 
 def run_prefetcher(folder: PrefetchFolder, archive: TimelineArchive) -> subprocess.Popen[bytes]:
     """As ask() does."""
-    with (folder.path / LOCK).open("wb") as lock:
+    with folder.lock.open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         process = subprocess.Popen(
             [sys.executable, "-m", "backup.prefetcher"],
@@ -218,8 +219,58 @@ def test_there_is_one_for_a_folder(
     folder.ask(name_of(5), settings_of(archive))
     wait_ready(folder, 5, 6, 7, 8)
     folder.end()
-    wait_until(lambda: not folder.is_running(), TIMEOUT, "it to end")
-    assert list(target.parent.iterdir()) == []
+    wait_until(lambda: list(target.parent.iterdir()) == [], TIMEOUT, "it to end")
+
+
+def test_the_lock_is_held_until_the_folder_is_gone(
+    folder: PrefetchFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next one would work in a folder that is being removed."""
+    folder.add(name_of(5), log_of(5))
+    held = []
+
+    def watched(step: Callable[..., None]) -> Callable[..., None]:
+        def look_and_go_on(path: Path, **options: bool) -> None:
+            if folder.path.exists():
+                held.append(folder.is_running())
+            step(path, **options)
+
+        return look_and_go_on
+
+    with folder.lock.open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        monkeypatch.setattr(Path, "unlink", watched(Path.unlink))
+        monkeypatch.setattr(Path, "rmdir", watched(Path.rmdir))
+        folder.remove()
+    assert held == [True, True]  # a segment, the folder
+    assert not folder.lock.exists()
+
+
+def test_a_lock_whose_file_was_removed_holds_nothing(
+    folder: PrefetchFolder, archive: TimelineArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was opened before, and taken after the process that had it ended."""
+    flock = fcntl.flock
+
+    def removed_meanwhile(lock: IO[bytes], operation: int) -> None:
+        folder.lock.unlink()
+        flock(lock, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+    folder.ask(name_of(3), settings_of(archive))
+    monkeypatch.undo()
+    assert not folder.is_running()
+    assert folder.ready() == set()
+
+
+def test_who_ends_it_leaves_the_removal_to_the_process_that_runs(folder: PrefetchFolder) -> None:
+    folder.add(name_of(5), log_of(5))
+    with folder.lock.open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder.end()
+        assert folder.ready() == {name_of(5)}
+    folder.end()
+    assert not folder.path.exists()
 
 
 def test_it_ends_and_leaves_nothing(

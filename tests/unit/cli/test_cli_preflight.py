@@ -9,10 +9,14 @@ import pytest
 from cluster_pages import TIMELINE, emptied, safekeeper, silent
 
 from consensus.ids import TimelineId
-from walproposer.preflight import Finding, Level, check_primary, standby_names
+from walproposer.discovery import SafekeeperReport
+from walproposer.finding import Finding, Level
+from walproposer.log_marker import marker_name
+from walproposer.preflight import check_primary
 from walproposer.preflight_members import check_safekeepers
 from walproposer.primary_settings import Override, PrimarySettings, Slot
 from walproposer.upstream import PrimaryAddress
+from walproposer.walsenders import WalSender
 
 ADDRESS = PrimaryAddress("host=db")
 SETTINGS = {
@@ -26,6 +30,8 @@ SETTINGS = {
     "max_slot_wal_keep_size": "10240",
     "wal_sender_timeout": "60000",
 }
+OTHER = WalSender(43, "other")
+PROPOSER = WalSender(42, "walproposer", slot="walproposer", sync_state="sync")
 HEALTHY = PrimarySettings(
     version=150018,
     in_recovery=False,
@@ -33,7 +39,7 @@ HEALTHY = PrimarySettings(
     wal_seg_size=16 << 20,
     flush_lsn=0x2000000,
     walsenders=1,
-    slots=1,
+    slots=2,
     role="postgres",
     may_replicate=True,
     is_superuser=True,
@@ -41,10 +47,19 @@ HEALTHY = PrimarySettings(
     settings=SETTINGS,
     slot=Slot("physical", "reserved", None, ""),
     overrides=(),
-    standbys=("walproposer",),
+    standbys=(PROPOSER,),
     clock_ahead_seconds=0.1,
     disk_free_bytes=50 << 30,
+    log_markers=(marker_name(TIMELINE),),
 )
+
+
+#: Changes that make it one that was never attached.
+UNATTACHED: dict[str, Any] = {
+    "settings": {**SETTINGS, "synchronous_standby_names": ""},
+    "log_markers": (),
+}
+NEW = replace(HEALTHY, **UNATTACHED)
 
 
 def unwell(findings: list[Finding]) -> list[Finding]:
@@ -85,6 +100,8 @@ FAILURES: list[tuple[dict[str, Any], str, str]] = [
     ({"settings": {"wal_level": "minimal"}}, "minimal", "wal_level = 'replica'; then restart"),
     ({"walsenders": 10}, "all 10 are in use", "max_wal_senders = '15'; then restart"),
     ({"slot": None, "slots": 10}, "all 10 are taken", "max_replication_slots = '15'"),
+    ({"log_markers": (), "slots": 10}, "all 10 are taken", "max_replication_slots = '15'"),
+    ({"slot": None, "log_markers": (), "slots": 9}, "2 are needed", "max_replication_slots = '15'"),
     ({"slot": Slot("logical", "reserved", None, "")}, "is logical", "another --slot"),
     (
         {"slot": Slot("physical", "reserved", 42, "pg_receivewal")},
@@ -129,10 +146,10 @@ WARNINGS: list[tuple[dict[str, Any], str, str]] = [
     ({"settings": {"wal_sender_timeout": "1000"}}, "1000 ms", "'60s'"),
     (
         {"settings": {"synchronous_standby_names": "ANY 1 (other, walproposer)"}},
-        "names others: other;",
+        "names others: other; commits may return on their word",
         "synchronous_standby_names = 'walproposer'",
     ),
-    ({"standbys": ("other",)}, "commits wait now", "sk detach"),
+    ({"standbys": (OTHER,)}, "commits wait now", "sk detach"),
     ({"settings": {"full_page_writes": "off"}}, "tear a page", "full_page_writes = 'on'"),
     ({"clock_ahead_seconds": -7.0}, "7.0 s behind ours", "NTP"),
 ]
@@ -156,37 +173,39 @@ def test_commits_that_wait_for_a_standby_are_well(value: str) -> None:
     assert unwell(check_primary(primary, ADDRESS)) == []
 
 
-def test_a_new_slot_and_no_standby_names_yet_are_well() -> None:
-    settings = {**SETTINGS, "synchronous_standby_names": ""}
-    primary = replace(HEALTHY, settings=settings, slot=None, standbys=())
-    assert unwell(check_primary(primary, ADDRESS)) == []
-
-
-@pytest.mark.parametrize(
-    ("value", "names"),
-    [
-        ("", []),
-        ("a", ["a"]),
-        ("a, b", ["a", "b"]),
-        ('"a b", "c""d"', ["a b", 'c"d']),
-        ("2 (a, b)", ["a", "b"]),
-        ("ANY 2 (a,b)", ["a", "b"]),
-        ('first 1 ("walproposer")', ["walproposer"]),
-        ("*", ["*"]),
-    ],
-)
-def test_standby_names(value: str, names: list[str]) -> None:
-    assert standby_names(value) == names
+def test_without_standby_names_yet_commits_return_with_one_copy() -> None:
+    finding = only_finding(settings={"synchronous_standby_names": ""}, slot=None, standbys=())
+    assert finding.level is Level.WARN
+    assert finding.text == "empty: commits return with one copy, on the primary"
+    assert finding.remedy == "sk attach --configure sets it."
 
 
 # ---- safekeepers
 
 THREE = [safekeeper(1), safekeeper(2), safekeeper(3)]
+EMPTY = [emptied(1), emptied(2), emptied(3)]
 
 
 def test_healthy_safekeepers() -> None:
     assert unwell(check_safekeepers(THREE, HEALTHY, None)) == []
-    assert unwell(check_safekeepers([emptied(i) for i in (1, 2, 3)], HEALTHY, None)) == []
+    assert unwell(check_safekeepers(EMPTY, NEW, None)) == []
+
+
+@pytest.mark.parametrize(
+    ("reports", "primary", "text", "remedy"),
+    [
+        (EMPTY, HEALTHY, "belongs to log abab", "sk detach --drop-slot"),
+        (THREE, replace(HEALTHY, log_markers=("sk_log_cd",)), "belongs to log cd, not", "detach"),
+        (EMPTY, replace(NEW, settings=SETTINGS), "wait for a proposer", "sk timeline create"),
+    ],
+)
+def test_a_primary_of_another_log(
+    reports: list[SafekeeperReport], primary: PrimarySettings, text: str, remedy: str
+) -> None:
+    (finding,) = unwell(check_safekeepers(reports, primary, None))
+    assert finding.level is Level.FAIL
+    assert text in finding.text
+    assert remedy in finding.remedy
 
 
 MEMBER_FAULTS: list[tuple[list[Any], dict[str, Any], list[tuple[Level, str]]]] = [
@@ -198,10 +217,10 @@ MEMBER_FAULTS: list[tuple[list[Any], dict[str, Any], list[tuple[Level, str]]]] =
     ),
     (
         [emptied(1), emptied(2), silent(3)],
-        {},
+        UNATTACHED,
         [(Level.FAIL, "refused"), (Level.FAIL, "only 2 of 3 safekeepers answer")],
     ),
-    ([emptied(1), emptied(2), emptied(1)], {}, [(Level.FAIL, "have the same id 1")]),
+    ([emptied(1), emptied(2), emptied(1)], UNATTACHED, [(Level.FAIL, "have the same id 1")]),
     ([*THREE[:2], emptied(3)], {}, [(Level.WARN, "safekeeper 3 lost its data")]),
     (
         [*THREE[:2], safekeeper(3, state="stopped", stopped_reason="disk")],
@@ -240,7 +259,7 @@ def test_faults_of_safekeepers(
 
 
 def test_the_timeline_of_another_system_counts_only_when_it_is_named() -> None:
-    other = replace(HEALTHY, system_id=8)
+    other = replace(HEALTHY, system_id=8, **UNATTACHED)
     assert unwell(check_safekeepers(THREE, other, None)) == []
     (finding,) = unwell(check_safekeepers(THREE, other, TIMELINE))
     assert finding.level is Level.FAIL

@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 from test_cli_preflight import ADDRESS, HEALTHY
 
-from cli.primary_view import Role, server_view
+from cli.primary_view import Leader, Role, server_view
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
+from walproposer.commit_waits import CommitWaits
 from walproposer.log_view import LogView, log_view
-from walproposer.primary_settings import PrimarySettings
+from walproposer.primary_settings import PrimarySettings, Slot
 
 FIRST = TimelineHistory(1)
 SECOND = TimelineHistory(2, (TimelineSwitch(1, Lsn(0x3000000)),))
+LEADER = Leader("127.0.0.1:7677", "host=winner")
 
 
 def log_of(history: TimelineHistory, flush_lsn: int = 0x5000000) -> LogView:
@@ -41,8 +43,29 @@ def test_the_role(history: TimelineHistory, logs: list[LogView], role: Role) -> 
         assert "sk rejoin" in view.remarks[0]
 
 
+@pytest.mark.parametrize(
+    ("slot", "leader", "role"),
+    [
+        (Slot("physical", "reserved", 42, "walproposer"), LEADER, Role.PRIMARY),
+        (Slot("physical", "reserved", None, ""), LEADER, Role.OTHER),
+        (None, LEADER, Role.OTHER),
+        (None, None, Role.PRIMARY),  # no proposer streams from any server
+    ],
+)
+def test_one_of_the_same_timeline_that_no_proposer_streams_from(
+    slot: Slot | None, leader: Leader | None, role: Role
+) -> None:
+    """Two promotions at once, or a copy."""
+    settings = replace(HEALTHY, slot=slot)
+    view = server_view(ADDRESS, settings, SECOND, [log_of(SECOND)], leader)
+    assert view.role is role
+    if role is Role.OTHER:
+        assert "streams from another server (host=winner)" in view.remarks[0]
+        assert "base backup" in view.remarks[0]
+
+
 def test_a_standby_has_nothing_to_wait_for() -> None:
-    standby = replace(HEALTHY, in_recovery=True, commit_waits=0)
+    standby = replace(HEALTHY, in_recovery=True)
     view = server_view(ADDRESS, standby, FIRST, [log_of(SECOND)])
     assert view.role is Role.STANDBY
     assert view.remarks == ()
@@ -55,19 +78,22 @@ def with_setting(name: str, value: str) -> PrimarySettings:
 @pytest.mark.parametrize(
     ("settings", "remark"),
     [
-        (replace(HEALTHY, commit_waits=3, commit_wait_seconds=12.4), "3 wait for the quorum"),
+        (
+            replace(HEALTHY, commit_waits=CommitWaits(3, 1, 12.4)),
+            "3 commits wait, the longest for 12 s",
+        ),
         (with_setting("synchronous_commit", "off"), "commits return before the quorum has them"),
         (with_setting("fsync", "off"), "a crash of the machine would ruin"),
     ],
 )
 def test_what_endangers_commits_is_remarked(settings: PrimarySettings, remark: str) -> None:
-    remarks = server_view(ADDRESS, settings, FIRST, [log_of(FIRST)]).remarks
+    remarks = server_view(ADDRESS, settings, FIRST, [log_of(FIRST)]).as_json()["remarks"]
     assert any(remark in each for each in remarks), remarks
 
 
 def test_a_short_wait_is_none_to_speak_of() -> None:
-    busy = replace(HEALTHY, commit_waits=30, commit_wait_seconds=0.01)
-    assert not server_view(ADDRESS, busy, FIRST, [log_of(FIRST)]).remarks
+    busy = replace(HEALTHY, commit_waits=CommitWaits(30, 0, 0.01))
+    assert not server_view(ADDRESS, busy, FIRST, [log_of(FIRST)]).as_json()["remarks"]
 
 
 def test_the_log_is_that_of_the_would_be_donor() -> None:
@@ -83,3 +109,16 @@ def test_the_log_is_that_of_the_would_be_donor() -> None:
     assert view.history.tli == 2
     assert view.flush_lsn == 0x9000000
     assert view.answering == 2
+
+
+def test_a_deposed_primary_that_acknowledges_commits_is_said_to() -> None:
+    settings = with_setting("synchronous_standby_names", "")
+    view = server_view(ADDRESS, settings, FIRST, [log_of(SECOND)])
+    assert view.role is Role.DEPOSED
+    assert "acknowledges commits that no quorum has: stop it at once" in view.remarks[0]
+
+
+def test_a_history_that_cannot_be_read_is_no_reason_to_call_it_away() -> None:
+    view = server_view(ADDRESS, HEALTHY, "permission denied", [log_of(FIRST)])
+    assert view.role is Role.PRIMARY
+    assert view.remarks == ("it cannot be told whether it was deposed: permission denied",)

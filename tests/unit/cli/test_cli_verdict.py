@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from cluster_pages import (
     HTTP,
@@ -21,7 +23,9 @@ from cluster_pages import (
 )
 
 from cli.cluster_view import MemberState
+from cli.primary_view import Role, ServerView
 from cli.verdict import judge
+from walproposer.commit_waits import CommitWaits
 
 BLOCKED_QUORUM = {"ok": False, "since": "2026-01-31T12:00:10+00:00"}
 
@@ -61,6 +65,44 @@ def test_a_safekeeper_catches_up() -> None:
     text = verdict_of(Answers(pages={HTTP: page(*peers)}))
     assert text.startswith("DEGRADED: commits proceed with 3 of 3 safekeepers; ")
     assert text.endswith("(10.0.0.2:5454) is catching up, 4096 bytes behind")
+
+
+LEFT_BEHIND = (
+    "DEGRADED: commits proceed with 2 of 3 safekeepers; safekeeper 2 (10.0.0.2:5454) is left "
+    "behind: the others have removed WAL that it lacks (--max-member-wal-keep-size), and no "
+    "archive has it: replace it by a new id"
+)
+
+
+@pytest.mark.parametrize("silent_peer", [{"flush_lsn": "0/1000000"}, {"flush_lsn": "0/0"}])
+def test_a_safekeeper_that_is_away_is_left_behind(silent_peer: dict[str, str]) -> None:
+    """Its position is known, or only that somebody's is too old."""
+    newer = {"local_start_lsn": "0/1800000", "retention": {"member_left_behind": True}}
+    peers = (peer(1), {**lost_peer(2), **silent_peer}, peer(3))
+    answers = Answers([safekeeper(1, **newer), silent(2), safekeeper(3, **newer)])
+    answers.pages = {HTTP: page(*peers)}
+    assert verdict_of(answers) == LEFT_BEHIND
+
+
+def test_a_safekeeper_that_came_back_too_late_is_left_behind() -> None:
+    """The proposer says so, or without one the positions do."""
+    peers = (peer(1), peer(2, state="left behind", connected=False, error="removed"), peer(3))
+    assert verdict_of(Answers(pages={HTTP: page(*peers)})) == LEFT_BEHIND
+    gone: dict[str, Any] = {"proposer": None}
+    newer = {"local_start_lsn": "0/1800000", "retention": {"member_left_behind": True}, **gone}
+    late = safekeeper(2, flush_lsn="0/1000000", **gone)
+    text = verdict_of(Answers([safekeeper(1, **newer), late, safekeeper(3, **newer)], {}))
+    assert text.startswith("NO PROPOSER")
+    assert text.count("is left behind") == 1
+    assert "safekeeper 2 (10.0.0.2:5454) is left behind" in text
+
+
+def test_a_safekeeper_that_an_archive_waits_for_is_not_left_behind() -> None:
+    newer = {"local_start_lsn": "0/1800000", "archive": {"state": "archiving"}}
+    peers = (peer(1), {**lost_peer(2), "flush_lsn": "0/1000000"}, peer(3))
+    answers = Answers([safekeeper(1, **newer), silent(2), safekeeper(3, **newer)])
+    answers.pages = {HTTP: page(*peers)}
+    assert "is unreachable" in verdict_of(answers)
 
 
 def test_a_safekeeper_lost_its_data() -> None:
@@ -175,6 +217,99 @@ def test_a_proposer_whose_page_does_not_answer() -> None:
     text = verdict_of(Answers(alone, {HTTP: None}))
     assert text.startswith("BLOCKED: ")
     assert "streams to 1 of 3 safekeepers only" in text
+
+
+def test_a_proposer_that_is_silent_hangs() -> None:
+    """Its connections are open, its page does not answer: what the safekeepers hear is what counts.
+    Silence on a few of them only is theirs."""
+
+    def heard(*silent_seconds: float) -> str:
+        keepers = [
+            safekeeper(number, proposer={**proposer_of(5), "silent_seconds": seconds})
+            for number, seconds in enumerate(silent_seconds, 1)
+        ]
+        return verdict_of(Answers(keepers, {HTTP: None}))
+
+    assert heard(0.4, 12.0, 0.8).startswith("DEGRADED: proposer 5/00000000")
+    assert "streams to 2 of 3 safekeepers, but cannot be asked" in heard(0.4, 12.0, 0.8)
+    assert heard(12.4, 12.0, 0.8) == (
+        f"HUNG: proposer 5/00000000 ({HTTP}) is connected to 3 of 3 safekeepers, but silent for "
+        f"12 s, and cannot be asked: {HTTP} is silent; commits wait: restart it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        (
+            {"stalled_seconds": 7.2},
+            f"HUNG: proposer 5/00000000 ({HTTP}) stands for 7 s, commits wait: restart it",
+        ),
+        (
+            {"primary": {"dsn": "host=db", "connected": True, "silent_seconds": 8.0}},
+            f"HUNG: the primary (host=db) is connected to proposer 5/00000000 ({HTTP}), but silent "
+            "for 8 s: look at the primary",
+        ),
+        (
+            {"unconfirmed_seconds": 9.0, "commit_lsn": "0/5"},
+            "BLOCKED: commits wait: commit_lsn stands at 0/5 for 9 s, though a quorum is connected",
+        ),
+    ],
+)
+def test_what_stands_though_all_are_connected(changes: dict[str, Any], verdict: str) -> None:
+    assert verdict_of(Answers(pages={HTTP: page(**changes)})) == verdict
+
+
+def server(**changes: Any) -> ServerView:
+    return ServerView(**{"dsn": "host=db", "role": Role.PRIMARY, "system_id": 7, **changes})
+
+
+DANGER = "names: empty: ALTER"
+STUCK = CommitWaits(3, 2, 12.4)
+
+
+@pytest.mark.parametrize(
+    ("view", "verdict", "is_well"),
+    [
+        (server(), "OK: commits proceed, 3 of 3 safekeepers", True),
+        (server(commit_waits=CommitWaits(9, 0, 0.3)), "OK: commits proceed, 3 of 3 safek", True),
+        (server(dangers=(DANGER,)), f"UNPROTECTED: commits return without the quorum: {DANGER}", 0),
+        (
+            server(commit_waits=STUCK),
+            "BLOCKED: 3 commits wait, the longest for 12 s; yet OK: commits proceed, 3 of 3",
+            False,
+        ),
+        (server(risks=("r: s",)), "DEGRADED: commits proceed, 3 of 3 safekeepers; r: s", True),
+        # Of others nothing follows for this timeline.
+        (server(dangers=(DANGER,), system_id=8), "OK", True),
+        (server(dangers=(DANGER,), role=Role.DEPOSED), "OK", True),
+        (server(dangers=(DANGER,), role=Role.STANDBY), "OK", True),
+    ],
+)
+def test_what_the_primary_says_counts(view: ServerView, verdict: str, is_well: bool) -> None:
+    judged = judge(Answers().view(), [view])
+    assert str(judged).startswith(verdict)
+    assert judged.is_well is bool(is_well)
+
+
+def test_what_the_proposer_has_noticed_counts_unless_the_primary_itself_was_asked() -> None:
+    view = Answers(pages={HTTP: page(commit_problems=[DANGER])}).view()
+    unprotected = f"UNPROTECTED: commits return without the quorum: {DANGER}"
+    assert str(judge(view)) == unprotected
+    assert str(judge(view, [server(role=Role.UNREACHABLE)])) == unprotected
+    assert judge(view, [server()]).is_well
+
+
+def test_what_the_primary_says_beside_what_is_wrong_already() -> None:
+    nobody = Answers([safekeeper(i, proposer=None) for i in (1, 2, 3)], {}).view()
+    judged = judge(nobody, [server(commit_waits=STUCK)])
+    assert str(judged).startswith("NO PROPOSER: ")
+    assert str(judged).endswith("; 3 commits wait, the longest for 12 s")
+    judged = judge(nobody, [server(dangers=(DANGER,))])
+    assert str(judged).startswith(f"UNPROTECTED: commits return without the quorum: {DANGER}; besi")
+    assert "NO PROPOSER" in judged.text
+    assert judged.commits_proceed
+    assert not judged.is_well
 
 
 def test_a_deposed_proposer_is_named_beside_the_leader() -> None:

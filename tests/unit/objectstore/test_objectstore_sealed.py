@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import tracemalloc
+from collections.abc import Iterator
 
 import pytest
 import zstandard
@@ -21,8 +22,10 @@ from objectstore.sealed import (
     VERSION,
     Codec,
     Seal,
+    SealedPieces,
     seal,
     unseal,
+    unseal_pieces,
 )
 
 LEVELS = [None, 1, 3, 19]
@@ -140,3 +143,100 @@ def test_equal_seals_are_equal_content() -> None:
     other = bytearray(CONTENT)
     other[random.Random(1).randrange(len(other))] ^= 1
     assert not packed.is_same_content(Seal.decode(seal(other, 1), "k"))
+
+
+# ---- in pieces
+
+
+def cut(data: bytes, cuts: list[int]) -> list[bytes]:
+    """In pieces of these lengths, again and again."""
+    pieces, begin, turn = [], 0, 0
+    while begin < len(data):
+        length = cuts[turn % len(cuts)]
+        pieces.append(data[begin : begin + length])
+        begin, turn = begin + length, turn + 1
+    return pieces
+
+
+def unsealed(data: bytes, cuts: list[int]) -> bytes:
+    """As a reader does: the seal first, then the object."""
+    return b"".join(unseal_pieces(cut(data, cuts), Seal.decode(data, "k"), "k"))
+
+
+CUTS = st.lists(st.integers(1, 700), min_size=1, max_size=5)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@given(st.binary(max_size=5000), CUTS)
+def test_pieces_are_the_same_object(level: int | None, content: bytes, cuts: list[int]) -> None:
+    """What one writes the other reads, whole or in pieces; and each iteration gives all of it."""
+    sealed = SealedPieces(lambda: cut(content, cuts), len(content), level)
+    assert sealed.seal() == Seal.decode(seal(content, level), "k")
+    once, again = (b"".join(sealed) for _ in range(2))
+    assert once == again
+    assert Seal.decode(once, "k") == sealed.seal()
+    assert unseal(once, "k") == content
+    assert unsealed(once, cuts) == unsealed(seal(content, level), cuts) == content
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_flipped_bit_is_found_in_pieces(level: int | None) -> None:
+    """Of what is before the seal, which was read before."""
+    sealed = seal(CONTENT, level)
+    found = Seal.decode(sealed, "k")
+    for position in range(len(sealed) - SEAL.size):
+        damaged = bytearray(sealed)
+        damaged[position] ^= 1 << position % 8
+        try:
+            content = b"".join(unseal_pieces(cut(bytes(damaged), [100]), found, "k"))
+        except ObjectDamaged:
+            continue
+        assert level is not None
+        assert content == CONTENT
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_cut_is_found_in_pieces(level: int | None) -> None:
+    sealed = seal(CONTENT, level)
+    found = Seal.decode(sealed, "k")
+    for length in range(len(sealed) - SEAL.size):
+        with pytest.raises(ObjectDamaged, match=r'^object "k" is damaged: '):
+            list(unseal_pieces(cut(sealed[:length], [100]), found, "k"))
+
+
+@pytest.mark.parametrize("claimed", [0, 1000, 1 << 20, CONTENT_BYTES_MAX])
+def test_a_bomb_is_not_unpacked_in_pieces(claimed: int) -> None:
+    """Zeros beyond what the seal says, or less of them than it says."""
+    actual = 256 << 20 if claimed < CONTENT_BYTES_MAX else 1000
+    data = bomb(claimed, actual)
+    found = Seal.decode(data, "k")
+    given = []
+    tracemalloc.start()
+    try:
+        with pytest.raises(ObjectDamaged):
+            given.extend(len(piece) for piece in unseal_pieces(cut(data, [1 << 20]), found, "k"))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(given) <= min(claimed, actual)
+    assert peak_bytes < 8 << 20
+
+
+def test_content_of_another_length_has_no_seal() -> None:
+    """A bug of ours, that must not become an object."""
+    for level in (None, 1):
+        for length in (len(CONTENT) - 1, len(CONTENT) + 1):
+            with pytest.raises((AssertionError, zstandard.ZstdError)):
+                list(SealedPieces(lambda: [CONTENT], length, level))
+
+
+def test_an_object_that_breaks_off_is_no_object() -> None:
+    def pieces() -> Iterator[bytes]:
+        yield CONTENT[:100]
+        raise OSError("broken")
+
+    sealed = SealedPieces(pieces, len(CONTENT), None)
+    with pytest.raises(OSError, match="broken"):
+        list(sealed)
+    with pytest.raises(OSError, match="broken"):
+        sealed.seal()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pgwire.connection import NEED_DATA, PAUSED, ClientConnection, ServerConnection, State
 from pgwire.handshake import ClientHandshake, ServerHandshake, ServerPolicy, greeting
-from pgwire.messages import CopyBothResponse, Message, Query
+from pgwire.messages import BackendKeyData, CopyBothResponse, Message, Query
 from pgwire.startup import StartupMessage
 
 STARTUP = StartupMessage({"user": "walproposer", "database": "tenant", "replication": "true"})
@@ -105,7 +105,7 @@ class FakeLink:
             self.server_got.append(message)
             answer += self.server_handshake.receive(message)
         if self.server_handshake.is_over:
-            answer += self.server.send(*greeting(PARAMETERS, 7, b"key!"))
+            answer += self.server.send(*greeting(PARAMETERS, BackendKeyData(7, b"key!")))
         return answer
 
     def _to_client(self, data: bytes) -> bytes:

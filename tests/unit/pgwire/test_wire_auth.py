@@ -8,6 +8,8 @@ import pytest
 
 from pgwire.auth import (
     ITERATIONS_MAX,
+    MECHANISM,
+    MECHANISM_PLUS,
     ScramClient,
     ScramServer,
     ScramVerifier,
@@ -123,13 +125,88 @@ def test_a_user_that_does_not_exist_looks_like_one_that_does() -> None:
         (b"n,,n=,r=", "expected n,,"),
         (b"n,,n=,r=a b", "expected n,,"),
         (b"n,,m=x,n=,r=a", "expected n,,"),
-        (b"p=tls-server-end-point,,n=,r=a", "channel binding was not offered"),
+        (b"p=tls-server-end-point,,n=,r=a", "SCRAM-SHA-256 with channel binding"),
         (b"n,a=admin,n=,r=a", "authorization identity"),
     ],
 )
 def test_a_malformed_first_message(message: bytes, why: str) -> None:
     with pytest.raises(ProtocolError, match=why):
         ScramServer("u", VERIFIER, "server").first(message)
+
+
+HASH = bytes(range(32))
+BOUND_HEADER = b"p=tls-server-end-point,,"
+
+
+@pytest.mark.parametrize(
+    ("binding", "offered", "chosen", "header"),
+    [
+        (HASH, (MECHANISM_PLUS, MECHANISM), MECHANISM_PLUS, BOUND_HEADER),
+        (HASH, (MECHANISM,), MECHANISM, b"y,,"),
+        (None, (MECHANISM_PLUS, MECHANISM), MECHANISM, b"n,,"),
+        (None, (MECHANISM_PLUS,), None, b"n,,"),
+        (None, (), None, b"n,,"),
+    ],
+)
+def test_what_a_client_chooses_and_says_of_channel_binding(
+    binding: bytes | None, offered: tuple[str, ...], chosen: str | None, header: bytes
+) -> None:
+    client = ScramClient("pencil", "client", binding)
+    assert client.choose(offered) == chosen
+    assert client.first() == header + b"n=,r=client"
+
+
+@pytest.mark.parametrize("shown", [HASH, bytes(32), None])
+def test_the_proof_is_bound_to_the_certificate(shown: bytes | None) -> None:
+    """None: the client does without, which it may."""
+    server, client = ScramServer("u", VERIFIER, "s", HASH), ScramClient("pencil", "c", shown)
+    mechanism = client.choose(server.mechanisms)
+    assert mechanism is not None
+    final = client.respond(server.first(client.first(), mechanism))
+    if shown in (HASH, None):
+        client.verify(server.final(final))
+        return
+    with pytest.raises(ConnectionRefused, match="SCRAM channel binding check failed") as caught:
+        server.final(final)
+    assert caught.value.sqlstate == "28000"
+
+
+def test_who_repeats_the_certificates_hash_needs_the_password_still() -> None:
+    """The one in between sees the real certificate too; the proof covers what the client saw."""
+    server, client = ScramServer("u", VERIFIER, "s", HASH), ScramClient("pencil", "c", bytes(32))
+    mechanism = client.choose(server.mechanisms)
+    assert mechanism is not None
+    final = client.respond(server.first(client.first(), mechanism))
+    seen, real = (base64.b64encode(BOUND_HEADER + h) for h in (bytes(32), HASH))
+    assert seen in final
+    with pytest.raises(ConnectionRefused, match='password authentication failed for user "u"'):
+        server.final(final.replace(seen, real))
+
+
+def test_a_client_that_was_told_of_no_channel_binding_unmasks_who_told_it() -> None:
+    with pytest.raises(ConnectionRefused, match="thinks the server does not") as caught:
+        ScramServer("u", VERIFIER, "s", HASH).first(b"y,,n=,r=c", MECHANISM)
+    assert caught.value.sqlstate == "28000"
+    assert ScramServer("u", VERIFIER, "s").first(b"y,,n=,r=c", MECHANISM)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "first", "why"),
+    [
+        (MECHANISM_PLUS, b"n,,n=,r=c", "SCRAM-SHA-256-PLUS without channel binding"),
+        (MECHANISM_PLUS, b"y,,n=,r=c", "SCRAM-SHA-256-PLUS without channel binding"),
+        (MECHANISM_PLUS, b"p=tls-unique,,n=,r=c", 'channel-binding type "tls-unique"'),
+        (MECHANISM_PLUS, b"p=,,n=,r=c", "expected n,,"),
+        (MECHANISM_PLUS, b"p=tls-server-end-point,a=x,n=,r=c", "expected n,,"),
+        (MECHANISM, b"p=tls-server-end-point,,n=,r=c", "SCRAM-SHA-256 with channel binding"),
+        ("SCRAM-SHA-1", b"n,,n=,r=c", "expected SCRAM-SHA-256-PLUS or SCRAM-SHA-256, got SCRAM-SH"),
+    ],
+)
+def test_a_first_message_that_contradicts_its_mechanism(
+    mechanism: str, first: bytes, why: str
+) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        ScramServer("u", VERIFIER, "s", HASH).first(first, mechanism)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_commands(text: str, command: Command) -> None:
     ("text", "position", "expected"),
     [
         ("", 1, "at end of input: expected a replication command"),
-        ("  SELECT 1", 3, 'at or near "SELECT": expected a replication command'),
+        ("  SELECT 2", 3, 'at or near "SELECT": expected a replication command'),
         ("IDENTIFY_SYSTEM x", 17, "expected the end of the command"),
         ("IDENTIFY_SYSTEM;;", 17, 'near ";"'),
         ("SHOW", 5, "expected the name of a parameter"),

@@ -21,6 +21,16 @@ from pgwire.connection import (
     State,
 )
 from pgwire.errors import ConnectionRefused, LocalProtocolError, ProtocolError
+from pgwire.extended_query import (
+    Bind,
+    Close,
+    Describe,
+    Execute,
+    Flush,
+    FunctionCall,
+    Parse,
+    Sync,
+)
 from pgwire.framing import AUTH_MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX
 from pgwire.messages import (
     Column,
@@ -30,6 +40,7 @@ from pgwire.messages import (
     CopyFail,
     DataRow,
     ErrorResponse,
+    Message,
     NoticeResponse,
     ParameterStatus,
     Query,
@@ -180,7 +191,7 @@ def test_what_is_not_legal_is_not_sent() -> None:
 
 @pytest.mark.parametrize("kind", b"dQX\0\xffpRZ")
 def test_what_is_not_legal_is_refused_at_its_first_byte(kind: int) -> None:
-    legal = {State.COPY_BOTH: b"dX", State.IDLE: b"dQX"}
+    legal = {State.COPY_BOTH: b"dX", State.IDLE: b"dQXPBEDCHSF"}
     for connect in (server_in_copy, idle_server):
         server = connect()
         expected = legal[server.state]
@@ -188,17 +199,56 @@ def test_what_is_not_legal_is_refused_at_its_first_byte(kind: int) -> None:
         if kind in expected:
             assert server.next() is NEED_DATA
         else:
-            with pytest.raises(ProtocolError, match=f"unexpected message type 0x{kind:02X}"):
+            with pytest.raises(ProtocolError, match=f"invalid frontend message type {kind} "):
                 server.next()
 
 
-@pytest.mark.parametrize("kind", b"PBEDCHSF")
-def test_the_extended_protocol_is_refused_by_name(kind: int) -> None:
+@pytest.mark.parametrize("first", [Parse, Bind, Describe, Execute, Close])
+def test_after_the_refusal_of_an_extended_query_all_is_ignored_up_to_sync(
+    first: type[Message],
+) -> None:
+    """As the protocol demands: the client has sent all of it before it hears of the refusal."""
     server = idle_server()
+    rest = (Parse(b"x"), Bind(b"x"), Describe(), Execute(), Close(), Flush(), FunctionCall())
+    stale = (Query("SHOW a"), CopyData(b"x"), CopyDone(), CopyFail("x"))
+    said = (first(), *rest, *stale, Sync(), Query("SHOW b"))
+    server.feed(b"".join(message.encode() for message in said))
+    assert isinstance(server.next(), first)
+    assert server.next() is PAUSED
+    assert server.state is State.EXTENDED
+    server.send(ErrorResponse("ERROR", "08P01", "not supported"))
+    assert isinstance(server.next(), Sync)
+    assert server.next() is PAUSED
+    server.send(ReadyForQuery())
+    assert server.next() == Query("SHOW b")
+
+
+def test_flush_and_sync_alone_and_a_function_call() -> None:
+    server = idle_server()
+    server.feed(Flush().encode() + Sync().encode())
+    assert [server.next(), server.next()] == [Flush(), Sync()]
+    server.send(ReadyForQuery())
+    server.feed(FunctionCall(b"x").encode())
+    assert server.next() == FunctionCall(b"x")
+    assert server.state is State.BUSY
+
+
+def test_a_client_may_leave_before_it_syncs() -> None:
+    server = idle_server()
+    server.feed(Parse().encode())
+    server.next()
+    server.send(ErrorResponse("ERROR", "08P01", "not supported"))
+    server.feed(Terminate().encode())
+    assert server.next() == Terminate()
+    assert server.state is State.CLOSED
+
+
+@pytest.mark.parametrize("kind", b"PBEDCHSF")
+def test_an_extended_query_in_a_copy_is_refused(kind: int) -> None:
+    server = server_in_copy()
     server.feed(bytes([kind]))
-    with pytest.raises(ProtocolError, match="extended query protocol not supported") as caught:
+    with pytest.raises(ProtocolError, match=f"invalid frontend message type {kind} "):
         server.next()
-    assert caught.value.hint is not None
 
 
 def test_a_half_that_raised_has_stopped_for_good() -> None:

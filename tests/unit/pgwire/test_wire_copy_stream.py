@@ -281,7 +281,7 @@ def test_garbage_in_a_copy_is_told_and_ends_the_session(pair: Pair) -> None:
     pair.client.socket.sendall(CopyData(b"good").encode() + b"Q")
     pair.client.socket.shutdown(socket.SHUT_WR)
     assert drained(pair.stream) == [b"good"]
-    with pytest.raises(ProtocolError, match="unexpected message type 0x51 in state COPY_BOTH"):
+    with pytest.raises(ProtocolError, match="invalid frontend message type 81 in state COPY_BOTH"):
         pair.stream.drain()
     (report,) = pair.client.receive_all()
     assert isinstance(report, ErrorResponse)

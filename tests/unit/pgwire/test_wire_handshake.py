@@ -35,16 +35,6 @@ SCRAM = ServerPolicy(verifiers={"walproposer": make_verifier("pencil", b"salt", 
 TLS_ONLY = ServerPolicy(tls_available=True, tls_required=True)
 
 
-def server_asked(message: StartupMessage, policy: ServerPolicy) -> tuple[ServerConnection, bytes]:
-    """What a server answers to a startup packet."""
-    connection = ServerConnection()
-    handshake = ServerHandshake(connection, policy, "server-nonce")
-    connection.feed(message.encode())
-    received = connection.next()
-    assert received == message
-    return connection, handshake.receive(message)
-
-
 def refusal(link: FakeLink) -> tuple[WireError, ErrorResponse]:
     """What the server raises, and what the client reads of it."""
     with pytest.raises(ConnectionRefused) as caught:
@@ -79,6 +69,53 @@ def test_scram() -> None:
         AuthenticationSaslFinal,
         AuthenticationOk,
     ]
+
+
+BOUND = ServerPolicy(
+    tls_available=True, verifiers=SCRAM.verifiers, certificate_hash=b"hash of the certificate"
+)
+
+
+def link_with(certificate_hash: bytes | None, *, tls: bool = True) -> FakeLink:
+    """A client that was shown a certificate of this hash."""
+    link = FakeLink(BOUND, password="pencil", tls=tls)
+    link.client_handshake = ClientHandshake(
+        link.client,
+        STARTUP,
+        password="pencil",
+        nonce="client-nonce",
+        tls=tls,
+        certificate_hash=certificate_hash,
+    )
+    return link
+
+
+@pytest.mark.parametrize(
+    ("certificate_hash", "mechanism"),
+    [(b"hash of the certificate", "SCRAM-SHA-256-PLUS"), (None, "SCRAM-SHA-256")],
+)
+def test_channel_binding_where_the_client_knows_it(
+    certificate_hash: bytes | None, mechanism: str
+) -> None:
+    link = link_with(certificate_hash)
+    link.shake_hands()
+    offered = next(m for m in link.client_got if isinstance(m, AuthenticationSasl))
+    assert offered.mechanisms == ("SCRAM-SHA-256-PLUS", "SCRAM-SHA-256")
+    chosen = next(m for m in link.server_got if isinstance(m, SaslInitialResponse))
+    assert chosen.mechanism == mechanism
+
+
+def test_channel_binding_is_not_offered_without_tls() -> None:
+    link = link_with(None, tls=False)
+    link.shake_hands()
+    offered = next(m for m in link.client_got if isinstance(m, AuthenticationSasl))
+    assert offered.mechanisms == ("SCRAM-SHA-256",)
+
+
+def test_another_certificate_in_between_is_found_out() -> None:
+    error, report = refusal(link_with(b"hash of another one"))
+    assert str(error) == "SCRAM channel binding check failed"
+    assert report.sqlstate == "28000"
 
 
 def test_tls_and_scram() -> None:
@@ -178,8 +215,9 @@ def test_a_greased_client_is_answered_before_anything_else(policy: ServerPolicy)
     link = FakeLink(policy, startup, password="pencil")
     link.shake_hands()
     assert link.client_got[0] == NegotiateProtocolVersion(
-        0, ("_pq_.test_protocol_negotiation", "_pq_.b")
+        2, ("_pq_.test_protocol_negotiation", "_pq_.b")
     )
+    assert link.server_handshake.minor == 2
     assert link.server_handshake.parameters == STARTUP.parameters
 
 
@@ -203,8 +241,11 @@ def test_a_cancel_request_is_not_answered() -> None:
 
 
 def test_a_mechanism_that_was_not_offered_is_refused() -> None:
-    connection, _ = server_asked(STARTUP, SCRAM)
+    connection = ServerConnection()
     handshake = ServerHandshake(connection, SCRAM, "server-nonce")
+    connection.feed(STARTUP.encode())
+    assert connection.next() == STARTUP
+    handshake.receive(STARTUP)
     with pytest.raises(ProtocolError, match="expected SCRAM-SHA-256, got SCRAM-SHA-256-PLUS"):
         handshake.receive(SaslInitialResponse("SCRAM-SHA-256-PLUS", b"n,,n=,r=a"))
 

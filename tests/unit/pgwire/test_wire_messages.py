@@ -14,6 +14,16 @@ from fake_link import (
 
 from pgwire.connection import TRANSITIONS
 from pgwire.errors import CommandSyntaxError, ProtocolError
+from pgwire.extended_query import (
+    Bind,
+    Close,
+    Describe,
+    Execute,
+    Flush,
+    FunctionCall,
+    Parse,
+    Sync,
+)
 from pgwire.messages import (
     INT8_OID,
     AuthenticationOk,
@@ -70,6 +80,14 @@ FRAMES: list[tuple[Message, bytes]] = [
         b"b\0\0\0\0\0\0\0\0\0\0\x14\0\x08\xff\xff\xff\xff\0\0",
     ),
     (DataRow((b"ab", None, b"")), b"D\0\0\0\x14\0\3\0\0\0\2ab\xff\xff\xff\xff\0\0\0\0"),
+    (Parse(b"\0SHOW a\0\0\0"), b"P\0\0\0\x0e\0SHOW a\0\0\0"),
+    (Bind(bytes(8)), b"B\0\0\0\x0c\0\0\0\0\0\0\0\0"),
+    (Describe(b"P\0"), b"D\0\0\0\6P\0"),
+    (Execute(bytes(5)), b"E\0\0\0\x09\0\0\0\0\0"),
+    (Close(b"S\0"), b"C\0\0\0\6S\0"),
+    (Flush(), b"H\0\0\0\4"),
+    (Sync(), b"S\0\0\0\4"),
+    (FunctionCall(b"\0"), b"F\0\0\0\5\0"),
     (CommandComplete("SHOW"), b"C\0\0\0\x09SHOW\0"),
     (EmptyQueryResponse(), b"I\0\0\0\4"),
     (
@@ -105,7 +123,15 @@ def test_a_payload_that_is_cut_or_too_long_is_refused(message: Message, data: by
         | SaslResponse
         | AuthenticationSaslContinue
         | AuthenticationSaslFinal
-        | BackendKeyData,
+        | BackendKeyData
+        | Parse
+        | Bind
+        | Describe
+        | Execute
+        | Close
+        | Flush
+        | Sync
+        | FunctionCall,
     )
     if takes_all:
         return

@@ -16,6 +16,7 @@ from pgwire.startup import (
     SSLRequest,
     StartupMessage,
     StartupPacket,
+    cancel_key_bytes,
     decode_encryption_answer,
     decode_startup_packet,
     format_options,
@@ -77,15 +78,25 @@ def test_only_s_and_n_answer_an_ssl_request(answer: int) -> None:
     ("minor", "negotiated", "answer"),
     [
         (0, {}, None),
-        (2, {}, NegotiateProtocolVersion(0, ())),
+        (1, {}, None),
+        (2, {}, None),
+        (3, {}, NegotiateProtocolVersion(2, ())),
         (0, {"_pq_.a": "1"}, NegotiateProtocolVersion(0, ("_pq_.a",))),
-        (9999, {"_pq_.b": "", "_pq_.a": "1"}, NegotiateProtocolVersion(0, ("_pq_.b", "_pq_.a"))),
+        (2, {"_pq_.a": "1"}, NegotiateProtocolVersion(2, ("_pq_.a",))),
+        (9999, {"_pq_.b": "", "_pq_.a": "1"}, NegotiateProtocolVersion(2, ("_pq_.b", "_pq_.a"))),
     ],
 )
 def test_a_newer_client_is_told_what_is_spoken_here(
     minor: int, negotiated: dict[str, str], answer: NegotiateProtocolVersion | None
 ) -> None:
     assert negotiation(StartupMessage({"user": "u"}, minor, negotiated)) == answer
+
+
+def test_keys_are_longer_since_protocol_3_2() -> None:
+    """As Postgres 18 makes them, and whatever it negotiates."""
+    assert [cancel_key_bytes(minor) for minor in (0, 1, 2)] == [4, 4, 32]
+    request = CancelRequest(7, bytes(range(32)))
+    assert decode_startup_packet(request.encode()[4:]) == request
 
 
 @pytest.mark.parametrize(
@@ -97,6 +108,7 @@ def test_a_newer_client_is_told_what_is_spoken_here(
         ("-ca=b", {"a": "b"}),
         ("-cdatestyle=iso", {"datestyle": "iso"}),  # barman
         ("--a=b", {"a": "b"}),
+        ("-c DateStyle=iso -c datestyle=German", {"datestyle": "German"}),
         ("--work-mem=1MB -c a-b=c-d", {"work_mem": "1MB", "a_b": "c-d"}),
         ("  -c  a=b\t--c=d ", {"a": "b", "c": "d"}),
         (r"-c a=b\ c", {"a": "b c"}),

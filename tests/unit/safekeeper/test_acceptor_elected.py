@@ -299,6 +299,34 @@ def test_a_fork_above_the_common_point_goes_with_the_truncated_tail() -> None:
     assert acceptor.control.tli_history == other
 
 
+@pytest.mark.parametrize(
+    ("terms", "timelines"),
+    [
+        (history((A, position(0)), (C, position(500))), tli_history(2, (1, position(600)))),
+        (history((A, position(0)), (C, position(500))), tli_history(1)),
+        (history((A, position(0)), (B2, position(500)), (C, position(500))), None),
+        (history((A, position(0)), (C, position(600))), None),
+    ],
+    ids=["another switch above the end", "no switch", "another ballot", "another start"],
+)
+def test_a_ballot_has_one_history(terms: TermHistory, timelines: TimelineHistory | None) -> None:
+    """A second Elected of it may come on a new connection, and must say the same, also of what lies
+    above the log's end."""
+    first = tli_history(2, (1, position(700)))
+    acceptor = diverged_acceptor(term_history=history((A, position(0))))
+    once = history((A, position(0)), (C, position(500)))
+    acceptor.step(elected(C, position(500), once, tli_history=first))
+    before = acceptor.control
+    again = elected(C, position(500), terms, connection=2, tli_history=timelines or first)
+    problem = the_refusal(acceptor.step(again))
+    assert problem.startswith(f"proposer {C} was elected with term history {once} and Postgres")
+    assert acceptor.control == before
+    assert acceptor.streaming == 1
+    assert acceptor.step(elected(C, position(500), once, connection=2, tli_history=first)) == [
+        CloseConnection(1, "replaced by a newer connection")
+    ]
+
+
 def test_streaming_goes_on_from_the_point() -> None:
     acceptor = diverged_acceptor()
     terms = history((A, position(0)), (C, position(200)))

@@ -204,7 +204,7 @@ def test_a_vote_names_all_positions() -> None:
 
 
 def test_a_commit_hint_beyond_the_log_is_not_believed() -> None:
-    acceptor = new_acceptor(START_LSN + 300, commit_lsn=START_LSN + 400)
+    acceptor = new_acceptor(START_LSN + 300, commit_lsn=START_LSN + 400, lost_lsn=START_LSN + 400)
     assert the_vote(acceptor.step(vote_request(A))).commit_lsn == START_LSN + 300
 
 

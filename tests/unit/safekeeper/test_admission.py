@@ -8,12 +8,16 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from pgwire.blocking import ServerConfig
 from pgwire.errors import ConnectionRefused
+from safekeeper.access import PROPOSER_USER, Access, AccessConfig
 from safekeeper.admission import Admission, ConnectionLimits
+from safekeeper.roles import Role
 
 LIMITS = ConnectionLimits(
     connections_max=4,
     connections_per_user_max=2,
+    connections_reserved=0,
     unauthenticated_max=3,
     failed_tries_max=3,
     failed_tries_seconds=60.0,
@@ -26,9 +30,9 @@ HOST = "10.0.0.1"
 class World:
     """An admission, its clock, and the far ends of its connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: ConnectionLimits = LIMITS) -> None:
         self.now = 1000.0
-        self.admission = Admission(LIMITS, lambda: self.now)
+        self.admission = Admission(limits, lambda: self.now)
         self.far: dict[int, socket.socket] = {}
         self.sockets = ExitStack()
 
@@ -44,10 +48,10 @@ class World:
         except BlockingIOError:
             return False
 
-    def enter(self, number: int, user: str) -> None:
+    def enter(self, number: int, user: str, *roles: Role) -> None:
         self.arrive(number)
         self.admission.check_tries(number, user, HOST)
-        self.admission.admit(number, user)
+        self.admission.admit(number, user, frozenset(roles))
 
     def fail(self, user: str, host: str = HOST, number: int = 99) -> None:
         """A whole visit with a wrong password."""
@@ -61,7 +65,13 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    world = World()
+    with living(World()) as world:
+        yield world
+
+
+@contextmanager
+def living(world: World) -> Iterator[World]:
+    """Nothing is counted any more at its end."""
     with world.sockets:
         yield world
         for number in world.far:
@@ -84,8 +94,8 @@ def test_the_oldest_stranger_gives_way(world: World) -> None:
     assert world.admission.unauthenticated == LIMITS.unauthenticated_max
     assert world.admission.evicted_count == 3
     with refused("53300", "gave way to newer ones"):
-        world.admission.admit(2, "late")
-    world.admission.admit(7, "bob")
+        world.admission.admit(2, "late", frozenset())
+    world.admission.admit(7, "bob", frozenset())
 
 
 def test_tls_that_takes_the_socket_away_does_not_save_a_stranger(world: World) -> None:
@@ -119,6 +129,49 @@ def test_users_are_limited_each_and_all(world: World) -> None:
     world.admission.leave(1)
     world.enter(7, "alice")
     assert not any(world.is_cut_off(number) for number in (2, 4, 5, 7))
+
+
+CROWDED = ConnectionLimits(
+    connections_max=6,
+    connections_per_user_max=6,
+    connections_per_role_max=3,
+    connections_reserved=2,
+)
+
+
+def test_crowds_leave_each_other_places_and_the_reserved_ones() -> None:
+    with living(World(CROWDED)) as world:
+        for number, user in enumerate(("standby1", "standby2", "standby2"), 1):
+            world.enter(number, user, Role.REPLICA)
+        with refused("53300", "too many connections of users with the role replica"):
+            world.enter(4, "standby3", Role.MONITOR, Role.REPLICA)
+        world.enter(5, "ops", Role.MONITOR)
+        for number, roles in ((6, [Role.MONITOR]), (7, [])):
+            with refused("53300", "remaining connection slots are reserved for users with the"):
+                world.enter(number, "late", *roles)
+        assert [world.admission.of_role(role) for role in Role] == [0, 3, 1, 0]
+        world.enter(8, "primary1", Role.REPLICA, Role.PROPOSER)
+        world.enter(9, "root", Role.ADMIN)
+        with refused("53300", "sorry, too many clients already"):
+            world.enter(10, "primary1", Role.PROPOSER)
+        world.admission.leave(5)
+        world.enter(11, "primary1", Role.PROPOSER)  # what is not reserved is theirs, too
+        assert not any(world.is_cut_off(number) for number in (1, 2, 3, 8, 9, 11))
+
+
+def test_where_no_role_is_known_places_are_kept_all_the_same() -> None:
+    access = Access(AccessConfig(limits=CROWDED))
+    base = ServerConfig(server_version="15")
+    with living(World()) as world:
+        world.admission = access.admission
+        for number in range(1, 5):
+            world.arrive(number)
+            access.server_config(base, number, HOST).on_authenticated({"user": "postgres"})
+        world.arrive(5)
+        with refused("53300", "remaining connection slots are reserved"):
+            access.server_config(base, 5, HOST).on_authenticated({"user": "postgres"})
+        world.arrive(6)
+        access.server_config(base, 6, HOST).on_authenticated({"user": PROPOSER_USER})
 
 
 def test_guessing_is_refused_for_a_while(world: World) -> None:

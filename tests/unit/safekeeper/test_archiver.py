@@ -16,8 +16,11 @@ from objectstore.errors import ArchiveError, ObjectNotFound, ObjectStoreError
 from objectstore.keys import ArchivedWal
 from objectstore.local import LocalStore
 from objectstore.sealed import seal
+from objectstore.store import Data
+from pgwal.segment import format_segment_name
 from safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
 from safekeeper.archiver import Archiver
+from safekeeper.errors import WalDamaged
 from safekeeper.retention import RetentionPolicy
 from safekeeper.wal_removal import horizon_of
 
@@ -30,7 +33,7 @@ class BrokenStore(LocalStore):
     is_broken = False
     after_all = False
 
-    def create(self, key: str, data: bytes) -> bool:
+    def create(self, key: str, data: Data) -> bool:
         if self.is_broken and not self.after_all:
             raise ObjectStoreError(f'could not write "{key}": broken', is_transient=True)
         created = super().create(key, data)
@@ -206,6 +209,20 @@ def test_an_upload_that_was_cut_short_is_done_again(world: World) -> None:
     world.step()
     assert world.progress.archived_lsn == end_lsn - end_lsn % WAL_SEG_SIZE
     assert archive.read_segment(1, segno) == world.timeline.store.read(START_LSN, WAL_SEG_SIZE)
+
+
+def test_what_rotted_on_the_disk_is_not_archived(world: World) -> None:
+    """Also when it is found behind what has been packed already: no part of it has a name."""
+    world.commit(1.5)
+    (path,) = (world.timeline.directory / "wal").glob(format_segment_name(1, 1, WAL_SEG_SIZE))
+    with path.open("r+b") as file:
+        file.seek(WAL_SEG_SIZE - 1000)
+        file.write(b"rot")
+    with pytest.raises(WalDamaged, match="its bytes are not what was written"):
+        world.step()
+    assert world.objects() == []
+    assert list(world.store.root.rglob(".tmp-*")) == []
+    assert world.progress.archived_lsn == START_LSN
 
 
 def test_a_new_archiver_learns_from_the_store_alone(world: World) -> None:

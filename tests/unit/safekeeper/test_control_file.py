@@ -13,7 +13,7 @@ from memory_node import new_control_state
 from timeline_on_disk import raising
 from wal_builder import START_LSN
 
-from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
+from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile, Hints
 from safekeeper.control_state import encode_control_state
 from safekeeper.errors import ControlFileError
 from storage import durable
@@ -66,20 +66,21 @@ def test_the_new_content_is_synced_before_it_gets_the_name_and_the_name_after(
 
 def test_hints_are_laid_over_what_is_on_disk(control: ControlFile, tmp_path: Path) -> None:
     control.persist(replace(STATE, promised=A))
-    control.persist_hints(commit_lsn=START_LSN + 8, truncate_lsn=START_LSN)
+    control.persist_hints(lambda: Hints(START_LSN + 16, START_LSN + 8, START_LSN))
     state = ControlFile.read(tmp_path).state
-    assert state == replace(STATE, promised=A, commit_lsn=START_LSN + 8)
+    assert state == replace(STATE, promised=A, flush_lsn=START_LSN + 16, commit_lsn=START_LSN + 8)
 
 
 def test_a_state_with_older_hints_does_not_take_them_back(
     control: ControlFile, tmp_path: Path
 ) -> None:
     """The acceptor's copy has the hints of its start."""
-    control.persist_hints(commit_lsn=START_LSN + 80, truncate_lsn=START_LSN + 40)
-    control.persist(replace(STATE, promised=C))
+    control.persist_hints(lambda: Hints(START_LSN + 80, START_LSN + 80, START_LSN + 40))
+    flushed = replace(STATE, flush_lsn=START_LSN + 80)
+    control.persist(replace(flushed, promised=C))
     state = ControlFile.read(tmp_path).state
     assert state == replace(
-        STATE, promised=C, commit_lsn=START_LSN + 80, truncate_lsn=START_LSN + 40
+        flushed, promised=C, commit_lsn=START_LSN + 80, truncate_lsn=START_LSN + 40
     )
 
 
@@ -87,7 +88,26 @@ def test_equal_hints_are_not_written_again(
     control: ControlFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durable, "replace_file", lambda *_: pytest.fail("nothing is new"))
-    control.persist_hints(commit_lsn=STATE.commit_lsn, truncate_lsn=STATE.truncate_lsn)
+    control.persist_hints(lambda: Hints(STATE.flush_lsn, STATE.commit_lsn, STATE.truncate_lsn))
+
+
+def test_a_lowered_flush_lsn_is_never_raised_by_what_was_read_before(control: ControlFile) -> None:
+    """A truncation says first how far the log will reach; the one that saves positions comes
+    before or after that, and never with what was true before."""
+    positions = {"flush_lsn": START_LSN + 80}
+
+    def read() -> Hints:
+        assert control._lock.locked(), "it is read where nobody can persist meanwhile"
+        return Hints(positions["flush_lsn"], START_LSN, START_LSN)
+
+    control.persist_hints(read)
+    assert control.state.flush_lsn == START_LSN + 80
+    positions["flush_lsn"] = START_LSN + 40  # published, then persisted, then truncated
+    control.persist_hints(read)
+    assert control.state.flush_lsn == START_LSN + 80, "only the acceptor lowers it"
+    control.persist(replace(control.state, flush_lsn=START_LSN + 40))
+    control.persist_hints(read)
+    assert control.state.flush_lsn == START_LSN + 40
 
 
 def test_a_missing_file_is_a_loss_not_a_beginning(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from pgwal.history import TimelineHistory
 from safekeeper.control_state import ControlState, decode_control_state, encode_control_state
 from safekeeper.errors import ControlFileError
 
-GOLDEN = Path(__file__).parents[2] / "data" / "control_v1.hex"
+DATA = Path(__file__).parents[2] / "data"
+GOLDEN = DATA / "control_v2.hex"
+GOLDEN_V1 = DATA / "control_v1.hex"
 
 STATE = ControlState(
     timeline=TimelineId(bytes(range(16)), bytes(range(16, 32))),
@@ -32,6 +35,8 @@ STATE = ControlState(
     truncate_lsn=0x16B0000,
     archived_lsn=0x1000000,
     remote_consistent_lsn=0x10FFFF8,
+    flush_lsn=0x16B3760,
+    lost_lsn=0x16B4000,
 )
 
 
@@ -68,9 +73,15 @@ def test_trailing_bytes_are_refused() -> None:
         decode_control_state(golden_bytes() + b"\0", "long")
 
 
+def test_version_1_is_read() -> None:
+    """It did not say how far the log was flushed: at least up to its commit."""
+    state = decode_control_state(bytes.fromhex(GOLDEN_V1.read_text()), "older")
+    assert state == replace(STATE, flush_lsn=STATE.commit_lsn, lost_lsn=0)
+
+
 def test_another_version_says_so_and_what_to_do() -> None:
     content = bytearray(golden_bytes())
     content[7] = 9
-    with pytest.raises(ControlFileError, match="format version 9, expected 1") as caught:
+    with pytest.raises(ControlFileError, match="format version 9, expected 2") as caught:
         decode_control_state(bytes(content), "newer")
     assert "release" in caught.value.hint

@@ -11,6 +11,7 @@ from safekeeper.retention import (
     LogExtent,
     RetentionPolicy,
     WalStatus,
+    member_safe_wal_bytes,
     safe_wal_bytes,
     slot_limit_lsn,
     wal_horizon,
@@ -20,7 +21,7 @@ from safekeeper.retention import (
 MB = 1 << 20
 # 100 segments of 1 MB, the last of them begun; nobody lags; wal_keep is 10, slots may hold 40.
 LOG = LogExtent(0, 100 * MB + 5, 100 * MB, MB)
-POLICY = RetentionPolicy(10 * MB, 40 * MB)
+POLICY = RetentionPolicy(10 * MB, 40 * MB, max_member_wal_keep_bytes=70 * MB)
 
 
 @pytest.mark.parametrize(
@@ -30,8 +31,9 @@ POLICY = RetentionPolicy(10 * MB, 40 * MB)
         ({}, ("s", 95 * MB), Horizon(90 * MB, "wal_keep")),
         ({}, ("s", 80 * MB + 7), Horizon(80 * MB, "slot s")),
         ({}, ("s", 30 * MB), Horizon(60 * MB, "slot s")),  # beyond its limit
-        ({"truncate_lsn": 20 * MB + 1}, ("s", 80 * MB), Horizon(20 * MB, "members")),
-        ({"truncate_lsn": 0}, None, Horizon(0, "members")),
+        ({"truncate_lsn": 40 * MB + 1}, ("s", 80 * MB), Horizon(40 * MB, "members")),
+        ({"truncate_lsn": 0}, None, Horizon(30 * MB, "members")),  # beyond its limit
+        ({"truncate_lsn": 0, "archived_lsn": 20 * MB}, None, Horizon(20 * MB, "archive")),
         ({"local_start_lsn": 95 * MB}, None, Horizon(95 * MB, "wal_keep")),  # gone is gone
         ({"commit_lsn": 3 * MB, "truncate_lsn": 3 * MB}, None, Horizon(0, "wal_keep")),
     ],
@@ -53,6 +55,31 @@ def test_without_a_limit_a_slot_may_hold_everything() -> None:
     assert wal_horizon(policy, LOG, ("s", 1)) == Horizon(0, "slot s")
     assert wal_status(policy, LOG, 1, is_lost=False) is WalStatus.EXTENDED
     assert safe_wal_bytes(policy, LOG, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_left_behind", "safe_bytes"),
+    [
+        ({}, False, 70 * MB),
+        ({"truncate_lsn": 75 * MB + 3, "local_start_lsn": 75 * MB}, False, 45 * MB),
+        ({"truncate_lsn": 30 * MB, "local_start_lsn": 30 * MB}, False, 0),
+        ({"truncate_lsn": 30 * MB - 1, "local_start_lsn": 30 * MB}, True, 0),
+        ({"truncate_lsn": 3, "local_start_lsn": 30 * MB, "archived_lsn": 90 * MB}, False, None),
+    ],
+)
+def test_a_member_that_is_away_is_left_behind_at_its_limit(
+    changes: dict[str, int], is_left_behind: bool, safe_bytes: int | None
+) -> None:
+    extent = replace(LOG, **changes)
+    assert extent.is_member_left_behind is is_left_behind
+    assert member_safe_wal_bytes(POLICY, extent) == safe_bytes
+
+
+def test_without_a_limit_a_member_may_hold_everything() -> None:
+    policy = replace(POLICY, max_member_wal_keep_bytes=0)
+    extent = replace(LOG, truncate_lsn=1)
+    assert wal_horizon(policy, extent, None) == Horizon(0, "members")
+    assert member_safe_wal_bytes(policy, extent) is None
 
 
 def test_slots_that_cannot_be_read_hold_everything() -> None:

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from pgwal.lsn import Lsn
-from pgwire import commands
+from pgwire import commands, monitoring_query
 from pgwire.commands import OPTION_COMMANDS, Command, OptionCommand, StartReplication
 from safekeeper.errors import SafekeeperError
 from safekeeper.roles import ROLES, Role, check_role, roles_for
@@ -19,6 +19,7 @@ EXPECTED = {
     "START_WAL_PUSH": "proposer",
     "CREATE_TIMELINE": "proposer",
     "ACTIVATE_TIMELINE": "proposer",
+    "MEND_SEGMENT": "proposer",
     "DELETE_TIMELINE": "",
     "DELETE_TIMELINE unfinished": "proposer",
     "IDENTIFY_SYSTEM": "replica",
@@ -26,13 +27,18 @@ EXPECTED = {
     "TIMELINE_HISTORY": "replica",
     "START_REPLICATION": "replica",
     "START_REPLICATION node_id": "proposer",
-    "START_LOGICAL_REPLICATION": "replica",
+    "START_REPLICATION LOGICAL": "replica",
     "CREATE_REPLICATION_SLOT": "replica",
     "DROP_REPLICATION_SLOT": "replica",
     "READ_REPLICATION_SLOT": "replica",
     "ALTER_REPLICATION_SLOT": "replica",
     "BASE_BACKUP": "replica",
     "UPLOAD_MANIFEST": "replica",
+    "SELECT 1": "replica",
+    "SELECT setting": "replica",
+    "SELECT slot": "replica",
+    "SELECT pg_has_role": "replica",
+    "SET application_name": "replica",
 }
 
 LSN = Lsn(1 << 24)
@@ -44,13 +50,18 @@ COMMANDS: dict[str, Command] = {
     "TIMELINE_HISTORY": commands.TimelineHistory(1),
     "START_REPLICATION": StartReplication(LSN, slot="s"),
     "START_REPLICATION node_id": StartReplication(LSN, options={"node_id": "1/00"}),
-    "START_LOGICAL_REPLICATION": commands.StartLogicalReplication("s", LSN),
+    "START_REPLICATION LOGICAL": commands.StartLogicalReplication("s", LSN),
     "CREATE_REPLICATION_SLOT": commands.CreateReplicationSlot("s"),
     "DROP_REPLICATION_SLOT": commands.DropReplicationSlot("s"),
     "READ_REPLICATION_SLOT": commands.ReadReplicationSlot("s"),
     "ALTER_REPLICATION_SLOT": commands.AlterReplicationSlot("s"),
     "BASE_BACKUP": commands.BaseBackup(),
     "UPLOAD_MANIFEST": commands.UploadManifest(),
+    "SELECT 1": monitoring_query.SelectOne(),
+    "SELECT setting": monitoring_query.SelectSetting("wal_segment_size"),
+    "SELECT slot": monitoring_query.SelectSlot("s"),
+    "SELECT pg_has_role": monitoring_query.SelectMayMonitor(),
+    "SET application_name": monitoring_query.SetApplicationName("a"),
 }
 
 
@@ -74,7 +85,9 @@ def test_each_role_may_do_what_it_is_for(name: str, role: Role) -> None:
         check_role("u", frozenset({role}), command)
     assert caught.value.sqlstate == "42501"
     word = name.partition(" ")[0]
-    assert str(caught.value).startswith(f'permission denied for user "u": {word} needs the role ')
+    said, _, roles = str(caught.value).partition(" needs the role ")
+    assert said.removesuffix(" LOGICAL") == f'permission denied for user "u": {word}'
+    assert roles
     assert caught.value.hint
 
 

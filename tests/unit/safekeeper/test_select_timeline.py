@@ -57,3 +57,14 @@ def test_one_is_named_with_its_tenant_or_has_none(timelines: Timelines) -> None:
         select_timeline(timelines, {"timeline_id": TIMELINE.timeline_id.hex()})
     with pytest.raises(ConsensusError):
         select_timeline(timelines, {"timeline_id": "nonsense"})
+
+
+def test_a_lone_tenant_means_its_only_timeline(timelines: Timelines) -> None:
+    """And never that of another one."""
+    create(timelines, TIMELINE)
+    tenant = {"tenant_id": TIMELINE.tenant_id.hex()}
+    assert select_timeline(timelines, tenant).control.timeline == TIMELINE
+    with pytest.raises(SafekeeperError, match="this tenant has 0 timelines"):
+        select_timeline(timelines, {"tenant_id": "7" * 32})
+    create(timelines, OF_NO_TENANT)
+    assert select_timeline(timelines, tenant).control.timeline == TIMELINE

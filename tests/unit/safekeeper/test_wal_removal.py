@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
-from timeline_on_disk import Pusher, leading_pusher, load_timeline
+from timeline_on_disk import Pusher, leading_pusher, load_timeline, raising, state_of
 from wal_builder import START_LSN, WAL_SEG_SIZE
 
+from safekeeper.archive_progress import ArchiveProgress, ArchiveSettings
+from safekeeper.read_wal import read_wal
 from safekeeper.retention import Horizon, RetentionPolicy
+from safekeeper.status import damage_of
 from safekeeper.timeline import TimelineState
 from safekeeper.wal_removal import horizon_of, remove_old_wal
 from storage import durable
@@ -50,6 +56,39 @@ def test_the_tail_stays_and_the_rest_goes(pusher: Pusher, tmp_path: Path) -> Non
     assert again.control.local_start_lsn == 7 * WAL_SEG_SIZE
 
 
+@pytest.mark.parametrize(
+    ("lsn", "has_checksums", "at_read"),
+    [(START_LSN, True, 1), (START_LSN, False, 1), (7 * WAL_SEG_SIZE, False, 5)],
+    ids=["gone", "gone, without checksums", "the one before is gone, without checksums"],
+)
+def test_what_goes_while_it_is_read_is_no_damage(
+    pusher: Pusher, tmp_path: Path, lsn: int, has_checksums: bool, at_read: int
+) -> None:
+    """A slow reader, or the scrub, is overtaken; without checksums it decodes the segment before,
+    too. The member keeps its vote, and what it still has is read."""
+    timeline = pusher.timeline
+    if not has_checksums:
+        for path in (tmp_path / "checksums").iterdir():
+            path.unlink()
+        timeline = load_timeline(tmp_path)
+        timeline.retention = pusher.timeline.retention
+    read, numbers = timeline.store.read, count(1)
+
+    def overtaken(lsn: int, length: int) -> bytes:
+        if next(numbers) == at_read:
+            remove_old_wal(timeline)
+        return read(lsn, length)
+
+    timeline.store.read = overtaken  # type: ignore[method-assign]
+    expected = b"" if lsn == START_LSN else pusher.log.read(lsn, lsn + 1000)
+    assert read_wal(timeline, lsn, 1000) == expected
+    assert timeline.control.local_start_lsn == 7 * WAL_SEG_SIZE
+    assert damage_of(timeline) == []
+    reader = Pusher(timeline, number=2)
+    timeline.connect(reader)
+    assert reader.vote().granted
+
+
 def test_a_promise_after_the_removal_keeps_where_the_log_begins(
     pusher: Pusher, tmp_path: Path
 ) -> None:
@@ -72,6 +111,49 @@ def test_a_slot_holds_what_it_needs_until_its_limit(pusher: Pusher, tmp_path: Pa
     assert segments_of(tmp_path) == [7, 8, 9]
     assert slot.is_lost
     assert load_timeline(tmp_path).slots.all()[0].is_lost
+
+
+@pytest.mark.parametrize("holder", ["slot", "archive"])
+def test_a_full_disk_is_given_room_by_who_lets_go(
+    pusher: Pusher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: str
+) -> None:
+    """A stopped timeline comes back by the room that its own old WAL leaves."""
+    timeline = pusher.timeline
+    if holder == "slot":
+        timeline.slots.create("s", 3 * WAL_SEG_SIZE)
+        timeline.retention = RetentionPolicy(0)
+    else:
+        timeline.archive = ArchiveProgress(ArchiveSettings("/a", {}), 3 * WAL_SEG_SIZE)
+    pusher.log.append("R", 2 * WAL_SEG_SIZE)
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "free_bytes", lambda _: 0)
+        with pytest.raises(StorageError):
+            pusher.push()
+    remove_old_wal(timeline)
+    assert segments_of(tmp_path)[0] == 3
+    if timeline.archive is None:
+        timeline.slots.drop("s", session=1)
+    else:
+        timeline.archive.archived_lsn = timeline.positions.commit_lsn
+    remove_old_wal(timeline)
+    assert segments_of(tmp_path)[0] == 7
+    assert timeline.state is TimelineState.STOPPED
+    timeline.maybe_heal(1 << 40)
+    assert state_of(timeline) is TimelineState.ACTIVE
+    assert timeline.control.local_start_lsn == 7 * WAL_SEG_SIZE
+
+
+def test_nothing_is_removed_after_another_failure(
+    pusher: Pusher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be believed any more is evidence."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", raising(OSError(errno.EIO, "Input/output error")))
+        pusher.log.append("R")
+        with pytest.raises(StorageError):
+            pusher.push()
+    remove_old_wal(pusher.timeline)
+    assert segments_of(tmp_path)[0] == 1
 
 
 def test_a_position_that_is_not_saved_holds_nothing_back_but_is_saved_first(

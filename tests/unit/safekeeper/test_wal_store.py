@@ -385,3 +385,26 @@ def test_reading_never_raises_a_bare_os_error(
     monkeypatch.setattr(os, "open", no_descriptors)
     with pytest.raises(StorageError, match="Too many open files"):
         store.read(START_LSN, 100)
+
+
+# ---- a switch whose record a segment's end cuts
+
+
+def test_a_segment_that_is_only_the_padding_of_a_switch_is_no_damage(tmp_path: Path) -> None:
+    """The record begins 8 bytes before: what is left of it, and zeros, fill the next segment."""
+    log = WalBuilder()
+    while log.lsn < START_LSN + WAL_SEG_SIZE - PAGE_SIZE:
+        log.fill_page(f"R{len(log.records)}")
+    log.append("last", PAGE_SIZE - 24 - 8)
+    assert log.lsn == START_LSN + WAL_SEG_SIZE - 8
+    log.switch()
+    assert log.lsn == START_LSN + 2 * WAL_SEG_SIZE
+    store = open_store(tmp_path)
+    write_all(store, log)
+    store.flush()
+    again = WalStore(tmp_path / "wal", SERVER, TimelineHistory(1))
+    end = again.recover(START_LSN + WAL_SEG_SIZE, log.lsn, START_LSN)
+    assert end.end_lsn == log.lsn
+    facts = again.facts(START_LSN)
+    again.checked.forget(2)
+    assert len(again.checked.read(START_LSN + WAL_SEG_SIZE, WAL_SEG_SIZE, facts)) == WAL_SEG_SIZE

@@ -9,7 +9,7 @@ from typing import Any
 
 from acceptor_steps import A, append, elected, history, vote_request
 from memory_node import new_control_state
-from wal_builder import START_LSN, WalBuilder
+from wal_builder import START_LSN, WAL_SEG_SIZE, WalBuilder
 
 from consensus.ids import NodeId
 from consensus.membership import Membership
@@ -22,6 +22,25 @@ from safekeeper.timeline import Timeline, TimelineHooks, TimelineState
 from storage import durable
 
 HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_seconds=lambda _: None)
+
+
+def log_of(size_bytes: int, record_bytes: int = 30_000) -> WalBuilder:
+    log = WalBuilder()
+    while log.lsn < START_LSN + size_bytes:
+        log.append(f"R{len(log.records)}", record_bytes)
+    return log
+
+
+def segment_file(folder: Path, lsn: int) -> Path:
+    return folder / "wal" / f"{1:08X}{0:08X}{lsn // WAL_SEG_SIZE:08X}"
+
+
+def flip(folder: Path, lsn: int) -> None:
+    """A bit of that byte rots."""
+    path = segment_file(folder, lsn)
+    content = bytearray(path.read_bytes())
+    content[lsn % WAL_SEG_SIZE] ^= 0x10
+    path.write_bytes(content)
 
 
 def create_timeline(folder: Path, **control: Any) -> Timeline:
@@ -47,6 +66,7 @@ class Pusher:
     log: WalBuilder = field(default_factory=WalBuilder)
     closed_reason: str = ""
     terms: TermHistory = field(default_factory=lambda: history((A, START_LSN)))
+    silent_seconds: float = 0.0
 
     def describe(self) -> dict[str, object]:
         return {"number": self.number}

@@ -20,10 +20,11 @@ from walproposer.events import (
     PeerLost,
     Send,
     StartCatchUp,
+    Stop,
     StopCatchUp,
     Tick,
 )
-from walproposer.leader import HEARTBEAT_MS
+from walproposer.leader import DONOR_RETRY_MS, HEARTBEAT_MS, REMOVED_RETRY_MS
 from walproposer.progress import PeerState
 
 
@@ -121,6 +122,62 @@ def test_a_lost_donor_is_replaced_at_the_next_tick(world: World) -> None:
     world.proposer.step(PeerLost(0, "gone"))
     (start,) = of_kind(world.proposer.step(Tick(1)), StartCatchUp)
     assert start.donor == 1
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_a_donor_that_failed_is_asked_again_after_a_while(world: World) -> None:
+    lagging(world)
+    world.answer(2, lsn=sent_to_lsn(world, 2))
+    asked = []
+    for now_ms in (0, 100, 200, DONOR_RETRY_MS + 100):
+        world.proposer.step(CatchUpLost(2, "too many connections"))
+        asked += [s.donor for s in of_kind(world.proposer.step(Tick(now_ms)), StartCatchUp)]
+    assert asked == [1, 0]
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_a_member_that_no_donor_has_the_wal_for_is_left_behind(world: World) -> None:
+    """Each donor is asked once, then seldom; commits go on, and an archive brings it back."""
+    lagging(world)
+    begin_lsn = sent_to_lsn(world, 2)
+    leader, member = world.proposer.leader, world.proposer.peers[2]
+    assert leader is not None
+    (start,) = of_kind(world.answer(2, lsn=begin_lsn), StartCatchUp)
+    asked, now_ms = [start.donor], 1
+    while now_ms < REMOVED_RETRY_MS:
+        world.proposer.step(CatchUpLost(2, "it was removed", is_removed=True))
+        actions = world.proposer.step(Tick(now_ms))
+        asked += [s.donor for s in of_kind(actions, StartCatchUp)]
+        assert not of_kind(actions, Stop)
+        world.answer(0, 1)
+        world.answer(2, lsn=begin_lsn)
+        now_ms += 1000
+    assert asked == [0, 1]
+    assert member.state is PeerState.LEFT_BEHIND
+    assert "no safekeeper has WAL from" in member.error
+    assert not member.can_confirm
+    assert leader.quorum_is_connected
+    world.write(100)
+    world.answer(0, 1)
+    assert leader.commit_lsn == world.position
+
+    (start,) = of_kind(world.proposer.step(Tick(now_ms + 2000)), StartCatchUp)
+    assert member.state is PeerState.LEFT_BEHIND
+    end_lsn = begin_lsn + PAGE_SIZE - begin_lsn % PAGE_SIZE
+    world.proposer.step(CatchUpWal(2, begin_lsn, world.log.read(begin_lsn, end_lsn)))
+    assert member.state is PeerState.CATCHING_UP
+    assert member.error == ""
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_a_quorum_with_a_member_left_behind_is_none(world: World) -> None:
+    lagging(world)
+    world.answer(2, lsn=sent_to_lsn(world, 2))
+    world.proposer.step(PeerLost(1, "gone"))
+    assert world.proposer.leader is not None
+    assert world.proposer.leader.quorum_is_connected
+    world.proposer.step(CatchUpLost(2, "it was removed", is_removed=True))
+    assert not world.proposer.leader.quorum_is_connected
 
 
 @pytest.mark.usefixtures("small_limits")

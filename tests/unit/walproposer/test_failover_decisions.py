@@ -1,4 +1,4 @@
-"""The failover's shell where time matters: a standby busy with a restartpoint, one that stalls."""
+"""The failover's shell: whom it refuses, a standby busy with a restartpoint, one that stalls."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ import pytest
 from consensus.ids import TimelineId
 from consensus.membership import Membership
 from consensus.messages import ServerFacts
+from pgwal.history import TimelineHistory, TimelineSwitch
+from pgwal.lsn import Lsn
 from walproposer import failover
 from walproposer.config import ProposerConfig
+from walproposer.errors import Refusal
 from walproposer.failover import Failover
+from walproposer.log_view import LogView
 from walproposer.promotion import Standby, Step
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timeline_creation import FoundTimeline
 from walproposer.upstream import PrimaryAddress
 
 END = 0x5000000
+FORK = 0x4000000
 ADDRESS = SafekeeperAddress("a", 5454)
 FOUND = FoundTimeline(
     TimelineId(bytes(16), bytes(16)), ServerFacts(7, 150018, 16 << 20), Membership(1, (1,))
@@ -44,6 +49,9 @@ class FakeServer:
 
     def read(self) -> Standby:
         return self.state
+
+    def proposer_pid(self) -> None:
+        """Nobody is attached."""
 
     def wake(self) -> None:
         self.orders.append("wake")
@@ -118,3 +126,29 @@ def test_a_stalled_standby_is_pointed_at_the_safekeepers_again() -> None:
     server, steps = FakeServer(behind), list[Step]()
     failover_of(server, steps).run()
     assert server.orders == ["wake", "follow", "promote"]
+
+
+def promoted_at(lsn: int) -> TimelineHistory:
+    return TimelineHistory(2, (TimelineSwitch(1, Lsn(lsn), "promoted"),))
+
+
+def log_with(history: TimelineHistory) -> LogView:
+    return LogView(flush_lsn=END, start_lsn=0x1000000, history=history, answering=3)
+
+
+@pytest.mark.parametrize("attaches", [True, False])
+@pytest.mark.parametrize("its", [TimelineHistory(1), promoted_at(FORK + 8)], ids=["old", "other"])
+def test_a_deposed_primary_is_not_promoted(its: TimelineHistory, attaches: bool) -> None:
+    """The log went on without it, also when it was itself promoted, too late or a second time."""
+    made = failover_of(FakeServer(STANDBY), [])
+    words = "the server is a primary that was deposed: it left the quorum's log at 0/4000000"
+    with pytest.raises(Refusal, match=words) as refused:
+        made._check_promoted(its, log_with(promoted_at(FORK)), attaches=attaches)
+    assert refused.value.hint == "Stop it, then sk rejoin makes it a standby."
+
+
+def test_a_primary_that_was_promoted_at_the_log_s_end_is_no_deposed_one() -> None:
+    """A promotion that was broken off before it was attached; the log knows nothing of it yet."""
+    made = failover_of(FakeServer(STANDBY), [])
+    for attaches in (True, False):
+        made._check_promoted(promoted_at(END), log_with(TimelineHistory(1)), attaches=attaches)

@@ -164,6 +164,35 @@ def test_fenced_at_an_append() -> None:
     assert stop.outcome is Outcome.FENCED
 
 
+def test_fenced_by_a_message_that_was_not_waited_for() -> None:
+    """The first greater ballot that is seen ends it, wherever it is seen."""
+    greater = ballot(5)
+    proposer = campaigning()
+    vote(proposer, 0)
+    assert the_stop(vote(proposer, 0, promised=greater)).outcome is Outcome.FENCED
+    proposer = campaigning()
+    stop = the_stop(answer(proposer, 1, START_LSN, node_id=greater))
+    assert stop.outcome is Outcome.FENCED
+    assert "safekeeper 2 has promised" in stop.message
+    proposer = leading()
+    connect(proposer, 2)
+    stranger = SafekeeperGreeting(9, greater, proposer.membership)
+    assert the_stop(proposer.step(PeerMessage(2, stranger))).outcome is Outcome.FENCED
+
+
+def test_an_append_response_before_the_term_is_chosen_fences_nobody() -> None:
+    proposer = new_proposer()
+    connect(proposer, 0)
+    (close,) = answer(proposer, 0, START_LSN, node_id=ballot(5))
+    assert close == ClosePeer(0, f"unexpected append response of {ballot(5)}")
+    assert proposer.state is State.COLLECTING
+    successor = new_proposer(predecessor=ballot(4))
+    connect(successor, 0)
+    stop = the_stop(answer(successor, 0, START_LSN, node_id=ballot(5)))
+    assert stop.outcome is Outcome.FENCED
+    assert f"a safekeeper has promised {ballot(5)}, greater than our {ballot(4)}" == stop.message
+
+
 def test_a_fenced_incarnation_never_speaks_again() -> None:
     proposer = campaigning()
     greet(proposer, 2, ballot(9))

@@ -28,7 +28,7 @@ SYSTEM = 7710503112371519787
 def test_control_data_is_read() -> None:
     control = ControlData.parse(CONTROL)
     assert control.system_id == SYSTEM
-    assert control.recovery_tli == 2
+    assert (control.checkpoint_tli, control.recovery_tli) == (1, 2)
     assert not control.has_checksums
     assert not control.has_wal_log_hints
     with pytest.raises(ValueError, match="does not show 'wal_log_hints setting'"):

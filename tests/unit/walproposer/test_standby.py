@@ -35,3 +35,11 @@ def test_what_is_written_is_read_back() -> None:
     assert sources_of(conninfo) == ("a:5454", "[::1]:7")
     assert "user=replica" in conninfo
     assert f"timeline_id={bytes(range(16)).hex()}" in conninfo
+    assert "tcp_user_timeout=5000" in conninfo
+    assert "connect_timeout" not in conninfo  # which a WAL receiver would not look at
+
+
+def test_the_users_own_timeout_counts() -> None:
+    timeline = TimelineId(bytes(16), bytes(range(16)))
+    conninfo = safekeepers_conninfo([SafekeeperAddress("a", 1)], timeline, "tcp_user_timeout=9")
+    assert "tcp_user_timeout=9 " in conninfo

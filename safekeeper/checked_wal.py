@@ -1,0 +1,242 @@
+"""WAL that is checked each time it leaves this member: a donor's, an archive's, a replica's.
+
+    wal/000000010000000000000003          a segment
+    checksums/0000000000000003            the checksums of its blocks, without a timeline
+
+The checksums of the segment that is being written are in memory; those of a full one are saved off
+the append path. A segment without any (it is older than this release, the file is gone, or the
+process ended before it was saved) has its records checked instead, once.
+
+Law: what `read` returns is what was written, or it raises WalDamaged.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+
+from pgwal.page import LONG_HEADER_SIZE, parse_page_header
+from pgwal.segment import format_segment_name
+from safekeeper.block_sums import (
+    BLOCK_BYTES,
+    BlockSums,
+    decode_block_sums,
+    encode_block_sums,
+)
+from safekeeper.errors import WalDamaged
+from safekeeper.record_check import SLICE_BYTES, Read, WalFacts, check_records
+from storage import durable
+from storage.errors import StorageError
+
+#: What is left of an XLOG_SWITCH that a segment's end cuts: the rest of the segment may be its
+#: padding, in which there are no records.
+SWITCH_REST_MAX = 16
+#: Segments whose checksums are kept in memory: a reader needs one or two.
+SEGMENTS_KEPT = 16
+
+
+class CheckedWal:
+    """`read_raw(lsn, length)` reads one segment's file. The thread that writes calls `written`,
+    `cutting` and `cut`, any thread the others."""
+
+    def __init__(self, directory: Path, wal_seg_size: int, read_raw: Read) -> None:
+        self.directory = directory
+        self.wal_seg_size = wal_seg_size
+        self._read_raw = read_raw
+        self._open: BlockSums | None = None
+        #: Full, and not saved yet.
+        self._full: dict[int, BlockSums] = {}
+        self._kept: OrderedDict[int, BlockSums] = OrderedDict()
+        self._cuts_count = 0
+        self._is_cut_damaged = False
+        self._lock = Lock()
+        self._saving = Lock()
+
+    # ---- writing
+
+    def written(self, begin_lsn: int, data: bytes | memoryview) -> None:
+        """On the append path: these bytes were written; within one segment."""
+        sums = self._open
+        if sums is None or sums.end[0] != begin_lsn:
+            assert begin_lsn % self.wal_seg_size == 0, "a log that was not cut to its end"
+            sums = self._open = BlockSums(begin_lsn)
+        sums.extend(data)
+        if sums.end[0] % self.wal_seg_size == 0:
+            self._full[sums.begin_lsn // self.wal_seg_size] = sums
+            self._open = None
+
+    def cutting(self, end_lsn: int) -> None:
+        """Before the log is cut to `end_lsn`. What was saved of the segments from there on goes
+        durably: were it to come back after a power loss, the log that follows would look damaged.
+        Raises StorageError."""
+        self._cuts_count += 1
+        first = end_lsn // self.wal_seg_size
+        opened, self._open = self._open, None
+        with self._lock:
+            if opened is None or opened.begin_lsn != first * self.wal_seg_size:
+                opened = self._full.get(first) or self._kept.get(first) or self._load(first)
+            self._is_cut_damaged = opened is not None and self._is_damaged_at(opened, end_lsn)
+            self._open = opened.cut(end_lsn) if opened is not None else None
+            for known in (self._full, self._kept):
+                for segno in [segno for segno in known if segno >= first]:
+                    del known[segno]
+        self._remove(lambda segno: segno >= first, is_durable=True)
+
+    def _is_damaged_at(self, sums: BlockSums, lsn: int) -> bool:
+        """Whether the block that `lsn` is in is not what was written. Raises StorageError."""
+        begin_lsn, end = lsn - lsn % BLOCK_BYTES, sums.end
+        data = self._read_raw(begin_lsn, max(0, min(BLOCK_BYTES, end[0] - begin_lsn)))
+        return sums.find_damage(begin_lsn, memoryview(data), end) is not None
+
+    def cut(self, end_lsn: int) -> None:
+        """After it was cut: the log goes on at `end_lsn`. A block that was damaged before is not
+        made good by the cut: its checksum stays wrong. Raises StorageError."""
+        begin_lsn = end_lsn - end_lsn % self.wal_seg_size
+        sums = self._open or BlockSums(begin_lsn)
+        if sums.begin_lsn != begin_lsn:
+            sums = BlockSums(begin_lsn)
+        while sums.end_lsn < end_lsn:
+            data = self._read_raw(sums.end_lsn, min(SLICE_BYTES, end_lsn - sums.end_lsn))
+            assert data, "the log was found to reach its end"
+            sums.extend(data)
+        if self._is_cut_damaged and end_lsn % BLOCK_BYTES:
+            sums.end = (end_lsn, sums.end[1] ^ 1)
+        self._is_cut_damaged = False
+        self._open = sums
+
+    # ---- off the append path
+
+    def save(self) -> None:
+        """The checksums of segments that became full. Raises StorageError."""
+        with self._saving:
+            self._save()
+
+    def _save(self) -> None:
+        for segno in sorted(self._full):
+            sums = self._full.get(segno)
+            if sums is None:
+                continue
+            cuts_count = self._cuts_count
+            if not self.directory.is_dir():
+                durable.make_directory(self.directory)
+            durable.replace_file(self._file(segno), encode_block_sums(sums))
+            with self._lock:
+                if cuts_count != self._cuts_count:
+                    self._remove(segno.__eq__, is_durable=True)
+                elif self._full.pop(segno, None) is not None:
+                    self._keep(segno, sums)
+
+    def mended(self, sums: BlockSums) -> None:
+        """A whole segment is there anew."""
+        self._full[sums.begin_lsn // self.wal_seg_size] = sums
+
+    def forget(self, segno: int) -> None:
+        """The segment is no longer there, or will be another one. Raises StorageError."""
+        with self._lock:
+            self._full.pop(segno, None)
+            self._kept.pop(segno, None)
+        self._remove(segno.__eq__, is_durable=True)
+
+    def remove_below(self, lsn: int) -> None:
+        """The segments that end at or below `lsn` were removed. Raises StorageError."""
+        first = lsn // self.wal_seg_size
+        self._remove(lambda segno: segno < first, is_durable=False)
+
+    def _remove(self, is_meant: Callable[[int], bool], *, is_durable: bool) -> None:
+        if not self.directory.is_dir():
+            return
+        names = [entry.name for entry in self.directory.iterdir() if len(entry.name) == 16]
+        meant = [name for name in names if is_meant(self._segno(name))]
+        for name in meant:
+            durable.remove_file(self.directory / name)
+        if meant and is_durable:
+            durable.sync_directory(self.directory)
+
+    # ---- reading
+
+    def read(self, lsn: int, length: int, facts: WalFacts) -> bytes:
+        """Up to `length` bytes at `lsn`, of one segment; fewer only where no more exist. Raises
+        WalDamaged, StorageError."""
+        segno = lsn // self.wal_seg_size
+        cuts_count = self._cuts_count
+        sums = self.sums_of(segno, facts)
+        end = sums.end
+        begin_lsn = lsn - lsn % BLOCK_BYTES
+        end_lsn = min(-(-(lsn + length) // BLOCK_BYTES) * BLOCK_BYTES, end[0])
+        if end_lsn <= lsn:
+            return b""
+        data = self._read_raw(begin_lsn, end_lsn - begin_lsn)
+        damaged_lsn = begin_lsn
+        if len(data) == end_lsn - begin_lsn:
+            found_lsn = sums.find_damage(begin_lsn, memoryview(data), end)
+            if found_lsn is None:
+                return data[lsn - begin_lsn : lsn - begin_lsn + length]
+            damaged_lsn = found_lsn
+        if cuts_count != self._cuts_count:
+            return b""  # what was read was being cut
+        raise WalDamaged(damaged_lsn, "its bytes are not what was written")
+
+    def sums_of(self, segno: int, facts: WalFacts) -> BlockSums:
+        """Of a segment that is there. Raises WalDamaged, StorageError."""
+        opened = self._open
+        if opened is not None and opened.begin_lsn == segno * self.wal_seg_size:
+            return opened
+        with self._lock:
+            sums = self._full.get(segno) or self._kept.get(segno) or self._load(segno)
+            if sums is None:
+                sums = self._compute(segno, facts)
+                self._full[segno] = sums
+            return sums
+
+    def _load(self, segno: int) -> BlockSums | None:
+        path = self._file(segno)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f'could not read "{path}": {error.strerror}') from error
+        sums = decode_block_sums(data, segno * self.wal_seg_size, self.wal_seg_size)
+        if sums is not None:
+            self._keep(segno, sums)
+        return sums
+
+    def _keep(self, segno: int, sums: BlockSums) -> None:
+        self._kept[segno] = sums
+        if len(self._kept) > SEGMENTS_KEPT:
+            self._kept.popitem(last=False)
+
+    def _compute(self, segno: int, facts: WalFacts) -> BlockSums:
+        """Of a segment that nothing is known of: its records are checked. Those at its edges reach
+        into its neighbours, so decoding begins with the segment before and ends in the one after.
+        """
+        begin_lsn = segno * self.wal_seg_size
+        end_lsn = begin_lsn + self.wal_seg_size
+        first_lsn = begin_lsn
+        while first_lsn > facts.first_lsn and self._reaches_back(first_lsn, begin_lsn):
+            first_lsn -= self.wal_seg_size
+        check_records(self._read_raw, first_lsn, end_lsn, facts)
+        sums = BlockSums(begin_lsn)
+        while sums.end_lsn < end_lsn:
+            data = self._read_raw(sums.end_lsn, SLICE_BYTES)
+            if not data:
+                raise WalDamaged(sums.end_lsn, "it is not there")
+            sums.extend(data)
+        return sums
+
+    def _reaches_back(self, first_lsn: int, begin_lsn: int) -> bool:
+        """Whether decoding must begin a segment earlier, which is there."""
+        header = parse_page_header(self._read_raw(first_lsn, LONG_HEADER_SIZE), 0)
+        is_padding = header is not None and 0 < header.remaining_length <= SWITCH_REST_MAX
+        is_there = bool(self._read_raw(first_lsn - self.wal_seg_size, 1))
+        return is_there and (first_lsn == begin_lsn or is_padding)
+
+    # ---- names
+
+    def _file(self, segno: int) -> Path:
+        return self.directory / format_segment_name(0, segno, self.wal_seg_size)[8:]
+
+    def _segno(self, name: str) -> int:
+        return int(name[:8], 16) * ((1 << 32) // self.wal_seg_size) + int(name[8:], 16)

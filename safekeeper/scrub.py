@@ -1,0 +1,153 @@
+"""The scrub: goes through the cold segments of all timelines, slowly, and finds what has rotted.
+
+Every byte is compared with the checksums of what was written, and every record is decoded, with its
+CRC: what came damaged already, from a donor of an older release, is found as well. The segment that
+is being written is not cold. Slices are small: the interpreter is held for less than a millisecond
+at a time, and the rate is that of the operator.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from threading import Event
+from typing import Any
+
+import structlog
+
+from pgwal.lsn import format_lsn
+from pgwal.segment import segno_of
+from safekeeper.errors import WalDamaged
+from safekeeper.read_wal import found_damage, read_wal
+from safekeeper.record_check import SLICE_BYTES, RecordCheck
+from safekeeper.timeline import Timeline
+from safekeeper.timelines import Timelines
+from storage.errors import StorageError
+
+log = structlog.get_logger()
+
+MEGABYTE = 1 << 20
+RATE_MEGABYTES = 8.0
+PERIOD_HOURS = 24.0
+#: Between two looks whether a pass is due, or whether there is a timeline at all.
+IDLE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubSettings:
+    """What the operator configures; a rate of 0 is no scrub."""
+
+    bytes_per_second: float = RATE_MEGABYTES * MEGABYTE
+    period_seconds: float = PERIOD_HOURS * 3600
+
+
+DEFAULT_SCRUB = ScrubSettings()
+
+
+class Scrub:
+    """`run` in a thread of its own, until `stopping`; others read the fields one at a time."""
+
+    def __init__(self, timelines: Timelines, settings: ScrubSettings) -> None:
+        self._timelines = timelines
+        self._settings = settings
+        self.scrubbed_bytes = 0
+        self.passes_count = 0
+        self.damages_count = 0
+        #: Where it is; "" between two passes.
+        self.position = ""
+        self.pass_began_at: datetime | None = None
+        self.pass_ended_at: datetime | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """For the status page."""
+        began_at, ended_at = self.pass_began_at, self.pass_ended_at
+        return {
+            "bytes_per_second": self._settings.bytes_per_second,
+            "period_seconds": self._settings.period_seconds,
+            "position": self.position or None,
+            "passes": self.passes_count,
+            "scrubbed_bytes": self.scrubbed_bytes,
+            "damages_found": self.damages_count,
+            "pass_began_at": began_at.isoformat() if began_at is not None else None,
+            "pass_ended_at": ended_at.isoformat() if ended_at is not None else None,
+        }
+
+    def run(self, stopping: Event) -> None:
+        due = time.monotonic()
+        while self._settings.bytes_per_second and not stopping.wait(IDLE_SECONDS):
+            now = time.monotonic()
+            if now >= due:
+                due = now + self._settings.period_seconds
+                self._pass(stopping)
+
+    def _pass(self, stopping: Event) -> None:
+        self.pass_began_at = datetime.now(UTC)
+        before_bytes, before_damages = self.scrubbed_bytes, self.damages_count
+        for timeline in self._timelines.all():
+            try:
+                self._scrub(timeline, stopping)
+            except StorageError as error:
+                name = str(timeline.control.timeline)
+                log.warning("scrub failed", timeline=name, reason=str(error))
+        self.position = ""
+        if not stopping.is_set():
+            self.passes_count += 1
+            self.pass_ended_at = datetime.now(UTC)
+            log.info(
+                "scrub done",
+                bytes=self.scrubbed_bytes - before_bytes,
+                damages_found=self.damages_count - before_damages,
+                seconds=round((self.pass_ended_at - self.pass_began_at).total_seconds()),
+            )
+
+    def _scrub(self, timeline: Timeline, stopping: Event) -> None:
+        """All that is cold now. Raises StorageError."""
+        lsn = timeline.control.local_start_lsn
+        lsn -= lsn % timeline.store.wal_seg_size
+        while not stopping.is_set() and lsn < cold_end_lsn(timeline):
+            try:
+                lsn = self._scrub_run(timeline, lsn, stopping)
+            except WalDamaged as damage:
+                seg_size = timeline.store.wal_seg_size
+                if segno_of(damage.lsn, seg_size) not in timeline.holes:
+                    return  # it was removed meanwhile, or the log has lost its end
+                lsn = damage.end_lsn + -damage.end_lsn % seg_size
+
+    def _scrub_run(self, timeline: Timeline, lsn: int, stopping: Event) -> int:
+        """From the start of a segment up to a hole or the end of what is cold; where the next run
+        begins. Raises WalDamaged, StorageError."""
+        store, seg_size = timeline.store, timeline.store.wal_seg_size
+        while segno_of(lsn, seg_size) in timeline.holes:
+            lsn += seg_size
+        if lsn >= cold_end_lsn(timeline):
+            return lsn
+        facts = store.facts(timeline.control.local_start_lsn)
+        check = RecordCheck(lambda at, length: read_wal(timeline, at, length), lsn, facts)
+        while check.fed_lsn < cold_end_lsn(timeline) and not stopping.is_set():
+            if segno_of(check.fed_lsn, seg_size) in timeline.holes:
+                break
+            self.position = f"{timeline.control.timeline} {format_lsn(check.fed_lsn)}"
+            try:
+                length = check.step()
+            except WalDamaged as damage:
+                self._found(timeline, damage)
+                raise
+            if not length:
+                break  # removed, as retention allows
+            self.scrubbed_bytes += length
+            stopping.wait(SLICE_BYTES / self._settings.bytes_per_second)
+        return int(max(check.fed_lsn, lsn + seg_size))
+
+    def _found(self, timeline: Timeline, damage: WalDamaged) -> None:
+        """By the checksums, which have told it already, or by the records."""
+        if damage.lsn >= timeline.control.local_start_lsn:
+            self.damages_count += 1
+            found_damage(timeline, damage)
+
+
+def cold_end_lsn(timeline: Timeline) -> int:
+    """The start of the segment that holds the newest committed byte."""
+    positions = timeline.positions
+    lsn = min(positions.commit_lsn, positions.flush_lsn)
+    return lsn - lsn % timeline.store.wal_seg_size

@@ -1,0 +1,71 @@
+"""Looks through the WAL between a catalog and what is read with it for tables that were altered.
+
+    catalog          start_lsn            end_lsn
+       |-- looked at ---|--- looked at -----|        tasks begin in [start_lsn, end_lsn]
+
+Only commit records count, so this is some ten times faster than decoding, and done once a query, by
+the driver; each task looks at its own range by itself. Law: what was not looked at is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pgwal.versions import wal_version
+from spark.changes.alterations import Alterations, CatalogKeys
+from spark.changes.catalog import Catalog
+from spark.changes.heap_scan import scan_heap
+from spark.inputs.wal_input import LostWal, WalInput
+from spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
+
+#: a look at more costs minutes, and a new catalog costs a second
+LOOK_BYTES_MAX = 32 << 30
+
+
+def look_for_alterations(
+    wal_input: WalInput,
+    catalog: Catalog,
+    whole: WalRange,
+    on_damage: OnDamage,
+    known: Alterations | None = None,
+) -> Alterations:
+    """All that tasks must know which begin in `whole`, at its end too, and in addition what is
+    `known` from an earlier look. Raises WalInputError."""
+    if known is None:
+        known = Alterations(_last_catalog_lsn(catalog, whole.start_lsn))
+    if known.until_lsn >= whole.end_lsn:
+        return known
+    begin_lsn = max(known.until_lsn, whole.end_lsn - LOOK_BYTES_MAX)
+    part = replace(whole, start_lsn=begin_lsn, is_boundary=False)
+    try:
+        found = _look(wal_input, catalog, part, OnDamage.FAIL)
+    except LostWal:
+        first_lsn = min(wal_input.extent()[0], whole.end_lsn)
+        if on_damage is not OnDamage.SKIP and begin_lsn >= first_lsn:
+            raise
+        part = replace(part, start_lsn=max(begin_lsn, first_lsn))
+        strictness = on_damage if on_damage is OnDamage.SKIP else OnDamage.FAIL
+        found = _look(wal_input, catalog, part, strictness)
+    if part.start_lsn > known.until_lsn:
+        found.unseen.insert(0, (known.until_lsn, part.start_lsn))
+    return known.joined(found)
+
+
+def _last_catalog_lsn(catalog: Catalog, lsn: int) -> int:
+    """Of those that the catalog is made of, the last one at or before `lsn`; files that were gone
+    by then are of no interest."""
+    taken_lsns = catalog.taken_lsns()
+    return max((taken for taken in taken_lsns if taken <= lsn), default=taken_lsns[0])
+
+
+def _look(
+    wal_input: WalInput, catalog: Catalog, part: WalRange, on_damage: OnDamage
+) -> Alterations:
+    found, keys, facts = Alterations(part.end_lsn), CatalogKeys(catalog), wal_input.facts()
+    version = wal_version(facts.pg_major)
+    for piece in read_indexes(wal_input, facts, part, on_damage):
+        if isinstance(piece, Gap):
+            found.unseen.append((piece.lsn, piece.end_lsn))
+        else:
+            found.add(scan_heap(piece, version, with_images=False), keys)
+    return found

@@ -1,0 +1,65 @@
+"""`float4` and `float8` as text: as few digits as tell a number from its neighbours.
+
+    51654644      51654648      51654652         float4: neighbours
+         |-- ( ------|------ ) --|               5.165465e+07 is where ( is: 5.1654648e+07 is shown
+
+Law: the text lies inside of the half-way points, never on one, where a reader would have to round
+to even; numpy and Python accept those. Only a number without a fraction can have one that is as
+short. Source: Postgres `d2s.c`, `f2s.c` (ryu, STRICTLY_SHORTEST 0).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+#: bits of the mantissa, the hidden one included; fixed point ends where all decimals are exact
+_FLOAT4 = 24, 6
+_FLOAT8 = 53, 15
+#: and where it begins
+_EXPONENT_MIN = -4
+
+
+def float4_text(data: bytes) -> str:
+    return _text(np.frombuffer(data, "<f4")[0], *_FLOAT4)
+
+
+def float8_text(data: bytes) -> str:
+    return _text(np.frombuffer(data, "<f8")[0], *_FLOAT8)
+
+
+def _text(value: Any, mantissa_bits: int, decimals: int) -> str:
+    """In fixed point from 1e-4 to below 10**decimals."""
+    if not np.isfinite(value):
+        return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if abs(value) >= 1 << mantissa_bits:
+        return ("-" if value < 0 else "") + _integer_text(int(abs(value)), mantissa_bits)
+    mantissa, _, exponent = np.format_float_scientific(value, trim="-", exp_digits=2).partition("e")
+    if _EXPONENT_MIN <= int(exponent) < decimals:
+        return np.format_float_positional(value, trim="-")
+    return f"{mantissa}e{exponent}"
+
+
+def _integer_text(number: int, mantissa_bits: int) -> str:
+    """Of a float that is at least 2 ** mantissa_bits."""
+    half_gap = 1 << number.bit_length() - mantissa_bits - 1
+    # Doubled, because the gap below a power of two is half as wide.
+    low, high = 2 * (number - half_gap), 2 * (number + half_gap)
+    if number & number - 1 == 0:
+        low += half_gap
+    digits = str(_roundest_between(low, 2 * number, high) // 2)
+    tail = digits[1:].rstrip("0")
+    return f"{digits[0]}{'.' if tail else ''}{tail}e+{len(digits) - 1:02d}"
+
+
+def _roundest_between(low: int, number: int, high: int) -> int:
+    """What ends with the most zeros, halved, inside of (low, high), and of these the closest to the
+    number; of two that are as close the one whose last digit is even."""
+    unit: int = 2 * 10 ** len(str(number))
+    while True:
+        count = number // unit
+        inside = [each for each in (count, count + 1) if low < each * unit < high]
+        if inside:
+            return unit * min(inside, key=lambda each: (abs(each * unit - number), each & 1))
+        unit //= 10

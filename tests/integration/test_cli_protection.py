@@ -1,0 +1,264 @@
+"""Whether commits wait for the quorum, as `sk status --primary` and `sk check` tell it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psycopg import sql
+from sk_command import sk
+from stock_clients import WalReceiverProcess
+
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.http_status import http_get
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.waiting import wait_until
+
+TIMEOUT = 120.0
+NAMES = "synchronous_standby_names"
+WALSENDERS = "SELECT pid FROM pg_stat_replication"
+COMMIT = "SELECT pg_logical_emit_message(true, 'a', 'b')"
+
+
+def addresses(cluster: QuorumCluster) -> str:
+    return ",".join(safekeeper.address for safekeeper in cluster.safekeepers)
+
+
+def status(cluster: QuorumCluster, *more: str, dsn: str = "") -> tuple[int, dict[str, Any]]:
+    """The exit code of `sk status --primary` and what it prints."""
+    primary = ("--primary", dsn or cluster.postgres.dsn())
+    done = sk("status", "--safekeepers", addresses(cluster), *primary, *more, "--json")
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def wait_verdict(cluster: QuorumCluster, beginning: str, code: int, dsn: str = "") -> str:
+    """The verdict once it begins so and the exit code fits."""
+
+    def found() -> str | None:
+        exit_code, report = status(cluster, dsn=dsn)
+        (timeline,) = report["timelines"]
+        verdict = str(timeline["verdict"])
+        return verdict if verdict.startswith(beginning) and exit_code == code else None
+
+    return wait_until(found, TIMEOUT, beginning)
+
+
+def findings(cluster: QuorumCluster, dsn: str = "") -> dict[str, tuple[str, str]]:
+    """Of `sk check`, what is not ok: the level and the text."""
+    primary = ("--primary", dsn or cluster.postgres.dsn())
+    done = sk("check", *primary, "--safekeepers", addresses(cluster), "--json")
+    report = json.loads(done.stdout)
+    assert done.returncode == (0 if report["passed"] else 3)
+    unwell = [f for f in report["findings"] if f["level"] != "ok"]
+    return {finding["check"]: (finding["level"], finding["text"]) for finding in unwell}
+
+
+@contextmanager
+def altered(postgres: Postgres, name: str, value: str) -> Iterator[None]:
+    """ALTER SYSTEM, in force; undone at the end."""
+    ((before,),) = postgres.execute(f"SHOW {name}")
+    alter(postgres, name, value)
+    try:
+        yield
+    finally:
+        alter(postgres, name, before)
+
+
+def alter(postgres: Postgres, name: str, value: str) -> None:
+    statement = sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
+    with postgres.connect() as connection:
+        connection.execute(statement)
+        connection.execute("SELECT pg_reload_conf()")
+    wait_until(lambda: postgres.execute(f"SHOW {name}") == [(value,)], TIMEOUT, f"{name} = {value}")
+
+
+@contextmanager
+def receiver(cluster: QuorumCluster, directory: Path, name: str) -> Iterator[WalReceiverProcess]:
+    """`pg_receivewal --synchronous` of that name, straight from the primary, streaming."""
+    postgres = cluster.postgres
+    conninfo = postgres.dsn(application_name=name)
+    with WalReceiverProcess(
+        postgres.binaries, directory, conninfo, "--synchronous", "--status-interval=1"
+    ) as process:
+        streams = "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming' AND pid <> %s"
+        ((ours,),) = postgres.execute(
+            "SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots"
+        )
+        process.wait_until(
+            lambda: bool(postgres.execute(streams, (ours,))), TIMEOUT, "it to stream"
+        )
+        yield process
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("", "empty: commits return with one copy, on the primary"),
+        ("ANY 1 (other, s2)", "walproposer is not among them, commits do not wait for the quorum"),
+    ],
+)
+def test_a_setting_that_does_not_name_us(cluster: QuorumCluster, value: str, text: str) -> None:
+    postgres = cluster.postgres
+    with altered(postgres, NAMES, value):
+        verdict = wait_verdict(cluster, "UNPROTECTED: commits return without the quorum", 3)
+        assert text in verdict
+        assert f"ALTER SYSTEM SET {NAMES} = 'walproposer'" in verdict
+        level, found = findings(cluster)[NAMES]
+        assert level == "FAIL"
+        assert text in found
+    wait_verdict(cluster, "OK", 0)
+    assert NAMES not in findings(cluster)
+
+
+@pytest.mark.parametrize("value", ['"WalProposer"', "ANY 1 (walproposer)"])
+def test_other_spellings_of_the_right_setting(cluster: QuorumCluster, value: str) -> None:
+    with altered(cluster.postgres, NAMES, value):
+        cluster.postgres.execute(COMMIT)
+        wait_verdict(cluster, "OK", 0)
+        assert NAMES not in findings(cluster)
+
+
+def test_another_standby_that_may_confirm_instead(cluster: QuorumCluster, tmp_path: Path) -> None:
+    """A risk while it is away; without the quorum once it is there."""
+    with altered(cluster.postgres, NAMES, "ANY 1 (walproposer, other)"):
+        assert "names others: other" in wait_verdict(cluster, "DEGRADED", 0)
+        assert findings(cluster)[NAMES][0] == "warn"
+        with receiver(cluster, tmp_path / "other", "other"):
+            verdict = wait_verdict(cluster, "UNPROTECTED", 3)
+            assert '"other" (pid ' in verdict
+            assert findings(cluster)[NAMES][0] == "FAIL"
+    # FIRST: which of two standbys "*" alone would choose depends on who came first.
+    with (
+        altered(cluster.postgres, NAMES, "FIRST 1 (walproposer, *)"),
+        receiver(cluster, tmp_path / "any", "any"),
+    ):
+        assert "names others: *" in wait_verdict(cluster, "DEGRADED", 0)
+
+
+def come_first(cluster: QuorumCluster) -> None:
+    """Of two standbys of one name, Postgres takes the one whose walsender has the lower number."""
+    cluster.proposer.kill()
+    wait_until(lambda: not cluster.postgres.execute(WALSENDERS), TIMEOUT, "no walsender")
+    cluster.start()
+
+
+def test_another_client_in_our_seat(cluster: QuorumCluster, tmp_path: Path) -> None:
+    """Beside the proposer it waits for its turn; without the proposer it confirms commits."""
+    postgres = cluster.postgres
+    come_first(cluster)
+    with receiver(cluster, tmp_path / "seat", "walproposer"):
+        verdict = wait_verdict(cluster, "DEGRADED", 0)
+        assert "is not known as our proposer: without the proposer it would confirm" in verdict
+        assert '"walproposer" (pid ' in verdict
+        cluster.proposer.kill()
+        postgres.execute(COMMIT)  # returns, though no safekeeper has it
+        verdict = wait_verdict(cluster, "UNPROTECTED", 3)
+        # The killed proposer's walsender ends when it notices.
+        wait_until(lambda: len(postgres.execute(WALSENDERS)) == 1, TIMEOUT, "one walsender")
+        ((pid,),) = postgres.execute(WALSENDERS)
+        assert f'"walproposer" (pid {pid}, role postgres, from 127.0.0.1)' in verdict
+        assert f"SELECT pg_terminate_backend({pid});" in verdict
+        assert "NO PROPOSER" in verdict
+        level, text = findings(cluster)[NAMES]
+        assert level == "FAIL"
+        assert "which is not our proposer, confirms commits without the quorum" in text
+    cluster.start()
+    wait_verdict(cluster, "OK", 0)
+
+
+def wait_own_verdict(cluster: QuorumCluster, beginning: str) -> str:
+    """Of `sk status` without --primary: what the proposer has noticed."""
+
+    def found() -> str | None:
+        done = sk("status", "--safekeepers", addresses(cluster), "--json")
+        (timeline,) = json.loads(done.stdout)["timelines"]
+        assert done.returncode == (0 if timeline["is_well"] else 3)
+        verdict = str(timeline["verdict"])
+        return verdict if verdict.startswith(beginning) else None
+
+    return wait_until(found, TIMEOUT, beginning)
+
+
+def protected(cluster: QuorumCluster) -> bool:
+    """As the proposer's metrics say."""
+    _, text = http_get(cluster.proposer.http_address, "/metrics")
+    return "sk_proposer_commits_protected 1.0" in text
+
+
+def test_the_proposer_notices_it_too(cluster: QuorumCluster, tmp_path: Path) -> None:
+    """An emptied setting, and a client that came into the seat before it."""
+    postgres, proposer = cluster.postgres, cluster.proposer
+    wait_until(lambda: protected(cluster), TIMEOUT, "the proposer to have asked")
+    with altered(postgres, NAMES, ""):
+        verdict = wait_own_verdict(cluster, "UNPROTECTED: commits return without the quorum")
+        assert f"{NAMES}: empty: commits return with one copy, on the primary" in verdict
+        assert "COMMITS RETURN WITHOUT THE QUORUM" in proposer.log_text()
+        assert not protected(cluster)
+    wait_own_verdict(cluster, "OK")
+    assert protected(cluster)
+    proposer.kill()
+    with receiver(cluster, tmp_path / "seat", "walproposer") as intruder:
+        proposer.start()
+        verdict = wait_own_verdict(cluster, "UNPROTECTED")
+        assert "which is not our proposer, confirms commits without the quorum" in verdict
+        intruder.interrupt()
+        wait_own_verdict(cluster, "OK")
+
+
+def test_synchronous_commit_of_the_server(cluster: QuorumCluster) -> None:
+    with altered(cluster.postgres, "synchronous_commit", "local"):
+        verdict = wait_verdict(cluster, "UNPROTECTED", 3)
+        assert 'synchronous_commit: "local": commits return before the quorum' in verdict
+        assert findings(cluster)["synchronous_commit"][0] == "FAIL"
+
+
+def test_synchronous_commit_of_a_role_is_told_as_the_role_s(cluster: QuorumCluster) -> None:
+    """Also when it is the very role that asks; the server's own value is what counts for all."""
+    postgres = cluster.postgres
+    postgres.execute("ALTER ROLE postgres SET synchronous_commit = 'False'")
+    try:
+        verdict = wait_verdict(cluster, "DEGRADED: commits proceed, 3 of 3 safekeepers", 0)
+        assert '"False" by ALTER ROLE postgres: such commits return before' in verdict
+        assert findings(cluster)["synchronous_commit"][0] == "FAIL"
+    finally:
+        postgres.execute("ALTER ROLE postgres RESET synchronous_commit")
+
+
+def test_a_role_that_may_not_see_it_says_so(cluster: QuorumCluster) -> None:
+    postgres = cluster.postgres
+    postgres.execute("DROP ROLE IF EXISTS blind; CREATE ROLE blind LOGIN REPLICATION")
+    dsn = postgres.dsn(user="blind")
+    wait_verdict(cluster, "OK", 0, dsn)
+    found = findings(cluster, dsn)
+    assert found["commits"] == ("warn", "role blind may not see which commits wait")
+    assert NAMES not in found
+
+
+def test_without_walsenders_no_commit_waits(cluster: QuorumCluster) -> None:
+    """Postgres' SyncRepRequested(): the primary can be asked, it only cannot be streamed from."""
+    postgres = cluster.postgres
+    postgres.configure(max_wal_senders=0)
+    try:
+        postgres.restart()
+        postgres.execute(COMMIT)  # returns at once
+        verdict = wait_verdict(cluster, "UNPROTECTED", 3)
+        assert "max_wal_senders: 0: commits return with one copy, on the primary" in verdict
+        assert "max_wal_senders = '10'; then restart the primary" in verdict
+        _, report = status(cluster)
+        (server,) = report["primaries"]
+        assert server["role"] == "primary"
+        assert server["tli"] == 1
+        found = findings(cluster)
+        assert found["max_wal_senders"][0] == "FAIL"
+        assert "role" not in found  # nothing is wrong with pg_hba.conf
+        assert NAMES not in found
+    finally:
+        postgres.stop()
+        postgres.configure(max_wal_senders=None)
+    cluster.start()
+    wait_verdict(cluster, "OK", 0)

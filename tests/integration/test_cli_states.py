@@ -1,0 +1,225 @@
+"""Each state that a cluster can be in, and what `sk status --primary` says of it.
+
+The verdict, the exit code, and the sentence that names the part; each state is made with real
+faults, and undone again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from sk_command import sk
+from test_cli_protection import altered, receiver
+from workload import write_wal
+
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.errors import DeadlineExceeded
+from pg_fixtures.process_table import family, signal_entry
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.waiting import wait_until
+
+TIMEOUT = 120.0
+
+State = Callable[[QuorumCluster, Path], AbstractContextManager[None]]
+
+
+@contextmanager
+def healthy(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def one_member_down(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
+    cluster.safekeepers[2].kill()
+    yield
+
+
+@contextmanager
+def two_members_down(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
+    for safekeeper in cluster.safekeepers[1:]:
+        safekeeper.kill()
+    yield
+
+
+@contextmanager
+def proposer_down(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
+    cluster.proposer.kill()
+    yield
+
+
+@contextmanager
+def proposer_hung(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
+    cluster.proposer.pause()
+    try:
+        yield
+    finally:
+        cluster.proposer.resume()
+
+
+@contextmanager
+def primary_down(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
+    cluster.postgres.crash()
+    yield
+
+
+@contextmanager
+def primary_hung(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
+    processes = family(cluster.postgres.pid)
+    for process in processes:
+        signal_entry(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in reversed(processes):
+            signal_entry(process, signal.SIGCONT)
+
+
+@contextmanager
+def no_standby_names(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
+    with altered(cluster.postgres, "synchronous_standby_names", ""):
+        yield
+
+
+@contextmanager
+def another_client_in_the_seat(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
+    with receiver(cluster, folder / "seat", "walproposer"):
+        cluster.proposer.kill()
+        yield
+
+
+@contextmanager
+def without_its_folder(victim: SafekeeperProcess, folder: Path) -> Iterator[None]:
+    victim.kill()
+    victim.data_dir.rename(folder / "data")
+    yield
+    victim.kill()
+    victim.data_dir.rename(folder / "emptied")
+    (folder / "data").rename(victim.data_dir)
+    victim.start()
+
+
+@contextmanager
+def member_lost_its_data(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
+    victim = cluster.safekeepers[1]
+    with without_its_folder(victim, folder):
+        victim.start()
+        yield
+
+
+@contextmanager
+def member_damaged(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
+    victim = cluster.safekeepers[1]
+    victim.kill()
+    (control,) = victim.data_dir.glob("timelines/*/control")
+    before = control.read_bytes()
+    control.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    victim.start()
+    yield
+    victim.kill()
+    control.write_bytes(before)
+    victim.start()
+
+
+@contextmanager
+def disk_full(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
+    """More must stay free than there is."""
+    victim, reserve = cluster.safekeepers[1], ["--disk-reserve", "1000TB"]
+    victim.kill()
+    victim.program += reserve
+    victim.start()
+    victim.wait_ready()
+    write_wal(cluster.postgres, megabytes=3)
+    yield
+    victim.kill()
+    del victim.program[-len(reserve) :]
+    victim.start()
+
+
+EACH = "is unreachable since .* UTC: start it"
+STATES: list[tuple[State, int, str]] = [
+    (healthy, 0, "OK: commits proceed, 3 of 3 safekeepers"),
+    (
+        one_member_down,
+        0,
+        rf"DEGRADED: commits proceed with 2 of 3 safekeepers; safekeeper 3 \(.*\) {EACH}",
+    ),
+    (
+        two_members_down,
+        3,
+        "BLOCKED: commits wait since .* UTC: 1 of 3 safekeepers follow, 2 are needed; safekeeper 2 "
+        rf".* {EACH}; safekeeper 3 .* {EACH}",
+    ),
+    (
+        proposer_down,
+        3,
+        r"NO PROPOSER: no proposer is connected \(the last election was .*\): run sk attach for "
+        "its primary",
+    ),
+    (
+        proposer_hung,
+        3,
+        r"HUNG: proposer .* is connected to 3 of 3 safekeepers, but silent for \d+ s, and cannot "
+        "be asked: .*; commits wait: restart it",
+    ),
+    (primary_down, 3, r"NO PRIMARY: proposer .* waits for the primary: .*; start the primary"),
+    (
+        primary_hung,
+        3,
+        r"HUNG: the primary \(.*\) is connected to proposer .*, but silent for \d+ s: look at the "
+        "primary",
+    ),
+    (
+        no_standby_names,
+        3,
+        "UNPROTECTED: commits return without the quorum: synchronous_standby_names: empty: commits "
+        "return with one copy, on the primary: ALTER SYSTEM SET .*;",
+    ),
+    (
+        another_client_in_the_seat,
+        3,
+        r'UNPROTECTED: commits return without the quorum: .* "walproposer" \(pid \d+, role '
+        r"postgres, from 127\.0\.0\.1\), which is not our proposer, confirms commits .*; besides, "
+        "NO PROPOSER: .*",
+    ),
+    (
+        member_lost_its_data,
+        0,
+        r"DEGRADED: .* safekeeper 2 \(.*\) lost its data: replace it by a new id",
+    ),
+    (member_damaged, 0, r"DEGRADED: .* safekeeper 2 \(.*\) is damaged, .*: .*"),
+    (
+        disk_full,
+        0,
+        r"DEGRADED: .* safekeeper 2 \(.*\) stopped this timeline: .*No space left on device.*: "
+        "free some space",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "verdict"), STATES, ids=[state.__name__ for state, _, _ in STATES]
+)
+def test_what_status_says(
+    cluster: QuorumCluster, tmp_path: Path, state: State, code: int, verdict: str
+) -> None:
+    addresses = ",".join(safekeeper.address for safekeeper in cluster.safekeepers)
+    status = ("status", "--safekeepers", addresses, "--primary", cluster.postgres.dsn(), "--json")
+    said: list[str] = []
+
+    def is_told() -> bool:
+        done = sk(*status)
+        (timeline,) = json.loads(done.stdout)["timelines"]
+        said.append(f"{done.returncode} {timeline['verdict']}")
+        return re.fullmatch(f"{code} {verdict}", said[-1]) is not None
+
+    with state(cluster, tmp_path):
+        try:
+            wait_until(is_told, TIMEOUT, verdict)
+        except DeadlineExceeded:
+            pytest.fail(f"sk status says: {said[-1]}")

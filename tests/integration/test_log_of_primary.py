@@ -1,0 +1,184 @@
+"""A primary belongs to one log: another set of safekeepers never takes its commits over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+from conftest import SharedCluster
+from sk_command import Done, assert_refused, sk
+
+from consensus.ids import TimelineId
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.safekeeper import SafekeeperProcess
+from walproposer.errors import Refusal
+from walproposer.log_marker import mark_log, marker_name, read_markers
+from walproposer.upstream import PrimaryAddress
+
+TIMEOUT = 120.0
+LEAVE = "sk detach --drop-slot"
+SLOTS = "SELECT slot_name::text, restart_lsn IS NULL FROM pg_replication_slots ORDER BY 1"
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SafekeeperProcess]]:
+    """Three safekeepers that have nothing to do with the cluster."""
+    root = tmp_path_factory.mktemp("others")
+    with ExitStack() as stack:
+        keepers = [
+            stack.enter_context(SafekeeperProcess(i, root / f"safekeeper-{i}")) for i in (1, 2, 3)
+        ]
+        yield keepers
+
+
+@pytest.fixture(autouse=True)
+def empty_others(others: list[SafekeeperProcess]) -> Iterator[None]:
+    yield
+    for name in timelines_of(others):
+        done = sk("timeline", "delete", name, "--safekeepers", joined(others), "--yes")
+        assert done.returncode == 0, done.stderr
+
+
+def joined(keepers: list[SafekeeperProcess]) -> str:
+    return ",".join(keeper.address for keeper in keepers)
+
+
+def timelines_of(keepers: list[SafekeeperProcess]) -> set[str]:
+    return {t["timeline_id"] for keeper in keepers for t in keeper.status()["timelines"]}
+
+
+def timeline_of(cluster: QuorumCluster) -> TimelineId:
+    return TimelineId(bytes(16), bytes.fromhex(cluster.proposer.status()["timeline_id"]))
+
+
+def attach(postgres: Postgres, keepers: str, *more: object) -> Done:
+    http = ("--http", "127.0.0.1:0")
+    return sk("attach", "--primary", postgres.dsn(), "--safekeepers", keepers, *http, *more)
+
+
+def failures(postgres: Postgres, keepers: str) -> dict[str, str]:
+    """Of sk check."""
+    done = sk("check", "--primary", postgres.dsn(), "--safekeepers", keepers, "--json")
+    findings: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
+    return {f["check"]: f["text"] for f in findings if f["level"] == "FAIL"}
+
+
+def test_an_empty_set_does_not_take_the_seat_of_a_live_quorum(
+    cluster: QuorumCluster, ledger: Ledger, others: list[SafekeeperProcess]
+) -> None:
+    postgres, name = cluster.postgres, marker_name(timeline_of(cluster))
+    slots = postgres.execute(SLOTS)
+    assert slots == [(name, True), ("walproposer", False)]
+    problem = f"the primary belongs to log {timeline_of(cluster).timeline_id.hex()}"
+    for more in ((), ("--timeline", "ab" * 16)):
+        assert_refused(attach(postgres, joined(others), *more), 1, problem, LEAVE)
+    create = ("timeline", "create", "--primary", postgres.dsn(), "--safekeepers", joined(others))
+    assert_refused(sk(*create), 1, f"{problem} already", LEAVE)
+    assert problem in failures(postgres, joined(others))["log of the primary"]
+    own = str(timeline_of(cluster))  # its own name does not make another set its members
+    assert_refused(attach(postgres, joined(others), "--timeline", own), 1, problem, LEAVE)
+
+    assert timelines_of(others) == set()
+    assert postgres.execute(SLOTS) == slots
+    ledger.wait_for_progress(50, TIMEOUT)
+    assert cluster.proposer.state == "streaming"
+    assert failures(postgres, joined(cluster.safekeepers)) == {}
+    ledger.pause()
+    ledger.wait_idle(TIMEOUT)
+    assert ledger.verify().ok
+
+
+def test_a_member_that_is_silent_may_have_its_log(
+    cluster: QuorumCluster, others: list[SafekeeperProcess]
+) -> None:
+    keepers = f"{joined(others[:2])},127.0.0.1:1"
+    done = attach(cluster.postgres, keepers)
+    assert_refused(done, 4, "belongs to log", "Start them")
+    assert timelines_of(others) == set()
+
+
+def test_another_log_of_the_same_system_is_not_its_log(
+    cluster: QuorumCluster, others: list[SafekeeperProcess]
+) -> None:
+    postgres = cluster.postgres
+    control = postgres.control_data()
+    facts = (
+        *("--system-id", control["Database system identifier"], "--pg-version"),
+        *(postgres.execute("SHOW server_version_num")[0][0], "--start-lsn", "0/1000000"),
+        *("--wal-seg-size", control["Bytes per WAL segment"]),
+    )
+    done = sk("timeline", "create", "--safekeepers", joined(others), *facts)
+    assert done.returncode == 0, done.stderr
+    theirs = done.stdout.strip()
+    slots = postgres.execute(SLOTS)
+    done = attach(postgres, joined(others))
+    ours = timeline_of(cluster).timeline_id.hex()
+    assert_refused(done, 1, f"the primary belongs to log {ours}, not to {theirs}", LEAVE)
+    assert f"not to {theirs}" in failures(postgres, joined(others))["log of the primary"]
+    mixed = [cluster.safekeepers[0], *others[1:]]
+    assert_refused(attach(postgres, joined(mixed)), 1, "the safekeepers have 2 timelines", "Name")
+    assert postgres.execute(SLOTS) == slots
+
+
+def test_a_set_that_overlaps(cluster: QuorumCluster, others: list[SafekeeperProcess]) -> None:
+    mixed = [cluster.safekeepers[0], *others[1:]]
+    done = attach(cluster.postgres, joined(mixed))
+    assert done.returncode != 0
+    assert timelines_of(others) == set()
+
+
+def test_a_primary_without_a_marker_whose_commits_wait(
+    cluster: QuorumCluster, others: list[SafekeeperProcess]
+) -> None:
+    """As an older release, a clone or a promotion by hand leaves it."""
+    postgres, name = cluster.postgres, marker_name(timeline_of(cluster))
+    drop = f"SELECT pg_drop_replication_slot('{name}')"
+    postgres.execute(drop, options="-c synchronous_commit=local")
+    done = attach(postgres, joined(others))
+    assert_refused(done, 1, "commits of the primary wait for a proposer", "sk timeline create")
+    assert "wait for a proposer" in failures(postgres, joined(others))["timeline"]
+    assert timelines_of(others) == set()
+
+    cluster.proposer.terminate()
+    cluster.start(TIMEOUT)
+    assert postgres.execute(SLOTS) == [(name, True), ("walproposer", False)]
+
+
+def test_two_at_once_leave_no_more_than_one(cluster: QuorumCluster) -> None:
+    ours, theirs = timeline_of(cluster), TimelineId(bytes(16), b"\xcd" * 16)
+    address = PrimaryAddress(cluster.postgres.dsn())
+    with closing(address.connect()) as connection:
+        before = read_markers(connection)
+        mark_log(connection, ours)
+        with pytest.raises(Refusal, match="belongs to log"):
+            mark_log(connection, theirs)
+        assert read_markers(connection) == before
+
+
+def test_a_log_can_be_left_for_good(
+    shared_cluster: SharedCluster, cluster: QuorumCluster, others: list[SafekeeperProcess]
+) -> None:
+    postgres, old = cluster.postgres, timeline_of(cluster)
+    detach = ("detach", "--primary", postgres.dsn(), "--drop-slot")
+    assert_refused(sk(*detach), 1, 'slot "walproposer" is active', "stop the proposer")
+    assert postgres.execute(SLOTS)[0] == (marker_name(old), True)
+    cluster.proposer.terminate()
+    done = sk(*detach)
+    assert done.returncode == 0, done.stderr
+    assert f'"{marker_name(old)}" was dropped' in done.stdout
+    assert postgres.execute(SLOTS) == []
+    log_path = cluster.root / "proposer-of-others.log"
+    addresses = [keeper.address for keeper in others]
+    with ProposerProcess(postgres.dsn(), addresses, log_path=log_path, configure=True) as proposer:
+        proposer.wait_streaming(TIMEOUT)
+        (name,) = timelines_of(others)
+        assert name != old.timeline_id.hex()
+        assert postgres.execute(SLOTS)[0] == (f"sk_log_{name}", True)
+        proposer.terminate()
+    shared_cluster.discard()  # its log has been left

@@ -1,0 +1,211 @@
+"""Where a damaged segment comes back from: another member's disk, or what that member's archive
+has of the WAL it removed. From nowhere else: then the member stays damaged, says so, and gives no
+vote. Safekeepers and mender are real; the log is written by hand.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import hand_written_proposer as by_hand
+import pytest
+from hand_written_proposer import HandWrittenProposer
+from wal_builder import PG_VERSION, START_LSN, SYSTEM_ID, WAL_SEG_SIZE, WalBuilder
+
+from consensus.ids import NodeId, TimelineId
+from consensus.messages import Append, Elected, ServerFacts, VoteRequest, VoteResponse
+from consensus.term_history import TermHistory
+from objectstore.archive import TimelineArchive
+from objectstore.local import LocalStore
+from pg_fixtures.waiting import wait_until
+from pgwal.history import TimelineHistory
+from pgwal.segment import segno_of
+from safekeeper.archive_progress import ArchiveSettings
+from safekeeper.config import SafekeeperConfig
+from safekeeper.errors import WalDamaged
+from safekeeper.read_wal import read_wal
+from safekeeper.retention import RetentionPolicy
+from safekeeper.service import Safekeeper
+from safekeeper.status import damage_of, timeline_status
+from safekeeper.timeline import Timeline
+from telemetry.stop_signal import StopSignal
+from walproposer.copy_connection import CopyConnection
+from walproposer.mender import Mender
+from walproposer.peer import open_mend
+from walproposer.safekeeper_client import SafekeeperAddress
+
+TIMEOUT = 10.0
+SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)
+#: The second member is the first in line to archive it.
+TIMELINE = TimelineId(b"mending".ljust(16, b"\0"), bytes(7) + b"\1".ljust(9, b"\0"))
+BALLOT = NodeId(1, b"written by hand!")
+PIECE_BYTES = 256 * 1024
+KEEP_LITTLE = RetentionPolicy(wal_keep_bytes=0)
+#: Nobody must keep the old one; the late one is the last that is whole, which all keep.
+OLD_LSN = START_LSN + WAL_SEG_SIZE
+LATE_LSN = START_LSN + 4 * WAL_SEG_SIZE
+
+
+class OneLook(StopSignal):
+    """Lets the mender look at all members once."""
+
+    is_set = has_looked = False
+
+    def __init__(self) -> None:
+        """Nothing wakes it: it never waits."""
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        has_looked, self.has_looked = self.has_looked, True
+        return has_looked
+
+
+class Cluster:
+    """Two of three members: `rotten` keeps its WAL, `donor` archives it and keeps little."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.log = WalBuilder()
+        while self.log.lsn < LATE_LSN + 1.5 * WAL_SEG_SIZE:
+            self.log.append("R", 30_000)
+        self.store = LocalStore(str(folder / "archive"))
+        archive = ArchiveSettings(self.store.url, {})
+        local = ("127.0.0.1", 0, "127.0.0.1", 0)
+        configs = (
+            SafekeeperConfig(1, folder / "1", *local),
+            SafekeeperConfig(2, folder / "2", *local, retention=KEEP_LITTLE, archive=archive),
+        )
+        self.safekeepers = [stack.enter_context(Safekeeper(config)) for config in configs]
+        for safekeeper in self.safekeepers:
+            self._fill(safekeeper)
+        self.rotten, self.donor = (s.timelines.get(TIMELINE) for s in self.safekeepers)
+        wait_until(self._is_archived, TIMEOUT, "the log to be archived")
+        self.keep_house(1, lambda: self.donor.control.local_start_lsn > OLD_LSN)
+        assert self.donor.control.local_start_lsn < LATE_LSN
+
+    def _fill(self, safekeeper: Safekeeper) -> None:
+        """All of it is committed, and flushed by everybody."""
+        by_hand.create_timeline(
+            safekeeper.address, TIMELINE, SERVER, members=(1, 2, 3), start_lsn=START_LSN
+        )
+        log, terms = self.log, TermHistory.initial(START_LSN).extended(BALLOT, START_LSN)
+        with greeted(safekeeper) as proposer:
+            proposer.ask(VoteRequest(1, BALLOT))
+            proposer.ask(Elected(1, BALLOT, START_LSN, START_LSN, terms, TimelineHistory(1)))
+            for lsn in range(START_LSN, log.lsn, PIECE_BYTES):
+                end_lsn = min(lsn + PIECE_BYTES, log.lsn)
+                ends = [r.end_lsn for r in log.records if r.end_lsn <= end_lsn]
+                wal = log.read(lsn, end_lsn)
+                proposer.ask(Append(1, BALLOT, lsn, end_lsn, max(ends), 0, 0, wal))
+            proposer.ask(Append(1, BALLOT, log.lsn, log.lsn, log.lsn, log.lsn, log.lsn, b""))
+
+    def _is_archived(self) -> bool:
+        archive = self.donor.archive
+        return archive is not None and archive.archived_lsn > LATE_LSN
+
+    def keep_house(self, member: int, is_done: Callable[[], bool]) -> None:
+        """Sooner than it would by itself."""
+        self.safekeepers[member]._wake_housekeeper.set()
+        wait_until(is_done, TIMEOUT, "old WAL to go")
+
+    def look(self) -> None:
+        """What the proposer does every few seconds."""
+        addresses = [SafekeeperAddress.parse(s.address) for s in self.safekeepers]
+        Mender(addresses, TIMELINE, WAL_SEG_SIZE, lambda: BALLOT).run(OneLook())
+
+    def archived(self, lsn: int) -> bytes:
+        """Raises ObjectNotFound."""
+        archive = TimelineArchive.open(self.store, TIMELINE)
+        return archive.read_segment(1, segno_of(lsn, WAL_SEG_SIZE))
+
+    def votes(self) -> list[bool]:
+        """Who would give one to the ballot that all have promised."""
+        granted = []
+        for safekeeper in self.safekeepers:
+            with greeted(safekeeper) as proposer:
+                vote = proposer.ask(VoteRequest(1, BALLOT))
+                assert isinstance(vote, VoteResponse)
+                granted.append(vote.granted)
+        return granted
+
+
+@contextmanager
+def greeted(safekeeper: Safekeeper) -> Iterator[HandWrittenProposer]:
+    status = timeline_status(safekeeper.timelines.get(TIMELINE))
+    with HandWrittenProposer(safekeeper.address, TIMELINE) as proposer:
+        proposer.ask(by_hand.lawful_greeting(status))
+        yield proposer
+
+
+def rot(timeline: Timeline, lsn: int) -> None:
+    """One bit; somebody reads it, and gets nothing."""
+    (byte,) = timeline.store.read(lsn, 1)
+    with timeline.store.newest_file(lsn).open("r+b") as file:
+        file.seek(lsn % WAL_SEG_SIZE)
+        file.write(bytes([byte ^ 0x10]))
+    with pytest.raises(WalDamaged):
+        read_wal(timeline, lsn, 100)
+    assert len(damage_of(timeline)) == 1
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(tmp_path, stack)
+
+
+@pytest.mark.parametrize("lsn", [LATE_LSN, OLD_LSN], ids=["its disk", "its archive"])
+def test_it_comes_from_another_member(cluster: Cluster, lsn: int) -> None:
+    """Which reads it from its disk, or from its archive what it has removed."""
+    rot(cluster.rotten, lsn + 500_000)
+    assert cluster.votes() == [False, True]
+    cluster.look()
+    assert damage_of(cluster.rotten) == []
+    assert read_wal(cluster.rotten, lsn, WAL_SEG_SIZE) == cluster.log.read(lsn, lsn + WAL_SEG_SIZE)
+    assert cluster.votes() == [True, True]
+
+
+def test_what_no_member_and_no_archive_has_stays_damaged(cluster: Cluster) -> None:
+    """Until retention passes it."""
+    archive = TimelineArchive.open(cluster.store, TIMELINE)
+    cluster.store.delete(archive.keys.segment(1, segno_of(OLD_LSN, WAL_SEG_SIZE)))
+    rot(cluster.rotten, OLD_LSN)
+    cluster.look()
+    (damage,) = damage_of(cluster.rotten)
+    assert "segment 000000010000000000000002 at 0/200000 is damaged" in damage
+    assert cluster.votes() == [False, True]
+    assert timeline_status(cluster.rotten)["retention"]["held_by"] == "wal_keep"
+    cluster.rotten.retention = KEEP_LITTLE
+    cluster.keep_house(0, lambda: cluster.votes() == [True, True])
+    assert damage_of(cluster.rotten) == []
+
+
+def test_what_rotted_on_all_that_keep_it_is_not_taken_from_the_archive(cluster: Cluster) -> None:
+    """Each stays damaged and says so, although the archive has it."""
+    for timeline in (cluster.rotten, cluster.donor):
+        rot(timeline, LATE_LSN + 100)
+    cluster.look()
+    assert cluster.archived(LATE_LSN) == cluster.log.read(LATE_LSN, LATE_LSN + WAL_SEG_SIZE)
+    for timeline in (cluster.rotten, cluster.donor):
+        assert f"segment {timeline.holes.name(timeline.store, 5)}" in damage_of(timeline)[0]
+    assert cluster.votes() == [False, False]
+
+
+def test_other_bytes_do_not_take_its_place(cluster: Cluster) -> None:
+    """Whatever a proposer brings is decoded first."""
+    rot(cluster.rotten, LATE_LSN)
+    address = SafekeeperAddress.parse(cluster.safekeepers[0].address)
+    wal = bytearray(cluster.log.read(LATE_LSN, LATE_LSN + WAL_SEG_SIZE))
+    wal[500_000] ^= 0x10
+    copy = CopyConnection(open_mend(address, TIMELINE, LATE_LSN))
+    with closing(copy):
+        copy.send(bytes(wal))
+        while copy.end is None:
+            writes = [copy] if copy.wants_write else []
+            assert any(select.select([copy], writes, [], TIMEOUT)), "no answer"
+            copy.flush()
+            assert copy.receive() == []
+    assert "is damaged: " in str(copy.end)
+    assert len(damage_of(cluster.rotten)) == 1
+    assert cluster.votes() == [False, True]

@@ -1,0 +1,296 @@
+"""`FileNode`: a safekeeper with its files: the real `Timeline`, on a disk that loses power.
+
+    Node      Acceptor                                                       on a `Disk` in memory
+    FileNode  bytes -> codec -> Timeline(Acceptor, ControlFile, WalStore)    on a `DroppingDisk`
+
+The power fails before any call that reaches the disk, also while a start recovers; what is not
+synced then, names included, is lost wholly, in part, or not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from consensus.codec import (
+    decode_proposer_message,
+    decode_safekeeper_message,
+    encode,
+)
+from consensus.membership import Membership
+from consensus.messages import Append, ProposerMessage, SafekeeperMessage
+from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
+from safekeeper.control_state import ControlState, encode_control_state
+from safekeeper.errors import SafekeeperError
+from safekeeper.events import Action, BatchEnded, Disconnected, Event, Received, Reply, TruncateWal
+from safekeeper.read_wal import read_wal
+from safekeeper.retention import RetentionPolicy
+from safekeeper.timeline import Timeline, TimelineHooks, TimelineState
+from safekeeper.wal_removal import horizon_of, remove_old_wal
+from storage import durable
+from storage.errors import StorageError
+from tests.dropping_disk import DroppingDisk, RandomLoss
+
+from .file_disk import FileDisk
+from .invariants import check
+from .log import WAL_SEG_SIZE
+from .node import HINTS_US, RESTART_US, Node, NodeState, new_control_state
+
+if TYPE_CHECKING:
+    from .world import World
+
+HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_seconds=lambda _: None)
+#: Nothing is kept but what somebody needs.
+RETENTION = RetentionPolicy(wal_keep_bytes=0, disk_reserve_bytes=0)
+
+
+class PowerFailed(BaseException):
+    """Not an Exception: nothing in the process can handle it."""
+
+
+class NodeTimeline(Timeline):
+    """Says to the invariants what it is about to do."""
+
+    def __init__(self, node: FileNode, folder: Path) -> None:
+        self._node = node
+        self.executed: list[Action] = []
+        super().__init__(node.number, folder, ControlFile.read(folder), HOOKS, RETENTION)
+
+    def _execute(self, action: Action, replies: list[SafekeeperMessage]) -> None:
+        if isinstance(action, TruncateWal):
+            self._node.truncating(action.end_lsn)
+        self.executed.append(action)
+        super()._execute(action, replies)
+        if isinstance(action, TruncateWal):
+            self._node.truncated(action.end_lsn)
+
+
+class NodeConnection:
+    """A proposer's connection, as the timeline knows it."""
+
+    def __init__(self, node: FileNode, number: int) -> None:
+        self.node = node
+        self.number = number
+        self.silent_seconds = 0.0
+
+    def describe(self) -> dict[str, object]:
+        return {}
+
+    def close(self, reason: str) -> None:
+        """The order and its effect are two things: what arrived before may still be read."""
+        world = self.node.world
+        world.clock.call_later(world.random.choice((0, 500, 5000)), self.node.close, self.number)
+
+
+class FileNode(Node):
+    """`acceptor` is the timeline's, to be looked at; `actions_left` counts calls to the disk."""
+
+    def __init__(
+        self, world: World, number: int, membership: Membership, machine: DroppingDisk
+    ) -> None:
+        super().__init__(world, number, membership)
+        folder = Path(machine.root) / self.name
+        self.files = FileDisk(machine, folder)
+        self.disk = self.files  # type: ignore[assignment]
+        self._connections: dict[int, NodeConnection] = {}
+        self._inbox: dict[int, list[ProposerMessage]] = {}
+        durable.make_directory(folder / "wal")
+        state = new_control_state(membership)
+        durable.replace_file(folder / CONTROL_FILE_NAME, encode_control_state(state))
+        self._load()
+
+    def _load(self) -> None:
+        """As a start of the process does. Raises PowerFailed."""
+        self.timeline = NodeTimeline(self, self.files.folder)
+        self.acceptor = self.timeline._acceptor
+        if self.acceptor is not None:
+            self.files.started(self.timeline.store)
+
+    def before_call(self, call: str, path: str) -> None:
+        """Before something reaches the disk."""
+        if self.actions_left is not None:
+            if self.actions_left <= 0:
+                raise PowerFailed
+            self.actions_left -= 1
+        self.files.maybe_fail(call, path)
+
+    # ---- events
+
+    def step(self, event: Event) -> None:
+        """Whatever has arrived of Appends goes in one batch, as it does in the process."""
+        if self.acceptor is None:
+            return
+        self.world.steps += 1
+        match event:
+            case Received(number, message):
+                self._received(number, decode_proposer_message(encode(message)), event)
+            case BatchEnded(number):
+                self._drain(number, event)
+            case Disconnected(number):
+                self._inbox.pop(number, None)
+                connection = self._connections.pop(number, None)
+                if connection is not None:
+                    self._try(event, lambda: self.timeline.disconnect(connection))
+
+    def _received(self, number: int, message: ProposerMessage, event: Event) -> None:
+        if number not in self._connections:
+            connection = self._connections[number] = NodeConnection(self, number)
+            self.timeline.connect(connection)
+        if isinstance(message, Append):
+            self._inbox.setdefault(number, []).append(message)
+            return
+        self._drain(number, event)
+        if number in self._connections:
+            self._receive(number, [message], event)
+
+    def _drain(self, number: int, event: Event) -> None:
+        messages = self._inbox.pop(number, None)
+        if messages:
+            self._receive(number, messages, event)
+
+    def _receive(self, number: int, messages: list[ProposerMessage], event: Event) -> None:
+        replies: list[SafekeeperMessage] = []
+        self._try(event, lambda: replies.extend(self.timeline.receive(number, messages)))
+        for reply in replies:
+            answer = decode_safekeeper_message(encode(reply))
+            self.world.invariants.replied(self, Reply(number, answer))
+            self.world.network.send_to_proposer(number, answer)
+
+    def _try(self, event: Event, act: object) -> None:
+        assert callable(act)
+        world, timeline = self.world, self.timeline
+        timeline.executed.clear()
+        try:
+            act()
+        except PowerFailed:
+            world.trace(self.name, event, timeline.executed, "power fails")
+            world.count("crashes between calls to the disk")
+            self.lose_power()
+            return
+        except StorageError as error:
+            world.trace(self.name, event, timeline.executed, f"{error}: stops")
+            world.count("disk: an error that stops the timeline")
+            self.stop()
+            if "sync" in str(error):  # the kernel may drop what it could not write
+                self._drop_unsynced()
+            return
+        except SafekeeperError as error:
+            world.trace(self.name, event, timeline.executed, str(error))
+            self.close(getattr(event, "connection"))  # noqa: B009
+            return
+        world.trace(self.name, event, timeline.executed, "")
+        world.invariants.node_stepped(self, event, timeline.executed)
+
+    def close(self, number: int) -> None:
+        self._close(number)
+
+    def truncating(self, end_lsn: int) -> None:
+        self.world.invariants.truncating(self, end_lsn)
+        if self.fails_at_truncation:
+            self.fails_at_truncation = False
+            self.actions_left = self.world.random.randrange(8)
+            self.world.count("truncations interrupted")
+
+    def read_checked(self, begin_lsn: int, end_lsn: int) -> bytes:
+        """What leaves it, through the checksums. Raises SafekeeperError."""
+        local_start_lsn = self.timeline.control.local_start_lsn
+        if begin_lsn < local_start_lsn:
+            raise SafekeeperError(f"WAL below {local_start_lsn:X} was removed")
+        wal = bytearray()
+        while begin_lsn + len(wal) < end_lsn:
+            lsn = begin_lsn + len(wal)
+            part = read_wal(self.timeline, lsn, min(end_lsn - lsn, WAL_SEG_SIZE))
+            if not part:
+                break  # it was cut
+            wal += part
+        return bytes(wal)
+
+    def scrub(self) -> None:
+        """Nothing rots while it runs."""
+
+    def truncated(self, end_lsn: int) -> None:
+        """Nothing lies behind the log's end, and no power loss can bring it back."""
+        self.files.damaged_lsn = None
+        rest = self.files.read(end_lsn, end_lsn + 2 * WAL_SEG_SIZE)
+        check("Truncate", rest == bytes(len(rest)), self.name, "has bytes behind its log")
+        check("Truncate", self.files.is_synced, self.name, "may get back what it truncated")
+
+    # ---- ends and beginnings
+
+    def stop(self) -> None:
+        if self.acceptor is None:
+            return
+        self.files.stopped()
+        self.timeline.store.abandon()
+        self._connections.clear()
+        self._inbox.clear()
+        super().stop()
+
+    def lose_power(self) -> None:
+        if self.acceptor is not None:
+            self.stop()
+            self._drop_unsynced()
+
+    def _drop_unsynced(self) -> None:
+        self.files.lose_power(RandomLoss(self.world.random.getrandbits(32)))
+        self.world.count("losses of what was not synced")
+
+    def restart(self) -> None:
+        """During which the power may fail again."""
+        if self.state is not NodeState.DOWN:
+            return
+        world, random = self.world, self.world.random
+        expected_lsn = world.invariants.expected_end(self)
+        if self.files.written_lsn > expected_lsn:
+            world.count("torn tails")
+        if not world.is_calm and random.random() < 0.1:
+            self.actions_left = random.randrange(12)
+        before = self.disk.control
+        try:
+            self._load()
+        except PowerFailed:
+            world.count("crashes in a recovery")
+            self.actions_left = None
+            self._drop_unsynced()
+            world.clock.call_later(RESTART_US, self.restart)
+            return
+        self.actions_left = None
+        if self.timeline.state is TimelineState.STOPPED:  # a disk that fails again
+            world.clock.call_later(RESTART_US, self.restart)
+        else:
+            self._loaded(before, expected_lsn)
+
+    def _loaded(self, before: ControlState, expected_lsn: int) -> None:
+        world, timeline, files = self.world, self.timeline, self.files
+        if timeline.state is TimelineState.DAMAGED:
+            self.state, files.is_gone = NodeState.DAMAGED, True
+            world.count("damaged logs without an end")
+            return
+        end_lsn = timeline.positions.flush_lsn
+        world.trace(self.name, "Restart", [], f"end of the log {end_lsn:X}")
+        files.damaged_lsn = end_lsn if end_lsn < before.horizon_lsn else None
+        world.invariants.node_recovered(self, before, expected_lsn, end_lsn)
+        check("Durable", end_lsn <= files.flushed_lsn, self.name, "believes its page cache")
+        if files.damaged_lsn is None:
+            self.truncated(end_lsn)
+        else:
+            world.count("damaged logs")
+        self.state = NodeState.UP
+        world.invariants.node_started(self)
+
+    def _save_hints(self) -> None:
+        """Housekeeping: positions are saved, a spare is made, old segments go."""
+        if self.acceptor is not None:
+            self._try(Disconnected(0), self._keep_house)
+            if self.acceptor is not None:
+                self.world.invariants.node_started(self, is_new=False)
+        self.world.clock.call_later(HINTS_US, self._save_hints)
+
+    def _keep_house(self) -> None:
+        timeline = self.timeline
+        timeline.keep_house()
+        lsn = horizon_of(timeline).lsn
+        if lsn > timeline.control.local_start_lsn:
+            self.files.keep_removed(lsn)
+            self.world.count("removals of segments")
+        remove_old_wal(timeline)

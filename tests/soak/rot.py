@@ -1,0 +1,131 @@
+"""Accidents of a safekeeper's disk that no process has made: bytes that rot, folders that are gone.
+
+The wiped folder is kept aside and comes back at the end, as a disk that was unplugged does: what
+the member had promised is in it, and it promised nothing meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pg_fixtures.cluster import flush_lsn
+from pg_fixtures.errors import FixtureError
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.waiting import wait_until
+from pg_fixtures.wal_comparison import find_segments
+from pgwal.segment import SegmentName, segment_start_lsn
+from safekeeper.control_file import ControlFile
+
+SAVED_TIMEOUT = 60.0
+#: A byte is damaged so far below a position that was flushed: in WAL that is acknowledged, and
+#: within what a start takes for the end of the log.
+TAIL_BYTES = 32 * 1024
+
+
+@dataclass(slots=True)
+class Damage:
+    """One byte that was flipped."""
+
+    path: Path
+    offset: int
+    good: int
+
+    @property
+    def is_there(self) -> bool:
+        """False when the byte is right again, or its file was removed in its time."""
+        try:
+            with open(self.path, "rb") as file:
+                return os.pread(file.fileno(), 1, self.offset) != bytes([self.good])
+        except FileNotFoundError:
+            return False
+
+
+@dataclass
+class RottenDisk:
+    """Of one safekeeper, with segments of `wal_seg_size`."""
+
+    safekeeper: SafekeeperProcess
+    wal_seg_size: int
+    rng: random.Random
+    damages: list[Damage] = field(default_factory=list)
+
+    @property
+    def is_mended(self) -> bool:
+        return not any(damage.is_there for damage in self.damages)
+
+    def rot_cold(self) -> None:
+        """A byte of a segment that is complete, while the safekeeper runs."""
+        *cold, _newest = self._segments()
+        _, path = self.rng.choice(cold)
+        self._flip(path, self.rng.randrange(self.wal_seg_size))
+
+    def rot_tail(self) -> None:
+        """A byte near the end of the log, after a kill -9. It was acknowledged so long ago that the
+        safekeeper has saved how far it had flushed: what came later it cannot tell from a torn
+        end."""
+        safekeeper = self.safekeeper
+        flushed = flush_lsn(safekeeper)
+        wait_until(
+            lambda: self._saved_flush_lsn() >= flushed,
+            SAVED_TIMEOUT,
+            f"{safekeeper.name} to save how far it has flushed",
+        )
+        safekeeper.kill()
+        lsn = flushed - self.rng.randrange(1, TAIL_BYTES)
+        for name, path in self._segments():
+            begin_lsn = segment_start_lsn(name.segno, self.wal_seg_size)
+            if begin_lsn <= lsn < begin_lsn + self.wal_seg_size:
+                self._flip(path, lsn - begin_lsn)
+        safekeeper.start()
+
+    def _saved_flush_lsn(self) -> int:
+        (folder,) = (self.safekeeper.data_dir / "timelines").iterdir()
+        return ControlFile.read(folder).state.flush_lsn
+
+    def _segments(self) -> list[tuple[SegmentName, Path]]:
+        """Oldest first; of several timelines' files of one segment, the newest's."""
+        newest = {
+            name.segno: (name, path)
+            for name, path in sorted(
+                find_segments(self.safekeeper.data_dir, self.wal_seg_size).items(),
+                key=lambda item: (item[0].segno, item[0].tli),
+            )
+        }
+        return list(newest.values())
+
+    def _flip(self, path: Path, offset: int) -> None:
+        with open(path, "r+b") as file:
+            (good,) = os.pread(file.fileno(), 1, offset)
+            os.pwrite(file.fileno(), bytes([good ^ (1 << self.rng.randrange(8))]), offset)
+        self.damages = [damage for damage in self.damages if damage.is_there]
+        self.damages.append(Damage(path, offset, good))
+
+    # ---- a folder that is gone
+
+    def wipe(self) -> None:
+        """Kill -9, and start again without its timelines."""
+        self.safekeeper.kill()
+        for folder, aside in self._folders():
+            folder.rename(aside)
+        self.safekeeper.start()
+
+    def give_back(self) -> None:
+        """Kill -9, and start again with what it had."""
+        self.safekeeper.kill()
+        for folder, aside in self._folders():
+            if folder.exists():
+                raise FixtureError(f"{self.safekeeper.name} has made {folder} anew")
+            aside.rename(folder)
+        self.safekeeper.start()
+
+    def _folders(self) -> Iterator[tuple[Path, Path]]:
+        """Each timeline's folder, and where it is kept."""
+        data_dir = self.safekeeper.data_dir
+        timelines, kept = data_dir / "timelines", data_dir / "kept-aside"
+        kept.mkdir(exist_ok=True)
+        for folder in [*timelines.iterdir(), *kept.iterdir()]:
+            yield timelines / folder.name, kept / folder.name

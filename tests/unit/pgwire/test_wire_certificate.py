@@ -1,0 +1,97 @@
+"""The hash of a certificate: which function, of which bytes. libpq's own is compared in
+tests/integration/test_channel_binding.py."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+import pytest
+
+from pgwire.certificate import end_point_hash
+
+OIDS = {  # DER of the numbers
+    "1.2.840.113549.1.1.4": "2a864886f70d010104",
+    "1.2.840.113549.1.1.5": "2a864886f70d010105",
+    "1.2.840.113549.1.1.10": "2a864886f70d01010a",
+    "1.2.840.113549.1.1.11": "2a864886f70d01010b",
+    "1.2.840.113549.1.1.13": "2a864886f70d01010d",
+    "1.2.840.10045.4.3.3": "2a8648ce3d040303",
+    "1.3.101.112": "2b6570",
+    "2.16.840.1.101.3.4.2.2": "608648016503040202",
+}
+
+
+def element(tag: int, *content: bytes) -> bytes:
+    body = b"".join(content)
+    size = len(body)
+    length = bytes([size]) if size < 128 else b"\x82" + size.to_bytes(2, "big")
+    return bytes([tag]) + length + body
+
+
+def oid(name: str) -> bytes:
+    return element(6, bytes.fromhex(OIDS[name]))
+
+
+def signed(name: str, parameters: bytes = b"\5\0") -> bytes:
+    """What a certificate looks like from far enough away."""
+    algorithm = element(0x30, oid(name), parameters)
+    return element(0x30, element(0x30, bytes(300)), algorithm, element(3, bytes(70)))
+
+
+def pem(der: bytes, what: str = "CERTIFICATE") -> bytes:
+    text = base64.encodebytes(der)
+    return f"-----BEGIN {what}-----\n".encode() + text + f"-----END {what}-----\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("1.2.840.113549.1.1.4", "sha256"),  # MD5
+        ("1.2.840.113549.1.1.5", "sha256"),  # SHA-1
+        ("1.2.840.113549.1.1.11", "sha256"),
+        ("1.2.840.113549.1.1.13", "sha512"),
+        ("1.2.840.10045.4.3.3", "sha384"),
+    ],
+)
+def test_the_hash_is_that_of_the_signature(name: str, function: str) -> None:
+    der = signed(name)
+    assert end_point_hash(pem(der)) == hashlib.new(function, der).digest()
+
+
+def test_a_signature_without_a_hash_has_no_end_point() -> None:
+    assert end_point_hash(pem(signed("1.3.101.112", b""))) is None
+
+
+def test_rsa_pss_says_its_hash_in_parameters() -> None:
+    sha384 = element(0xA0, element(0x30, oid("2.16.840.1.101.3.4.2.2"), b"\5\0"))
+    for parameters, function in ((element(0x30, sha384), "sha384"), (element(0x30), "sha256")):
+        der = signed("1.2.840.113549.1.1.10", parameters)
+        assert end_point_hash(pem(der)) == hashlib.new(function, der).digest()
+
+
+def test_the_first_certificate_of_a_file_counts() -> None:
+    first, second = signed("1.2.840.113549.1.1.11"), signed("1.2.840.113549.1.1.13")
+    file = b"Bag Attributes: x\n" + pem(b"key", "PRIVATE KEY") + pem(first) + pem(second)
+    assert end_point_hash(file) == hashlib.sha256(first).digest()
+    trusted = pem(first + element(0x30, b"rejected uses"), "TRUSTED CERTIFICATE")
+    assert end_point_hash(trusted) == hashlib.sha256(first).digest()
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        (b"", "expected a certificate in PEM, got none"),
+        (pem(b"key", "PRIVATE KEY"), "expected a certificate in PEM, got none"),
+        (pem(signed("1.2.840.113549.1.1.11"))[:-20], "expected a certificate in PEM, got none"),
+        (pem(b""), "expected tag 0x30 at offset 0"),
+        (pem(signed("1.2.840.113549.1.1.11")[:99]), "expected 391 bytes at offset 4, got 95"),
+        (pem(b"\x30\x80\0\0"), "length of 0 bytes"),
+        (pem(b"\x30\x85\0\0\0\0\1\0"), "length of 5 bytes"),
+        (pem(element(0x30, element(0x30), element(4))), "expected tag 0x30 at offset 2"),
+        (pem(element(0x30, element(0x30))), "expected tag 0x30 at offset 2"),
+    ],
+)
+def test_what_is_no_certificate(file: bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        end_point_hash(file)

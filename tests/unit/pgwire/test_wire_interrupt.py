@@ -1,0 +1,52 @@
+"""What wakes the thread of a connection, from others; also when there is none any more."""
+
+from __future__ import annotations
+
+import os
+import select
+from threading import Thread
+
+from pgwire.interrupt import Interrupt
+
+
+def is_woken(interrupt: Interrupt) -> bool:
+    return bool(select.select([interrupt], [], [], 0)[0])
+
+
+def test_a_wake_up_is_heard_once_however_often_it_was_called() -> None:
+    interrupt = Interrupt()
+    assert not is_woken(interrupt)
+    interrupt.wake()
+    interrupt.wake()
+    assert is_woken(interrupt)
+    interrupt.clear()
+    interrupt.clear()
+    assert not is_woken(interrupt)
+    assert not interrupt.canceled
+    interrupt.cancel()
+    assert interrupt.canceled
+    assert is_woken(interrupt)
+    interrupt.close()
+    interrupt.close()
+
+
+def test_a_late_wake_up_writes_to_no_other_file() -> None:
+    """While descriptors are closed and their numbers taken again."""
+    interrupts = [Interrupt() for _ in range(200)]
+
+    def wake_all() -> None:
+        for _ in range(50):
+            for interrupt in interrupts:
+                interrupt.wake()
+
+    thread = Thread(target=wake_all)
+    thread.start()
+    pipes = []
+    for interrupt in interrupts:
+        interrupt.close()
+        pipes.append(os.pipe2(os.O_NONBLOCK))
+    thread.join()
+    for reader, writer in pipes:
+        assert not select.select([reader], [], [], 0)[0]
+        os.close(reader)
+        os.close(writer)

@@ -1,0 +1,123 @@
+"""Whatever the size of a segment: to the archive and back, nothing holds the interpreter for long,
+or takes memory like it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from objectstore.keys import ArchivedWal
+from objectstore.store import ObjectStore, open_store
+from safekeeper.archive_progress import ArchiveProgress, ArchiveSettings
+from safekeeper.archived_wal import IDLE_SECONDS, ArchivedWalReader
+from safekeeper.archiver import Archiver
+from tests.interpreter_probe import assert_bounds
+from tests.segment_files import EDGE_BYTES, TLI, edge, timeline_with_segments
+
+MIB = 1 << 20
+SEGMENT_SIZES = (1 * MIB, 16 * MIB, 1024 * MIB)
+SEGNO = 1
+
+
+class SameThread(Executor):
+    """What is submitted runs at once in the thread that submits it, which is the one watched."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class World:
+    """A timeline of one whole segment, its archiver, a store, and one that reads from it."""
+
+    def __init__(self, folder: Path, wal_seg_size: int) -> None:
+        self.folder = folder
+        self.wal_seg_size = wal_seg_size
+        self.seconds = 0.0
+        self.reader: ArchivedWalReader | None = None
+        self.timeline = timeline_with_segments(folder / "timeline", wal_seg_size, 1)
+        self.archive_in(str(folder / "archive"))
+
+    def archive_in(self, url: str) -> None:
+        self.store: ObjectStore = open_store(url)
+        shutil.rmtree(self.folder / "archive", ignore_errors=True)
+        self.begin()
+
+    def begin(self) -> None:
+        """An archiver that knows nothing yet, and a reader likewise."""
+        self.progress = ArchiveProgress(ArchiveSettings(self.store.url, {}), self.wal_seg_size)
+        self.archiver = Archiver(self.timeline, self.store, self.progress)
+        self.archiver._turn.is_ours = True
+        self.end()
+        self.reader = ArchivedWalReader(self.timeline, self.store, lambda: self.seconds)
+
+    def end(self) -> None:
+        self.seconds += IDLE_SECONDS
+        assert self.reader is None or self.reader.release()
+
+    def make_empty(self) -> None:
+        self.archive_in(str(self.folder / "archive"))
+
+    def make_empty_remote(self) -> None:
+        """A store that is given objects whole."""
+        self.archive_in("memory://")
+
+    def make_archived(self) -> None:
+        self.make_empty()
+        self.archive()
+        self.begin()
+
+    def make_archived_remote(self) -> None:
+        self.make_empty_remote()
+        self.archive()
+        self.begin()
+
+    # ---- what is measured
+
+    def archive(self) -> None:
+        self.archiver.step(SameThread())
+        assert self.progress.archived_lsn == 2 * self.wal_seg_size
+        assert self.progress.uploaded_bytes == self.wal_seg_size
+
+    def archive_again(self) -> None:
+        """What another one has uploaded since this archiver looked."""
+        archive = self.archiver._open()
+        wal = ArchivedWal(TLI, SEGNO, 2 * self.wal_seg_size)
+        assert self.archiver._put(archive, wal) is False
+
+    def read(self) -> None:
+        assert self.reader is not None
+        begin_lsn, tail = SEGNO * self.wal_seg_size, self.wal_seg_size - EDGE_BYTES
+        for offset in (0, tail):
+            expected = edge(SEGNO, self.wal_seg_size, offset)
+            assert self.reader.read(begin_lsn + offset, EDGE_BYTES) == expected
+        assert self.reader.read(begin_lsn + tail - 10, 10) == bytes(10)
+
+
+SHAPES: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
+    "to a folder": (World.make_empty, World.archive),
+    "to a remote store": (World.make_empty_remote, World.archive),
+    "what is there": (World.make_archived, World.archive_again),
+    "from a folder": (World.make_archived, World.read),
+    "from a remote store": (World.make_archived_remote, World.read),
+}
+
+
+@pytest.mark.parametrize("wal_seg_size", SEGMENT_SIZES, ids=lambda size: f"{size // MIB} MiB")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nothing_holds_the_interpreter_or_takes_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, wal_seg_size: int
+) -> None:
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)  # hundreds of megabytes would have to be
+    make, act = SHAPES[shape]
+    world = World(tmp_path, wal_seg_size)
+    figures = assert_bounds(lambda: act(world), lambda: make(world))
+    world.end()
+    print(figures)

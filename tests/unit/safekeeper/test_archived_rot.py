@@ -1,0 +1,162 @@
+"""Bytes that rot on the safekeeper that archives: none of them gets into the archive, it says so,
+and the right ones come from another member, or from the same one when it is mended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from memory_node import TIMELINE
+from socket_client import SocketClient
+from timeline_on_disk import leading_pusher
+from wal_builder import START_LSN, WAL_SEG_SIZE, WalBuilder
+
+from objectstore.archive import TimelineArchive
+from objectstore.local import LocalStore
+from pgwal.history import TimelineHistory
+from pgwire.connection import State
+from pgwire.messages import CopyData, Query
+from safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
+from safekeeper.archive_turn import TAKEOVER_SECONDS, ArchiveTurn
+from safekeeper.archiver import Archiver
+from safekeeper.mend import MENDED, Mender
+from safekeeper.status import timeline_status
+
+SECOND_LSN = START_LSN + WAL_SEG_SIZE
+DAMAGE = "is damaged: its bytes are not what was written"
+TIMEOUT_SECONDS = 10.0
+
+
+class Once(Event):
+    """Lets a loop run one time."""
+
+    has_run = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        has_run, self.has_run = self.has_run, True
+        return has_run
+
+
+class Member:
+    """It has the log, and archives it when its turn comes: `rank`-th in line."""
+
+    def __init__(self, folder: Path, store: LocalStore, log: WalBuilder, rank: int) -> None:
+        pusher = leading_pusher(folder)
+        pusher.log = log
+        pusher.push()
+        pusher.push(commit_lsn=log.lsn, truncate_lsn=log.lsn)
+        self.timeline = pusher.timeline
+        settings = ArchiveSettings(store.url, {}, partial_interval_seconds=0)
+        self.progress = self.timeline.archive = ArchiveProgress(settings, START_LSN)
+        self.seconds = 0.0
+        self.archiver = Archiver(self.timeline, store, self.progress, lambda: self.seconds)
+        self.archiver._turn = ArchiveTurn(rank, 3)
+
+    def archive(self) -> None:
+        """One try of its thread."""
+        self.archiver.run(Once())
+
+    def rot(self, lsn: int) -> None:
+        path = self.timeline.store.newest_file(lsn)
+        content = bytearray(path.read_bytes())
+        content[lsn % WAL_SEG_SIZE] ^= 0x10
+        path.write_bytes(content)
+
+    def mend(self, lsn: int, segment: bytes) -> None:
+        """What a proposer brings from a member that has it."""
+        client = SocketClient()
+        session = client.start()
+        client.send(Query("MEND_SEGMENT"))
+        session.read_command()
+        mending = Thread(target=Mender(self.timeline, lsn).run, args=(session,))
+        mending.start()
+        client.receive_until(State.COPY_BOTH)
+        client.send(CopyData(segment))
+        assert client.receive() == CopyData(MENDED)
+        client.close()
+        mending.join(TIMEOUT_SECONDS)
+        session.close()
+
+
+@pytest.fixture
+def log() -> WalBuilder:
+    log = WalBuilder()
+    while log.lsn < START_LSN + 3.5 * WAL_SEG_SIZE:
+        log.append("R", 30_000)
+    return log
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(str(tmp_path / "archive"))
+
+
+@pytest.fixture
+def first(tmp_path: Path, store: LocalStore, log: WalBuilder) -> Member:
+    return Member(tmp_path / "first", store, log, rank=0)
+
+
+def archived_lsn(store: LocalStore, log: WalBuilder) -> int:
+    """How far it can be replayed; whatever is there is what was written."""
+    archive = TimelineArchive.open(store, TIMELINE)
+    for info in store.list(archive.keys.wal):
+        wal = archive.keys.parse_wal(info.key)
+        assert wal is not None
+        assert archive.read(wal) == log.read(wal.segno * WAL_SEG_SIZE, wal.end_lsn)
+    return archive.archived_lsn(TimelineHistory(1), START_LSN)
+
+
+def test_a_segment_that_rotted_is_not_uploaded_and_it_says_so(
+    first: Member, store: LocalStore, log: WalBuilder
+) -> None:
+    first.rot(SECOND_LSN + 500_000)
+    first.archive()
+    assert archived_lsn(store, log) == first.progress.archived_lsn == SECOND_LSN
+    status = timeline_status(first.timeline)
+    assert status["archive"]["state"] == ArchiverState.RETRYING.value
+    assert DAMAGE in status["archive"]["error"]
+    assert "segment 000000010000000000000002 at 0/200000 is damaged" in status["damage"][0]
+
+
+def test_what_rotted_in_the_last_segment_is_not_uploaded_either(
+    first: Member, store: LocalStore, log: WalBuilder
+) -> None:
+    """The end of the log is lost then, and nothing above it is archived until it is back."""
+    first.rot(log.records[-3].start_lsn + 1000)
+    for error in (DAMAGE, "None"):
+        first.archive()
+        status = timeline_status(first.timeline)
+        assert error in str(status["archive"]["error"])
+        assert "WAL was flushed up to" in status["damage"][0]
+        assert archived_lsn(store, log) == START_LSN + 3 * WAL_SEG_SIZE
+
+
+def test_another_member_archives_what_rotted_here(
+    tmp_path: Path, first: Member, store: LocalStore, log: WalBuilder
+) -> None:
+    """It sees nothing arrive, and does it when its patience ends."""
+    second = Member(tmp_path / "second", store, log, rank=1)
+    first.rot(SECOND_LSN)
+    for member in (first, second):
+        member.archive()
+    assert archived_lsn(store, log) == SECOND_LSN
+    for _ in range(3):
+        second.seconds += TAKEOVER_SECONDS
+        second.archive()
+    assert archived_lsn(store, log) == log.lsn
+    assert timeline_status(second.timeline)["archive"]["error"] is None
+
+
+def test_a_member_that_is_mended_archives_it_itself(
+    first: Member, store: LocalStore, log: WalBuilder
+) -> None:
+    first.rot(SECOND_LSN + WAL_SEG_SIZE - 1)
+    first.archive()
+    assert archived_lsn(store, log) == SECOND_LSN
+    first.mend(SECOND_LSN, log.read(SECOND_LSN, SECOND_LSN + WAL_SEG_SIZE))
+    first.archive()
+    assert archived_lsn(store, log) == first.progress.archived_lsn == log.lsn
+    status = timeline_status(first.timeline)
+    assert (status["archive"]["error"], status["damage"]) == (None, [])
+    assert status["archive"]["state"] == ArchiverState.ARCHIVING.value

@@ -1,0 +1,84 @@
+"""Who is silent for too long is killed; who lives, ends or has no guard is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+TIMEOUT = 30.0
+SERVICE = """
+import os, sys, time
+from telemetry.hang_guard import hang_guard
+with hang_guard(float(sys.argv[1])):
+    print("inside", flush=True)
+    time.sleep(float(sys.argv[2]))
+print("after", flush=True)
+"""
+
+
+@contextmanager
+def service(timeout_seconds: float, sleep_seconds: float) -> Iterator[subprocess.Popen[str]]:
+    """A process that is inside its guard."""
+    arguments = (sys.executable, "-c", SERVICE, str(timeout_seconds), str(sleep_seconds))
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "inside\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def children_of(pid: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{pid}/children") as children:
+        return [int(child) for child in children.read().split()]
+
+
+def test_a_process_that_is_stopped_is_killed() -> None:
+    with service(2, TIMEOUT) as process:
+        process.send_signal(signal.SIGSTOP)
+        assert process.wait(TIMEOUT) == -signal.SIGKILL
+        assert process.stderr is not None
+        assert f"process {process.pid} gave no sign of life for 2 s" in process.stderr.read()
+
+
+def test_a_process_that_lives_is_not() -> None:
+    """It lives for longer than the timeout, and takes its guard with it."""
+    with service(1, 3) as process:
+        (killer,) = children_of(process.pid)
+        output, errors = process.communicate(timeout=TIMEOUT)
+        assert (process.returncode, output, errors) == (0, "after\n", "")
+        with pytest.raises(ProcessLookupError):
+            os.kill(killer, 0)
+
+
+def test_a_guard_outlives_no_service_that_was_killed() -> None:
+    with service(TIMEOUT, TIMEOUT) as process:
+        (killer,) = children_of(process.pid)
+        os.kill(killer, signal.SIGTERM)  # meant for the whole group: the service says when
+        process.kill()
+        process.wait(TIMEOUT)
+        deadline = time.monotonic() + TIMEOUT
+        while os.path.exists(f"/proc/{killer}/exe") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not os.path.exists(f"/proc/{killer}/exe")
+
+
+def test_a_service_without_a_guard_goes_on() -> None:
+    with service(0, 1) as process:
+        assert children_of(process.pid) == []
+    with service(TIMEOUT, 2) as process:
+        (killer,) = children_of(process.pid)
+        os.kill(killer, signal.SIGKILL)
+        output, _ = process.communicate(timeout=TIMEOUT)
+        assert process.returncode == 0
+        assert "no guard against a hang any more" in output

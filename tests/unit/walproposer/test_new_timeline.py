@@ -1,0 +1,101 @@
+"""Whether a primary may get a new timeline on safekeepers that show none of it: each guard, and
+that without it a second log would be created, whose commits the first quorum would never see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from consensus.ids import TimelineId
+from consensus.messages import ServerFacts
+from pgwal.history import TimelineHistory
+from walproposer import primary_log, timeline_creation
+from walproposer.errors import Refusal, Unreachable, WalProposerError
+from walproposer.events import Primary
+from walproposer.log_marker import marker_name
+from walproposer.primary_log import PrimaryLog
+from walproposer.timeline_creation import FoundTimeline, Member, create_timeline, folder_name
+
+SERVER = ServerFacts(7, 150018, 1 << 20)
+ITS_LOG = TimelineId(bytes(16), b"a" * 16)
+
+
+class Safekeeper:
+    """Empty, as far as it tells; it does what it is told."""
+
+    address = "127.0.0.1:1"
+
+    def __init__(self) -> None:
+        self.commands: list[str] = []
+
+    def command(self, name: str, options: object) -> list[dict[str, str]]:
+        self.commands.append(name)
+        return []
+
+
+def empty_members(**of_the_first: Any) -> list[Member]:
+    clients: list[Any] = [Safekeeper() for _ in range(3)]
+    first, *others = (Member(client, id) for id, client in enumerate(clients, 1))
+    for name, value in of_the_first.items():
+        setattr(first, name, value)
+    return [first, *others]
+
+
+def attach(log: PrimaryLog, members: Sequence[Member]) -> FoundTimeline:
+    """What a proposer does that has found no timeline of its primary."""
+    log.check(None, members)
+    return create_timeline(members, Primary(SERVER, TimelineHistory(1), 1 << 24, 1 << 24), None)
+
+
+def log_of(*markers: str, commits_wait: bool = False) -> PrimaryLog:
+    return PrimaryLog(SERVER, markers, -8, 10, commits_wait)
+
+
+MARKED = log_of(marker_name(ITS_LOG))
+UNMARKED = log_of()
+DAMAGED = {folder_name(ITS_LOG): "control file is damaged"}
+
+
+def test_a_primary_of_no_log_gets_one() -> None:
+    members = empty_members()
+    assert attach(UNMARKED, members).server == SERVER
+    told: list[Any] = [member.client for member in members]
+    assert [client.commands for client in told] == [["CREATE_TIMELINE", "ACTIVATE_TIMELINE"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("log", "members", "error", "text"),
+    [
+        (MARKED, empty_members(), Refusal, "the primary belongs to log "),
+        (MARKED, empty_members(error=Unreachable("silent")), Unreachable, "silent"),
+        (log_of(commits_wait=True), empty_members(), Refusal, "commits of the primary wait for"),
+        (UNMARKED, empty_members(damaged=DAMAGED), Refusal, "no timeline is created: safekeeper 1"),
+    ],
+    ids=["marked", "marked, one is silent", "commits wait", "a damaged folder"],
+)
+def test_it_gets_no_second_one(
+    log: PrimaryLog, members: list[Member], error: type[WalProposerError], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        attach(log, members)
+    told: list[Any] = [member.client for member in members]
+    assert [client.commands for client in told] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "log", "members"),
+    [
+        (primary_log, "log_problem", MARKED, empty_members()),
+        (timeline_creation, "damage_of", UNMARKED, empty_members(damaged=DAMAGED)),
+    ],
+    ids=["the marker is not looked at", "a damaged folder is nothing"],
+)
+def test_a_planted_bug_is_seen(
+    module: Any, name: str, log: PrimaryLog, members: list[Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That guard alone stands between the primary and a second log."""
+    monkeypatch.setattr(module, name, lambda *_: "")
+    assert attach(log, members).timeline != ITS_LOG

@@ -1,0 +1,81 @@
+"""Asks the primary now and then whether its commits wait for the quorum, and for nothing less.
+
+    every CHECK_SECONDS -> preflight_commits.py -> log, status page, metrics
+
+The proposer confirms commits, but its stream does not tell whether Postgres waits for it: somebody
+may have emptied synchronous_standby_names, or have come under its name. What is found once may be
+under way (`--configure` sets the names just now), so it counts when it is found again. Nothing is
+changed, and no connection is kept: a smart shutdown would wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from threading import Thread
+
+import structlog
+
+from telemetry.stop_signal import StopSignal
+from walproposer.errors import WalProposerError
+from walproposer.finding import Finding, Level
+from walproposer.preflight_commits import check_protection
+from walproposer.primary_settings import inspect_primary
+from walproposer.upstream import PrimaryAddress
+
+log = structlog.get_logger()
+
+CHECK_SECONDS = 10.0
+CHECK_AGAIN_SECONDS = 1.0
+
+
+class CommitWatch:
+    """`problems`: why commits return without the quorum, each with what to do; None: not known."""
+
+    def __init__(
+        self, address: PrimaryAddress, stopping: StopSignal, is_streaming: Callable[[], bool]
+    ) -> None:
+        self._address = address
+        self._stopping = stopping
+        self._is_streaming = is_streaming
+        self._seen: set[str] = set()
+        self.problems: list[str] | None = None
+
+    def start(self) -> None:
+        """In a thread of its own, until `stopping`."""
+        Thread(target=self._run, name="commit watch", daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set:
+            if self._is_streaming():
+                self._ask()
+            else:
+                self._forget()
+            is_settled = self.problems is not None and not self._seen
+            self._stopping.wait(CHECK_SECONDS if is_settled else CHECK_AGAIN_SECONDS)
+
+    def _ask(self) -> None:
+        try:
+            with closing(self._address.connect(options="")) as connection:
+                settings = inspect_primary(connection, self._address)
+            self._judge(list(check_protection(settings, self._address)))
+        except WalProposerError as error:
+            log.debug("the primary was not asked about its commits", reason=str(error))
+            self._forget()
+
+    def _forget(self) -> None:
+        """The primary is away: what was found need not be so any more."""
+        self._seen, self.problems = set(), None
+
+    def _judge(self, findings: list[Finding]) -> None:
+        failures = [finding for finding in findings if finding.level is Level.FAIL]
+        again = [finding for finding in failures if finding.check in self._seen]
+        self._seen = {finding.check for finding in failures}
+        if failures and not again:
+            return
+        problems = [finding.sentence for finding in again]
+        if problems and not self.problems:
+            log.error("COMMITS RETURN WITHOUT THE QUORUM", reason="; ".join(problems))
+        elif self.problems and not problems:
+            log.info("commits wait for the quorum again")
+        self.problems = problems

@@ -1,0 +1,156 @@
+"""Mending: segments that rotted on one safekeeper are brought to it from another one.
+
+Only the proposer knows all addresses, so it asks the members from time to time which of their
+segments are damaged, and hands each the bytes of another one, which reads them with its own checks.
+Committed bytes are the same everywhere. It runs in a thread of its own, off the commit path.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+
+from consensus.ids import NodeId, TimelineId
+from pgwal.lsn import Lsn
+from pgwire.replication import XLogData
+from telemetry.stop_signal import StopSignal
+from walproposer.copy_connection import CopyConnection
+from walproposer.errors import Unreachable, WalProposerError
+from walproposer.peer import open_donor, open_mend
+from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+
+log = structlog.get_logger()
+
+#: How often the members are asked.
+LOOK_SECONDS = 10.0
+#: How long a member may take for a piece of a segment, or for checking the whole.
+ANSWER_SECONDS = 60.0
+
+MENDED = b"mended"
+
+
+class Mender:
+    """`leader()` is the NodeId that leads now, None while nobody does."""
+
+    def __init__(
+        self,
+        addresses: Sequence[SafekeeperAddress],
+        timeline: TimelineId,
+        wal_seg_size: int,
+        leader: Callable[[], NodeId | None],
+    ) -> None:
+        self._addresses = addresses
+        self._timeline = timeline
+        self._seg_size = wal_seg_size
+        self._leader = leader
+        #: What went wrong with whom last: said once.
+        self._said: dict[SafekeeperAddress, str] = {}
+
+    def run(self, stopping: StopSignal) -> None:
+        while not stopping.wait(LOOK_SECONDS):
+            for address in self._addresses:
+                if self._leader() is not None and not stopping.is_set:
+                    self._look_after(address)
+
+    def _look_after(self, address: SafekeeperAddress) -> None:
+        try:
+            holes = self._holes_of(address)
+        except WalProposerError:
+            return  # that it cannot be reached, others say
+        try:
+            for begin_lsn in holes:
+                self._mend(address, begin_lsn)
+        except WalProposerError as error:
+            self._say(address, str(error))
+        else:
+            self._said.pop(address, None)
+
+    def _say(self, address: SafekeeperAddress, reason: str) -> None:
+        if self._said.get(address) != reason:
+            self._said[address] = reason
+            log.warning("could not mend", safekeeper=str(address), reason=reason)
+
+    def _holes_of(self, address: SafekeeperAddress) -> list[int]:
+        """Where its damaged segments begin. Raises WalProposerError."""
+        named = {
+            "tenant_id": self._timeline.tenant_id.hex(),
+            "timeline_id": self._timeline.timeline_id.hex(),
+        }
+        (row,) = SafekeeperClient(address).command("TIMELINE_STATUS", named)
+        status = msgspec.json.decode(row["status"])
+        return [int(Lsn.parse(lsn)) for lsn in status.get("holes", [])]
+
+    def _mend(self, address: SafekeeperAddress, begin_lsn: int) -> None:
+        """From the first that has it. Raises WalProposerError when nobody has."""
+        failure: WalProposerError | None = None
+        for donor in self._addresses:
+            node_id = self._leader()
+            if donor == address or node_id is None:
+                continue
+            try:
+                self._bring(donor, address, node_id, begin_lsn)
+            except WalProposerError as error:
+                failure = error
+            else:
+                log.info(
+                    "WAL segment mended",
+                    safekeeper=str(address),
+                    donor=str(donor),
+                    lsn=str(Lsn(begin_lsn)),
+                )
+                return
+        if failure is not None:
+            raise failure
+
+    def _bring(
+        self, donor: SafekeeperAddress, address: SafekeeperAddress, node_id: NodeId, begin_lsn: int
+    ) -> None:
+        """Raises WalProposerError."""
+        source = CopyConnection(open_donor(donor, self._timeline, node_id, begin_lsn))
+        try:
+            target = CopyConnection(open_mend(address, self._timeline, begin_lsn))
+            try:
+                self._copy(source, target)
+                _await_mended(target)
+            finally:
+                target.close()
+        finally:
+            source.close()
+
+    def _copy(self, source: CopyConnection, target: CopyConnection) -> None:
+        missing = self._seg_size
+        while missing:
+            for message in source.receive_replication():
+                if isinstance(message, XLogData):
+                    part = bytes(message.data[:missing])
+                    missing -= len(part)
+                    _send(target, part)
+            if missing:
+                _wait(source, writes=False)
+
+
+def _send(target: CopyConnection, part: bytes) -> None:
+    """All of it: what it does not take now must not pile up here."""
+    target.send(part)
+    while target.wants_write:
+        _wait(target, writes=True)
+        target.flush()
+    if target.end is not None:
+        raise target.end
+
+
+def _await_mended(target: CopyConnection) -> None:
+    while MENDED not in map(bytes, target.receive()):
+        _wait(target, writes=False)
+
+
+def _wait(copy: CopyConnection, *, writes: bool) -> None:
+    """Until the socket is ready. Raises WalProposerError when the other side has ended."""
+    if copy.end is not None:
+        raise copy.end
+    reading, writing = ([], [copy]) if writes else ([copy], [])
+    if not any(select.select(reading, writing, [], ANSWER_SECONDS)):
+        raise Unreachable(f"nothing came for {ANSWER_SECONDS:g} s")

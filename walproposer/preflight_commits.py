@@ -1,0 +1,241 @@
+"""The preflight of commits: do they wait for the quorum, and for nothing less? Pure rules.
+
+A part of `preflight.py`; `sk status` and the proposer (`commit_watch.py`) ask the same rules.
+Law: a commit that returns without the quorum is never called well. Source: Postgres `syncrep.c`
+(SyncRepWaitForLSN, SyncRepGetSyncRecPtr): a commit waits when max_wal_senders > 0,
+synchronous_commit > local and synchronous_standby_names is not empty; then the standbys with
+sync_state `sync`, all of them, or enough of those with `quorum` let it go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from walproposer.finding import Finding, alter_system, fail, ok, quoted, warn
+from walproposer.primary_settings import COMMIT_SETTING, Override, PrimarySettings
+from walproposer.standby_names import EVERYBODY, Method, StandbyNames, parse_standby_names
+from walproposer.upstream import PrimaryAddress
+from walproposer.walsenders import STREAMING, WalSender, names_of
+
+NAMES = "synchronous_standby_names"
+SENDERS = "max_wal_senders"
+
+#: synchronous_commit: a commit that does not wait for a standby is not known to any safekeeper.
+UNSAFE_COMMITS = ("off", "local")
+# Postgres takes these for its enum, too. Source: `guc_tables.c`, synchronous_commit_options.
+_COMMIT_SYNONYMS = {"false": "off", "no": "off", "0": "off", "true": "on", "yes": "on", "1": "on"}
+
+# Right after a reload the checkpointer may not have obeyed it yet.
+SETTLED_SECONDS = 300.0
+
+
+def check_commits(primary: PrimarySettings, address: PrimaryAddress) -> Iterator[Finding]:
+    """All of it, for `sk check`. Before a proposer has the slot, commits need not wait yet."""
+    slot = primary.slot
+    is_attached = slot is not None and slot.holder == address.application_name
+    yield from check_standbys(primary, address, expects_quorum=is_attached)
+    yield _synchronous_commit(primary)
+    yield from check_opt_outs(primary)
+    yield from _in_force(primary)
+    yield _waits(primary)
+
+
+def check_protection(primary: PrimarySettings, address: PrimaryAddress) -> Iterator[Finding]:
+    """What holds for every commit of a primary whose commits are to wait for the quorum. FAIL: they
+    return without it; warn: it needs only one thing more."""
+    yield from check_standbys(primary, address, expects_quorum=True)
+    yield _synchronous_commit(primary)
+
+
+def check_standbys(
+    primary: PrimarySettings, address: PrimaryAddress, *, expects_quorum: bool
+) -> Iterator[Finding]:
+    """Who must confirm a commit, and who may instead of the proposer."""
+    ours, value = address.application_name, primary.settings[NAMES]
+    judged = fail if expects_quorum else warn
+    if primary.settings[SENDERS] == "0":
+        yield fail(
+            SENDERS,
+            "0: commits return with one copy, on the primary, whatever synchronous_standby_names "
+            "says, and no proposer can stream",
+            alter_system(SENDERS, "10", restart=True),
+        )
+        return
+    rule = parse_standby_names(value)
+    if rule is None:
+        yield judged(
+            NAMES,
+            "empty: commits return with one copy, on the primary",
+            alter_system(NAMES, quoted(ours))
+            if expects_quorum
+            else "sk attach --configure sets it.",
+        )
+    elif not rule.matches(ours):
+        yield judged(
+            NAMES,
+            f"{value}: {ours} is not among them, commits do not wait for the quorum",
+            alter_system(NAMES, quoted(ours)),
+        )
+    else:
+        yield _who_confirms(rule, primary, address)
+
+
+def _who_confirms(rule: StandbyNames, primary: PrimarySettings, address: PrimaryAddress) -> Finding:
+    """Our proposer is among those named."""
+    ours, value = address.application_name, primary.settings[NAMES]
+    proposer, impostors = _proposer_and_impostors(primary, address)
+    intruders = _releasing_without(rule, proposer, primary.standbys)
+    set_right = alter_system(NAMES, quoted(ours))
+    if intruders and primary.slot is not None:
+        return fail(
+            NAMES,
+            f"{value}: {names_of(intruders)}, which is not our proposer, confirms commits without "
+            "the quorum",
+            _ending(intruders) if set(intruders) <= set(impostors) else set_right,
+        )
+    others = rule.others(ours)
+    if len(others) >= rule.count or EVERYBODY in others:
+        return warn(
+            NAMES,
+            f"{value}: names others: {', '.join(others)}; commits may return on their word, "
+            "without the quorum",
+            set_right,
+        )
+    if impostors:
+        return warn(
+            NAMES,
+            f"{value}: {names_of(impostors)} is not known as our proposer: without the proposer it "
+            "would confirm commits, without the quorum",
+            _ending(impostors),
+        )
+    if proposer is None and (primary.sees_all or not primary.walsenders):
+        return warn(
+            NAMES,
+            f"{value}, but no such standby streams: commits wait now",
+            "Run sk attach; or let commits go on without: sk detach.",
+        )
+    if rule.count > len(others) + 1:
+        return warn(
+            NAMES,
+            f"{value}: {rule.count} standbys must confirm, and only one is called {ours}: commits "
+            "wait now",
+            set_right,
+        )
+    besides = f" and for {', '.join(others)}" if others else ""
+    return ok(NAMES, f"{value}, commits wait for the quorum{besides}")
+
+
+def _proposer_and_impostors(
+    primary: PrimarySettings, address: PrimaryAddress
+) -> tuple[WalSender | None, list[WalSender]]:
+    """Our proposer has our slot; of the others those that come under its name."""
+    proposer, impostors = None, []
+    for standby in primary.standbys:
+        is_named_so = standby.application_name.lower() == address.application_name.lower()
+        if standby.slot == address.slot:
+            proposer = standby
+        elif is_named_so and standby.state in (STREAMING, ""):
+            impostors.append(standby)
+    return proposer, impostors
+
+
+def _releasing_without(
+    rule: StandbyNames, proposer: WalSender | None, standbys: tuple[WalSender, ...]
+) -> list[WalSender]:
+    """The standbys whose word is enough, without our proposer's, to let commits return; or none."""
+    releasing = [standby for standby in standbys if standby.releases_commits]
+    others = [standby for standby in releasing if standby != proposer]
+    match rule.method:
+        case Method.PRIORITY:  # all of them must confirm
+            return others if len(others) == len(releasing) >= rule.count else []
+        case Method.QUORUM:
+            return others if len(others) >= rule.count else []
+        case _:
+            assert_never(rule.method)
+
+
+def _ending(standbys: list[WalSender]) -> str:
+    ends = " ".join(f"SELECT pg_terminate_backend({standby.pid});" for standby in standbys)
+    return f"Give that client another application_name; then {ends}"
+
+
+# ---- who need not wait
+
+
+def _synchronous_commit(primary: PrimarySettings) -> Finding:
+    name, value = COMMIT_SETTING, primary.settings.get(COMMIT_SETTING)
+    if value is None:
+        return warn(
+            name,
+            f"role {quoted(primary.role)} has one of its own, and may not read the server's",
+            f"ALTER ROLE {quoted(primary.role)} RESET {name};",
+        )
+    if _level(value) in UNSAFE_COMMITS:
+        return fail(
+            name,
+            f'"{value}": commits return before the quorum has them',
+            alter_system(name, "on"),
+        )
+    return ok(name, value)
+
+
+def check_opt_outs(primary: PrimarySettings) -> Iterator[Finding]:
+    """The roles and databases whose commits do not wait."""
+    for override in primary.overrides:
+        if _level(override.value) in UNSAFE_COMMITS:
+            whose = _whose(override)
+            yield fail(
+                COMMIT_SETTING,
+                f'"{override.value}" by ALTER {whose}: such commits return before the quorum has '
+                "them",
+                f"ALTER {whose} RESET {COMMIT_SETTING};",
+            )
+
+
+def _level(value: str) -> str:
+    lowered = value.strip().lower()
+    return _COMMIT_SYNONYMS.get(lowered, lowered)
+
+
+def _whose(override: Override) -> str:
+    """As ALTER wants it: DATABASE d; ROLE r; ROLE r IN DATABASE d."""
+    database = f"DATABASE {quoted(override.database)}" if override.database else ""
+    if not override.role:
+        return database or "ROLE ALL"
+    role = f"ROLE {quoted(override.role)}"
+    return f"{role} IN {database}" if database else role
+
+
+# ---- what happens now
+
+
+def _in_force(primary: PrimarySettings) -> Iterator[Finding]:
+    """The checkpointer puts synchronous_standby_names in force for all; Postgres `checkpointer.c`
+    (UpdateSharedMemoryConfig)."""
+    is_settled = primary.checkpointer_obeys or primary.config_age_seconds > SETTLED_SECONDS
+    if primary.settings[NAMES] and not is_settled:
+        yield warn(
+            "reload",
+            f"the configuration was loaded {primary.config_age_seconds:.0f} s ago, and the "
+            "checkpointer is busy: until it has obeyed, commits may not wait",
+            "CHECKPOINT; then sk check again.",
+        )
+
+
+def _waits(primary: PrimarySettings) -> Finding:
+    if not primary.sees_all:
+        role = quoted(primary.role)
+        return warn(
+            "commits",
+            f"role {role} may not see which commits wait",
+            f"GRANT pg_read_all_stats TO {role};",
+        )
+    if primary.commit_waits.stuck_count:
+        return warn(
+            "commits",
+            f"{primary.commit_waits}",
+            "sk status says why. Do not cancel them: a cancelled wait makes the transaction "
+            "visible, though it may still be lost.",
+        )
+    return ok("commits", "none waits for long")
