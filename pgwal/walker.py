@@ -287,7 +287,7 @@ class RecordWalker:
                 break
             page = yield from self._read_page_header()
             if page.is_overwrite_contrecord:
-                return
+                break  # the rest was lost: a record begins here
             check_continuation(page, missing)
         self._lsn = self.record_end_lsn = aligned(self._lsn)
 

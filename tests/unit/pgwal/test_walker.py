@@ -210,7 +210,10 @@ def test_start_inside_a_record_whose_rest_was_lost() -> None:
     writer.record(60)
     start_lsn = writer.start_lsn + PAGE
     walker = walker_of(writer, start_lsn=start_lsn, skip_continuation=True)
-    walker.feed(writer.wal[PAGE : 3 * PAGE + 100])
+    walker.feed(writer.wal[PAGE : 3 * PAGE + 30])
+    assert drain(walker) == []
+    assert walker.record_end_lsn == writer.records[0].start_lsn, "a record begins there"
+    walker.feed(writer.wal[3 * PAGE + 30 : 3 * PAGE + 100])
     assert [as_written(record) for record in drain(walker)] == writer.records[:1]
 
 
