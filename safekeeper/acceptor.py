@@ -13,6 +13,7 @@ Invariants, at rest:
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import assert_never
 
 from consensus.errors import HistoryError
 from consensus.ids import NodeId
@@ -113,6 +114,8 @@ class Acceptor:
             case HolesChanged(has_holes):
                 self.has_holes = has_holes
                 return []
+            case _:
+                assert_never(event)
 
     def _received(
         self, connection: int, message: ProposerGreeting | VoteRequest | Elected
@@ -124,6 +127,8 @@ class Acceptor:
                 return self._vote(connection, message)
             case Elected():
                 return self._elected(connection, message)
+            case _:
+                assert_never(message)
 
     # ---- messages
 

@@ -58,6 +58,7 @@ Event = Received | BatchEnded | Disconnected | FeedbackChanged | HolesChanged
 # ---- actions
 
 
+@final
 class WriteWal(Struct, frozen=True, gc=False):
     """Hand the bytes to the OS at `begin_lsn`, which is where the last write ended."""
 
@@ -65,6 +66,7 @@ class WriteWal(Struct, frozen=True, gc=False):
     wal: bytes | memoryview
 
 
+@final
 class FlushWal(Struct, frozen=True, gc=False):
     """Make everything written durable."""
 
@@ -83,6 +85,7 @@ class PersistControl:
     state: ControlState
 
 
+@final
 class Reply(Struct, frozen=True, gc=False):
     connection: int
     message: SafekeeperMessage

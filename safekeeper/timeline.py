@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import structlog
 from msgspec import Struct, structs
@@ -424,6 +424,8 @@ class Timeline:
                     self._connections.pop(connection).close(reason)
             case Refuse(_, sqlstate, message, hint):
                 raise Refused(message, sqlstate=sqlstate, hint=hint)
+            case _:
+                assert_never(action)
 
     def _publish(self) -> None:
         acceptor = self._acceptor

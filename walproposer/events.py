@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import final
 
 from msgspec import Struct
 
@@ -45,6 +46,7 @@ class PeerLost:
     lost_data: bool = False
 
 
+@final
 class PeerMessage(Struct, frozen=True, gc=False):
     peer: int
     message: SafekeeperMessage
@@ -57,6 +59,7 @@ class UpstreamStarted:
     flush_lsn: int
 
 
+@final
 class WalReceived(Struct, frozen=True, gc=False):
     """WAL of the primary, in order, as its walsender cut it."""
 
@@ -96,21 +99,27 @@ class Tick:
     now_ms: int
 
 
-Event = (
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The process ends, or has lost its primary: the last event of an incarnation."""
+
+
+RareEvent = (
     PeerConnected
     | PeerLost
-    | PeerMessage
     | UpstreamStarted
-    | WalReceived
     | TailRead
     | CatchUpWal
     | CatchUpLost
     | Tick
+    | Stopping
 )
+Event = PeerMessage | WalReceived | RareEvent
 
 # ---- actions
 
 
+@final
 class Send(Struct, frozen=True, gc=False):
     """One Append object may be sent to several peers: encode it once."""
 
@@ -142,6 +151,7 @@ class StartUpstream:
     begin_lsn: int
 
 
+@final
 class ReportFlushed(Struct, frozen=True, gc=False):
     """Tell the primary: a quorum has everything below `commit_lsn`. Commits return on this."""
 

@@ -195,6 +195,8 @@ class Failover:
 
     def _do(self, step: Step, situation: Situation) -> None:
         match step:
+            case Step.ATTACH:
+                raise AssertionError("the proposer's own step")
             case Step.CONFIGURE:
                 if not situation.standby.in_recovery:
                     log.warning("it was promoted before its commits waited for the quorum")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import assert_never
 
 import psycopg
 import structlog
@@ -40,6 +41,7 @@ from walproposer.events import (
     StartUpstream,
     Stop,
     StopCatchUp,
+    Stopping,
     TailRead,
     Tick,
     UpstreamStarted,
@@ -135,16 +137,10 @@ class Incarnation:
                     self._settle(now)
             return self._stop
         finally:
-            self._spread_commit()
+            self._step(Stopping())
             for copy in (*self._peers.values(), *self._donors.values()):
                 copy.close()
             self._loop.close()
-
-    def _spread_commit(self) -> None:
-        """The last words: what a stopping primary wrote last, replicas may read."""
-        if self.is_leading and self.core.leader is not None:
-            for action in self.core.leader.spread_commit():
-                self._execute(action)
 
     def _wants_wal(self, now: float) -> bool:
         if now < self._gather_until and self.core.is_round_small:
@@ -235,6 +231,8 @@ class Incarnation:
                 self._stop_catch_up(peer)
             case Stop():
                 self._stop = action
+            case _:
+                assert_never(action)
 
     def _send(self, peer: int, message: ProposerMessage) -> None:
         copy = self._peers.get(peer)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import assert_never
 
 from consensus.tli_history import first_difference
 from pgwal.history import TimelineHistory
@@ -140,6 +141,8 @@ def _after(step: Step, situation: Situation) -> Situation:
             standby = replace(standby, in_recovery=False)
         case Step.ATTACH:
             pass  # the last one
+        case _:
+            assert_never(step)
     return replace(situation, standby=standby)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import assert_never
 
 from consensus.ids import NodeId, TimelineId
 from consensus.membership import Membership
@@ -43,10 +44,12 @@ from walproposer.events import (
     PeerLost,
     PeerMessage,
     Primary,
+    RareEvent,
     ReadTail,
     Send,
     StartUpstream,
     Stop,
+    Stopping,
     TailRead,
     Tick,
     UpstreamStarted,
@@ -159,15 +162,17 @@ class Proposer:
                 return actions[:count]  # it never speaks again
         return actions
 
-    def _dispatch(self, event: Event) -> list[Action]:
+    def _dispatch(self, event: RareEvent) -> list[Action]:
         match event:
             case UpstreamStarted(flush_lsn):
                 return self._upstream_started(flush_lsn)
             case Tick(now_ms):
                 return self._tick(now_ms)
-            case CatchUpWal(peer, begin_lsn, wal) if self.leader is not None:
+            case CatchUpWal(peer, begin_lsn, wal):
+                assert self.leader is not None
                 return self.leader.catch_up_wal(self.peers[peer], begin_lsn, wal)
-            case CatchUpLost(peer) if self.leader is not None:
+            case CatchUpLost(peer):
+                assert self.leader is not None
                 return self.leader.catch_up_lost(self.peers[peer], event)
             case PeerConnected(peer):
                 return self._peer_connected(self.peers[peer])
@@ -178,7 +183,10 @@ class Proposer:
             case TailRead(wal):
                 self._donor_tail = wal
                 return self._check_tail()
-        return []
+            case Stopping():
+                return self._stopping()
+            case _:
+                assert_never(event)
 
     # ---- connections and greetings
 
@@ -269,6 +277,8 @@ class Proposer:
     def _vote(self, progress: Progress, vote: VoteResponse) -> list[Action]:
         assert self.node_id is not None
         assert progress.safekeeper_id is not None
+        if vote.generation != self.membership.generation:
+            return self._wrong_generation(progress, vote.generation)
         if vote.promised != self.node_id:
             return progress.close(f"vote refused in favour of {vote.promised}")
         if not vote.granted:
@@ -377,6 +387,8 @@ class Proposer:
             if self._is_fenced_by(response.node_id):
                 return [self._fenced(response.node_id, progress.safekeeper_id)]
             return progress.close(f"unexpected append response of {response.node_id}")
+        if response.generation != self.membership.generation:
+            return self._wrong_generation(progress, response.generation)
         assert self.leader is not None
         actions = self.leader.append_response(progress, response)
         return actions if self.primary is not None else actions + self._maybe_completed()
@@ -407,6 +419,17 @@ class Proposer:
             if self.primary is None:
                 actions += self._maybe_completed()
         return actions
+
+    def _stopping(self) -> list[Action]:
+        """Its last words: what a stopping primary wrote last, replicas may read."""
+        is_leading, self.state = self.state is State.LEADING, State.STOPPED
+        return self.leader.spread_commit() if is_leading and self.leader is not None else []
+
+    def _wrong_generation(self, progress: Progress, generation: int) -> list[Action]:
+        return progress.close(
+            f"safekeeper {progress.safekeeper_id} answered at membership generation {generation}, "
+            f"expected {self.membership.generation}"
+        )
 
     def _is_fenced_by(self, promised: NodeId) -> bool:
         """Rule 1: the first greater NodeId that is seen, in whatever message, ends it."""

@@ -91,8 +91,10 @@ def _tokens(value: str) -> Iterator[tuple[str, str]]:
                 yield "name", text
             case "sign" if text == EVERYBODY:
                 yield "name", text
-            case "number" | "sign":
-                yield str(match.lastgroup), text
+            case "number" | "sign" as kind:
+                yield kind, text
+            case _:
+                pass  # space
 
 
 def _names(tokens: list[tuple[str, str]], value: str) -> tuple[str, ...]:

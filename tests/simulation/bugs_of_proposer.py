@@ -212,6 +212,18 @@ def idle_log_never_committed_on_safekeepers(patch: Patch) -> None:
     patch(Leader, "_heartbeat", lambda self, p: self._send(p, silent(self, p)))
 
 
+@plant
+def last_words_tell_what_was_only_sent(patch: Patch) -> None:
+    stopping = Proposer._stopping
+
+    def sent(self: Proposer) -> list[Any]:
+        if self.leader is not None:
+            self.leader.commit_lsn = self.leader.window.record_end_lsn
+        return stopping(self)
+
+    patch(Proposer, "_stopping", sent)
+
+
 def silent(leader: Leader, progress: Progress) -> Append:
     append = leader._append(progress.next_lsn, b"", 0)
     return msgspec.structs.replace(append, commit_lsn=0)

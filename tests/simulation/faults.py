@@ -105,7 +105,11 @@ def race(world: World, random: Random) -> None:
 
 def kill_proposer(world: World, random: Random) -> None:
     if running := world.running():
-        random.choice(running).kill()
+        process = random.choice(running)
+        if random.random() < 0.5:
+            process.stop_in_order()
+        else:
+            process.kill()
 
 
 def crash_proposer(world: World, random: Random) -> None:

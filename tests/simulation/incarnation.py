@@ -24,6 +24,7 @@ from walproposer.events import (
     StartUpstream,
     Stop,
     StopCatchUp,
+    Stopping,
     TailRead,
     Tick,
     UpstreamStarted,
@@ -141,6 +142,12 @@ class Incarnation:
             if not self.is_paused:
                 self.step(Tick(self.world.clock.now_us // 1000))
             self.world.clock.call_later(TICK_US, self._tick)
+
+    def stop_in_order(self) -> None:
+        """As on SIGTERM: it says its last words."""
+        if not self.is_paused:
+            self.step(Stopping())
+        self.kill()
 
     def kill(self) -> None:
         """The process is gone; what it had sent may still arrive."""

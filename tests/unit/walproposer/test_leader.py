@@ -32,6 +32,7 @@ from walproposer.events import (
     ReportFlushed,
     StartCatchUp,
     Stop,
+    Stopping,
     TailRead,
     Tick,
     WalReceived,
@@ -284,6 +285,17 @@ def test_consumers_learn_of_the_last_commit_though_nothing_follows_it(world: Wor
         (peer, world.position) for peer in (0, 1, 2)
     ]
     assert not sent(world.proposer.step(Tick(2)), Append), "once"
+
+
+def test_its_last_words_are_the_last_commit(world: World) -> None:
+    world.write(100)
+    world.answer(0, 1, 2)
+    words = sent(world.proposer.step(Stopping()), Append)
+    assert [(peer, m.commit_lsn, m.wal) for peer, m in words] == [
+        (peer, world.position, b"") for peer in (0, 1, 2)
+    ]
+    assert world.proposer.state is State.STOPPED
+    assert world.write(100) == []
 
 
 def test_a_member_that_comes_back_to_an_idle_log_learns_the_commit(world: World) -> None:

@@ -193,6 +193,20 @@ def test_an_append_response_before_the_term_is_chosen_fences_nobody() -> None:
     assert f"a safekeeper has promised {ballot(5)}, greater than our {ballot(4)}" == stop.message
 
 
+def test_an_answer_of_another_membership_generation_counts_for_nothing() -> None:
+    proposer = campaigning()
+    (close,) = vote(proposer, 0, generation=2)
+    problem = "safekeeper 1 answered at membership generation 2, expected 1"
+    assert close == ClosePeer(0, problem)
+    assert proposer.peers[0].vote is None
+    proposer = leading()
+    response = AppendResponse(2, OURS, START_LSN + 8, START_LSN + 8, START_LSN)
+    (close,) = proposer.step(PeerMessage(0, response))
+    assert close == ClosePeer(0, problem)
+    assert proposer.peers[0].flush_lsn == 0
+    assert proposer.state is State.LEADING
+
+
 def test_a_fenced_incarnation_never_speaks_again() -> None:
     proposer = campaigning()
     greet(proposer, 2, ballot(9))
