@@ -51,8 +51,11 @@ class CheckedWal:
         self._kept: OrderedDict[int, BlockSums] = OrderedDict()
         self._cuts_count = 0
         self._is_cut_damaged = False
+        #: Held for an instant: the append path waits for it.
         self._lock = Lock()
         self._saving = Lock()
+        #: Held while a whole segment's records are checked, which takes seconds.
+        self._computing = Lock()
 
     # ---- writing
 
@@ -161,7 +164,12 @@ class CheckedWal:
         WalDamaged, StorageError."""
         segno = lsn // self.wal_seg_size
         cuts_count = self._cuts_count
-        sums = self.sums_of(segno, facts)
+        try:
+            sums = self.sums_of(segno, facts)
+        except WalDamaged:
+            if cuts_count != self._cuts_count:
+                return b""  # what was read was being cut
+            raise
         end = sums.end
         begin_lsn = lsn - lsn % BLOCK_BYTES
         end_lsn = min(-(-(lsn + length) // BLOCK_BYTES) * BLOCK_BYTES, end[0])
@@ -183,12 +191,23 @@ class CheckedWal:
         opened = self._open
         if opened is not None and opened.begin_lsn == segno * self.wal_seg_size:
             return opened
+        known = self._known(segno)
+        if known is not None:
+            return known
+        with self._computing:
+            known = self._known(segno)  # another thread may have computed it
+            if known is not None:
+                return known
+            cuts_count = self._cuts_count
+            sums = self._compute(segno, facts)
+            with self._lock:
+                if cuts_count != self._cuts_count:
+                    return sums  # of what was there before the cut
+                return self._full.setdefault(segno, sums)  # it may have been mended
+
+    def _known(self, segno: int) -> BlockSums | None:
         with self._lock:
-            sums = self._full.get(segno) or self._kept.get(segno) or self._load(segno)
-            if sums is None:
-                sums = self._compute(segno, facts)
-                self._full[segno] = sums
-            return sums
+            return self._full.get(segno) or self._kept.get(segno) or self._load(segno)
 
     def _load(self, segno: int) -> BlockSums | None:
         path = self._file(segno)

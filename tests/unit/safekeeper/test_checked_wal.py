@@ -1,12 +1,14 @@
-"""What a truncation does to the checksums: it makes nothing good that was damaged before."""
+"""What a truncation does to the checksums: it makes nothing good that was damaged before, and waits
+for no reader that checks a whole segment."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event, Thread, current_thread
 
 import pytest
-from timeline_on_disk import leading_pusher
-from wal_builder import START_LSN
+from timeline_on_disk import leading_pusher, log_of
+from wal_builder import START_LSN, WAL_SEG_SIZE
 
 from safekeeper.block_sums import BLOCK_BYTES
 from safekeeper.errors import WalDamaged
@@ -39,3 +41,38 @@ def test_a_block_that_rotted_is_still_damaged_when_its_end_is_cut_off(
             store.checked.read(START_LSN + BLOCK_BYTES, BLOCK_BYTES, facts)
     else:
         store.checked.read(START_LSN + BLOCK_BYTES, BLOCK_BYTES, facts)
+
+
+def test_a_truncation_does_not_wait_for_a_reader_that_checks_a_whole_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pusher = leading_pusher(tmp_path)
+    pusher.log = log_of(2 * WAL_SEG_SIZE)
+    pusher.push()
+    store, checked = pusher.timeline.store, pusher.timeline.store.checked
+    checked._full.clear()  # as after kill -9: its checksums were not saved
+    read_raw, reads, goes_on = checked._read_raw, Event(), Event()
+
+    def read(lsn: int, length: int) -> bytes:
+        data = read_raw(lsn, length)
+        if current_thread() is reader:
+            reads.set()
+            assert goes_on.wait(10)
+        return data
+
+    found: list[bytes] = []
+    facts = store.facts(START_LSN)
+    reader = Thread(target=lambda: found.append(checked.read(START_LSN, BLOCK_BYTES, facts)))
+    monkeypatch.setattr(checked, "_read_raw", read)
+    reader.start()
+    assert reads.wait(10)
+    cut = Thread(target=lambda: (checked.save(), store.truncate(pusher.log.records[3].end_lsn)))
+    cut.start()
+    cut.join(10)
+    is_cut = not cut.is_alive()
+    goes_on.set()
+    for thread in (reader, cut):
+        thread.join(10)
+    assert is_cut, "it waited for the reader"
+    assert found == [b""], "what was read was being cut"
+    assert checked.read(START_LSN, 100, facts) == pusher.log.read(START_LSN, START_LSN + 100)
