@@ -13,7 +13,9 @@ from walproposer import metrics as proposer
 
 ROOT = Path(__file__).parent.parent
 
-_STEP = re.compile(r"`([a-z_]+/[a-z_]+\.py)` `([A-Za-z_.]+)`")
+_STEP = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)` `([A-Za-z_.]+)`")
+_ROW = re.compile(r"^\| .*\|$", re.MULTILINE)
+_FILE = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.py)`")
 
 
 def symbols_of(path: Path) -> set[str]:
@@ -27,7 +29,9 @@ def symbols_of(path: Path) -> set[str]:
     return found
 
 
-JOURNEY = _STEP.findall((ROOT / "docs/journey.md").read_text())
+JOURNEY_TEXT = (ROOT / "docs/journey.md").read_text()
+JOURNEY = _STEP.findall(JOURNEY_TEXT)
+PACKAGES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 
 
 @pytest.mark.parametrize(("file", "symbol"), JOURNEY)
@@ -35,8 +39,29 @@ def test_the_journey_names_what_exists(file: str, symbol: str) -> None:
     assert symbol in symbols_of(ROOT / file)
 
 
-def test_the_journey_is_whole() -> None:
-    assert len(JOURNEY) >= 15
+def test_each_step_of_the_journey_names_where() -> None:
+    rows = [row for row in _ROW.findall(JOURNEY_TEXT) if "| where |" not in row]
+    steps = [row for row in rows if not set(row) <= set("|- ") and "| Postgres |" not in row]
+    assert len(steps) >= 15
+    assert [row for row in steps if not _STEP.search(row)] == []
+
+
+def test_the_journey_passes_each_module_of_the_path_of_a_commit() -> None:
+    """Those that every byte crosses."""
+    files = {file for file, _ in JOURNEY}
+    assert files >= {f"walproposer/{name}.py" for name in ("incarnation", "proposer", "leader")}
+    assert files >= {f"safekeeper/{name}.py" for name in ("receive_wal", "timeline", "acceptor")}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_module_names_files_that_exist(package: str) -> None:
+    folders = [ROOT / each for each in (*PACKAGES, "tests")]
+    found = [path for folder in folders for path in folder.rglob("*.py")]
+    ends = {f"/{path.relative_to(ROOT)}" for path in (*found, *ROOT.glob("*.py"))}
+    for path in (ROOT / package).rglob("*.py"):
+        for name in _FILE.findall(path.read_text()):
+            is_there = any(end.endswith(f"/{name}") for end in ends)
+            assert is_there, f"{path.relative_to(ROOT)} names {name}"
 
 
 def test_every_metric_is_documented() -> None:

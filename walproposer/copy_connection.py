@@ -3,7 +3,7 @@
 Whoever gets one calls `receive` once before he waits for its socket: the first payloads may have
 arrived together with the answer that began the stream, and then libpq holds them already.
 
-Opening one may block, so that is done in a thread, by `peer.py`, `upstream.py` and `donor.py`.
+Opening one may block, so that is done in a thread, by `peer.py` and `upstream.py`.
 """
 
 from __future__ import annotations
