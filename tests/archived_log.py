@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from wal_builder import PG_VERSION, SYSTEM_ID, WAL_SEG_SIZE, WalBuilder
+from wal_log import PG_VERSION, SYSTEM_ID, WAL_SEG_SIZE, WalLog
 
 from consensus.ids import TimelineId
 from objectstore.archive import ArchivedTimeline
@@ -17,9 +17,9 @@ RECORD_BYTES = 5000
 
 
 @cache
-def log() -> WalBuilder:
+def log() -> WalLog:
     """From FIRST_SEGNO on; it ends inside of the segment behind LAST_SEGNO."""
-    builder = WalBuilder(FIRST_SEGNO * SEG_SIZE)
+    builder = WalLog(FIRST_SEGNO * SEG_SIZE)
     number = 0
     while builder.lsn <= (LAST_SEGNO + 1) * SEG_SIZE:
         builder.append(f"r{number}", RECORD_BYTES)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from timeline_on_disk import create_timeline
-from wal_builder import PG_VERSION, SYSTEM_ID
+from wal_log import PG_VERSION, SYSTEM_ID
 
 from consensus.messages import ServerFacts
 from pgwal.segment import format_segment_name

@@ -13,7 +13,8 @@ from pgwal.errors import WalFormatError
 from pgwal.page import check_page_header, parse_page_header
 from pgwal.versions import wal_version
 from pgwal.walker import NEED_DATA, RecordWalker
-from tests.wal_writer import MIB, PAGE, SYSTEM_ID, random_log
+from tests.odd_wal import MIB, PAGE, random_log
+from tests.wal_log import SYSTEM_ID
 
 from .bounds import bounded
 from .mutation import mutate, split

@@ -13,7 +13,7 @@ from pathlib import Path
 import hand_written_proposer as by_hand
 import pytest
 from hand_written_proposer import HandWrittenProposer
-from wal_builder import PG_VERSION, START_LSN, SYSTEM_ID, WAL_SEG_SIZE, WalBuilder
+from wal_log import PG_VERSION, START_LSN, SYSTEM_ID, WAL_SEG_SIZE, WalLog
 
 from consensus.ids import NodeId, TimelineId
 from consensus.messages import Append, Elected, ServerFacts, VoteRequest, VoteResponse
@@ -66,7 +66,7 @@ class Cluster:
     """Two of three members: `rotten` keeps its WAL, `donor` archives it and keeps little."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.log = WalBuilder()
+        self.log = WalLog()
         while self.log.lsn < LATE_LSN + 1.5 * WAL_SEG_SIZE:
             self.log.append("R", 30_000)
         self.store = LocalStore(str(folder / "archive"))
@@ -95,7 +95,7 @@ class Cluster:
             proposer.ask(Elected(1, BALLOT, START_LSN, START_LSN, terms, TimelineHistory(1)))
             for lsn in range(START_LSN, log.lsn, PIECE_BYTES):
                 end_lsn = min(lsn + PIECE_BYTES, log.lsn)
-                ends = [r.end_lsn for r in log.records if r.end_lsn <= end_lsn]
+                ends = [lsn for lsn in log.ends if lsn <= end_lsn]
                 wal = log.read(lsn, end_lsn)
                 proposer.ask(Append(1, BALLOT, lsn, end_lsn, max(ends), 0, 0, wal))
             proposer.ask(Append(1, BALLOT, log.lsn, log.lsn, log.lsn, log.lsn, log.lsn, b""))

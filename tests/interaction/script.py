@@ -26,11 +26,10 @@ Positions are counted in records: 2 is the end of the second record. A NodeId is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from memory_cluster import Link, MemoryCluster, ProposerProcess
-from memory_node import MemoryNode
-from wal_builder import START_LSN, WalBuilder, named_records
+from scripted_world import ScriptedWorld
 
 from consensus.ids import NodeId
 from consensus.messages import (
@@ -38,9 +37,7 @@ from consensus.messages import (
     AppendResponse,
     Elected,
     ProposerGreeting,
-    ProposerMessage,
     SafekeeperGreeting,
-    SafekeeperMessage,
     VoteRequest,
     VoteResponse,
 )
@@ -58,11 +55,15 @@ from safekeeper.events import (
     TruncateWal,
     WriteWal,
 )
-from safekeeper.events import Event as NodeEvent
+from tests.simulation.incarnation import Incarnation
+from tests.simulation.log import START_LSN, WAL_SEG_SIZE, Log
+from tests.simulation.network import Connection, Message
+from tests.simulation.node import Node
+from tests.simulation.trace import Trace
+from tests.wal_log import NamedRecord, named_records
 from walproposer.events import (
     Action,
     ClosePeer,
-    Event,
     ReadTail,
     ReportFlushed,
     StartCatchUp,
@@ -76,12 +77,12 @@ class Script:
     """Executes commands; each returns the lines that it made the world write."""
 
     def __init__(self) -> None:
-        self.cluster = MemoryCluster(["nobody"])
-        self.logs: dict[str, WalBuilder] = {}
-        self.nodes: dict[str, MemoryNode] = {}
-        self.proposers: dict[str, ProposerProcess] = {}
-        self.links: dict[tuple[str, str], Link] = {}
-        self.older_links: dict[tuple[str, str], Link] = {}
+        self.world: ScriptedWorld
+        self.logs: dict[str, Log] = {}
+        self.nodes: dict[str, Node] = {}
+        self.proposers: dict[str, Incarnation] = {}
+        self.connections: dict[tuple[str, str], Connection] = {}
+        self.older_connections: dict[tuple[str, str], Connection] = {}
         self.lines: list[str] = []
 
     def run(self, command: str) -> str:
@@ -113,150 +114,143 @@ class Script:
         for verb, execute in verbs:
             if command == verb or command.startswith(verb + " "):
                 execute(command[len(verb) :].replace(":", " ").split())
-                self._end_closed_links()
+                self.world.end_closed_connections()
                 return "\n".join(self.lines)
         raise ValueError(f"unknown command {command!r}")
 
     # ---- set-up
 
     def _safekeepers(self, names: list[str]) -> None:
-        self.cluster = MemoryCluster(names, [self])
-        self.nodes = {node.name: node for node in self.cluster.nodes}
+        """A new world; logs stay."""
+        self.world = ScriptedWorld(names, Told(self._stepped))
+        self.nodes = {node.name: node for node in self.world.nodes}
+        self.proposers.clear()
 
     def _log(self, words: list[str]) -> None:
         name, *records = words
-        self.logs.setdefault(name, WalBuilder())
+        self.logs.setdefault(name, Log())
         for record in records:
             self.logs[name].append(record)
 
     def _fork(self, words: list[str]) -> None:
         name, _of, parent, _after, last, *records = words
-        end_lsn = next(r.end_lsn for r in self.logs[parent].records if r.name == last)
-        self.logs[name] = self.logs[parent].fork(end_lsn)
+        self.logs[name] = self.logs[parent].cut(self._lsn_after(self.logs[parent], last))
         self._log([name, *records])
 
     def _propose(self, words: list[str]) -> None:
         name = words[0]
         log = self.logs[words[2]] if "on" in words else None
-        history = None
+        history = TimelineHistory(1)
         if "forked" in words:  # propose P on B forked at R1
             at = self._lsn_after(log, words[-1])
             history = TimelineHistory.parse(2, f"1\t{Lsn(at)}\tpromoted\n")
-        self.proposers[name] = self.cluster.start(name, log, history)
+        self.proposers[name] = self.world.propose(name, log, history)
 
     def _connect(self, words: list[str]) -> None:
         process = self.proposers[words[0]]
         for name in words[1:]:
-            if (words[0], name) in self.links:
-                self.older_links[words[0], name] = self.links[words[0], name]
-            self.links[words[0], name] = self.cluster.connect(process, self.nodes[name])
+            ends = words[0], name
+            if ends in self.connections:
+                self.older_connections[ends] = self.connections[ends]
+            self.connections[ends] = self.world.connect(process, self.nodes[name])
 
     # ---- messages
 
     def _deliver(self, words: list[str]) -> None:
         for name in words[1:]:
-            link = self.links[words[0], name]
-            while link.to_node and link.is_open_at_node:
-                self._arrive(link)
-            if link.is_open_at_node:
-                self.cluster.end_batch(link)
+            connection = self.connections[words[0], name]
+            self._arrive_all(connection)
+            self.world.end_batch(connection)
 
     def _late(self, words: list[str]) -> None:
-        link = self.older_links[words[0], words[1]]
-        while link.to_node and link.is_open_at_node:
-            self._arrive(link)
+        self._arrive_all(self.older_connections[words[0], words[1]])
+
+    def _arrive_all(self, connection: Connection) -> None:
+        while self.world.in_flight_to_node(connection):
+            self._arrive(connection)
 
     def _read(self, words: list[str]) -> None:
-        self._arrive(self.links[words[0], words[1]])
+        self._arrive(self.connections[words[0], words[1]])
 
-    def _arrive(self, link: Link) -> None:
-        self._say(
-            f"{link.process.name} -> {link.node.name}: {self._proposer_text(link.to_node[0])}"
-        )
-        self.cluster.deliver_to_node(link)
+    def _arrive(self, connection: Connection) -> None:
+        message = self.world.in_flight_to_node(connection)[0]
+        process, node = connection.process, connection.node
+        self._say(f"{process.name} -> {node.name}: {self._text(message)}")
+        self.world.deliver_to_node(connection)
 
     def _answer(self, words: list[str]) -> None:
-        link = self.links[words[1], words[0]]
-        while link.to_proposer:
-            message = link.to_proposer[0]
-            self._say(f"{words[0]} -> {words[1]}: {self._safekeeper_text(message)}")
-            self.cluster.deliver_to_proposer(link)
+        connection = self.connections[words[1], words[0]]
+        while messages := self.world.in_flight_to_proposer(connection):
+            self._say(f"{words[0]} -> {words[1]}: {self._text(messages[0])}")
+            self.world.deliver_to_proposer(connection)
 
     def _exchange(self, words: list[str]) -> None:
-        links = [self.links[words[0], name] for name in words[1:]]
-        while any(link.to_node or link.to_proposer for link in links):
-            for link in links:
-                if link.to_node:
-                    self._deliver([words[0], link.node.name])
-            for link in links:
-                self._answer([link.node.name, words[0]])
-
-    def _end_closed_links(self) -> None:
-        """Both sides see the end of a link that the node closed, once they have read it all."""
-        closing = [link for link in self.cluster.links.values() if link.is_closing]
-        for link in [link for link in closing if not link.to_node and not link.to_proposer]:
-            self.cluster.disconnect(link)
-            if link.is_open_at_proposer:
-                self.cluster.lose(link, "closed by the safekeeper")
+        name, *others = words
+        ends = [self.connections[name, other] for other in others]
+        to_node, to_proposer = self.world.in_flight_to_node, self.world.in_flight_to_proposer
+        while any(to_node(connection) or to_proposer(connection) for connection in ends):
+            for other, connection in zip(others, ends, strict=True):
+                if to_node(connection):
+                    self._deliver([name, other])
+            for other in others:
+                self._answer([other, name])
 
     # ---- WAL
 
     def _wal(self, words: list[str]) -> None:
         process = self.proposers[words[0]]
-        end_lsn = self._lsn_after(process.primary, words[2]) if len(words) > 1 else None
-        self.cluster.bring_wal(process, end_lsn)
+        assert process.primary is not None
+        log = process.primary.log
+        self.world.bring_wal(process, self._lsn_after(log, words[2]) if len(words) > 1 else log.lsn)
 
     def _tail(self, words: list[str]) -> None:
-        self.cluster.bring_tail(self.proposers[words[0]])
+        self.world.bring_tail(self.proposers[words[0]])
 
     def _catch_up(self, words: list[str]) -> None:
         process, node = self.proposers[words[0]], self.nodes[words[1]]
-        peer = self.cluster.nodes.index(node)
-        donor = process.donor_reads[peer].donor
-        records = named_records(bytes(donor.disk.wal))
+        peer = self.world.nodes.index(node)
+        records = records_in(process.donor_reads[peer].donor.disk.wal)
         end_lsn = next(r.end_lsn for r in records if r.name == words[3])
-        self.cluster.bring_catch_up(process, peer, end_lsn)
+        self.world.bring_catch_up(process, peer, end_lsn)
 
     # ---- faults
 
     def _lose(self, words: list[str]) -> None:
-        self.cluster.lose(self.links[words[0], words[1]])
+        self.world.lose(self.connections[words[0], words[1]])
 
     def _hang_up(self, words: list[str]) -> None:
-        self.cluster.disconnect(self.links[words[0], words[1]])
+        self.world.hang_up(self.connections[words[0], words[1]])
 
     def _kill(self, words: list[str]) -> None:
-        self.cluster.kill(self.proposers[words[0]])
+        self.proposers[words[0]].kill()
 
     def _power(self, words: list[str]) -> None:
         kept_bytes = int(words[2]) if "keeps" in words else 0
-        self.cluster.lose_power(self.nodes[words[0]], kept_bytes)
+        self.world.lose_power(self.nodes[words[0]], kept_bytes)
 
     def _restart(self, words: list[str]) -> None:
-        self.cluster.restart(self.nodes[words[0]])
+        self.nodes[words[0]].restart()
 
     def _rot(self, words: list[str]) -> None:
-        """A bit of a record flips, and how far the log was flushed had been saved before."""
-        node, (log,) = self.nodes[words[0]], self.logs.values()
-        record = next(r for r in log.records if r.name == words[1])
-        node.save_flush_lsn()
-        node.disk.wal[record.end_lsn - node.disk.start_lsn - 8] ^= 0x40
+        """A bit of a record flips."""
+        (log,) = self.logs.values()
+        self.world.rot(self.nodes[words[0]], self._lsn_after(log, words[1]) - 8)
 
     def _tick(self, words: list[str]) -> None:
-        self.cluster.tick(self.proposers[words[0]], int(words[1]))
+        self.world.tick(self.proposers[words[0]], int(words[1]))
 
     # ---- what is written
 
     def _say(self, line: str) -> None:
         self.lines.append(line)
 
-    def node_stepped(self, node: MemoryNode, _: NodeEvent, actions: list[NodeAction]) -> None:
+    def _stepped(self, who: str, actions: Sequence[NodeAction | Action]) -> None:
         for action in actions:
-            text = self._node_action(action)
+            text = self._node_action(action) or self._proposer_action(action)
             if text:
-                self._say(f"    {node.name} {text}")
+                self._say(f"    {who} {text}")
 
-    def _node_action(self, action: NodeAction) -> str:
+    def _node_action(self, action: NodeAction | Action) -> str:
         match action:
             case WriteWal(_, wal):
                 names = " ".join(self._names_in(bytes(wal), action.begin_lsn))
@@ -277,14 +271,8 @@ class Script:
                 return f"closes the older connection: {self._readable(reason)}"
         return ""
 
-    def proposer_stepped(self, process: ProposerProcess, _: Event, actions: list[Action]) -> None:
-        for action in actions:
-            text = self._proposer_action(action)
-            if text:
-                self._say(f"    {process.name} {text}")
-
-    def _proposer_action(self, action: Action) -> str:
-        names = [node.name for node in self.cluster.nodes]
+    def _proposer_action(self, action: NodeAction | Action) -> str:
+        names = [node.name for node in self.world.nodes]
         match action:
             case ReportFlushed(commit_lsn):
                 return f"reports {self._position(commit_lsn)} to its primary"
@@ -306,7 +294,7 @@ class Script:
                 return f"stops, {outcome.value}: {self._readable(message)}"
         return ""
 
-    def _proposer_text(self, message: ProposerMessage) -> str:
+    def _text(self, message: Message) -> str:
         match message:
             case ProposerGreeting():
                 return "Greeting"
@@ -320,9 +308,6 @@ class Script:
                 begin, end = self._position(message.begin_lsn), self._position(message.end_lsn)
                 commit = self._position(message.commit_lsn)
                 return f"Append {_node(message.node_id)} [{begin}, {end}), commit {commit}"
-
-    def _safekeeper_text(self, message: SafekeeperMessage) -> str:
-        match message:
             case SafekeeperGreeting():
                 return f"Greeting, promised {_node(message.promised)}"
             case VoteResponse():
@@ -345,7 +330,7 @@ class Script:
                 self._say(f"{name} is down")
                 continue
             acceptor = node.acceptor
-            log = " ".join(r.name for r in named_records(bytes(node.disk.wal))) or "nothing"
+            log = " ".join(r.name for r in records_in(node.disk.wal)) or "nothing"
             history = acceptor.control.term_history.clipped(acceptor.flush_lsn)
             self._say(
                 f"{name} has {log}; flush {self._position(acceptor.flush_lsn)}, "
@@ -353,31 +338,31 @@ class Script:
                 f"promised {_node(acceptor.control.promised)}, history {self._history(history)}"
             )
         for name, process in self.proposers.items():
-            if process.is_running:
+            if process.is_alive:
                 commit = self._position(process.core.commit_lsn)
                 self._say(f"{name} is {process.core.state.value}; commit {commit}")
 
     # ---- positions
 
-    def _lsn_after(self, log: WalBuilder | None, record: str) -> int:
+    def _lsn_after(self, log: Log | None, record: str) -> int:
         assert log is not None
-        return next(r.end_lsn for r in log.records if r.name == record)
+        return next(r.end_lsn for r in records_in(log.wal) if r.name == record)
 
     def _position(self, lsn: int) -> str:
         """How many records lie below; all logs have records of one size."""
         if lsn <= START_LSN:
             return "0"
         for log in self.logs.values():
-            for number, record in enumerate(log.records, 1):
-                if record.end_lsn == lsn:
-                    return str(number)
+            if lsn in log.ends:
+                return str(log.ends.index(lsn) + 1)
         return "?"
 
     def _names_in(self, wal: bytes, begin_lsn: int) -> list[str]:
         for log in self.logs.values():
             end_lsn = begin_lsn + len(wal)
             if log.read(begin_lsn, end_lsn) == wal:
-                return [r.name for r in log.records if begin_lsn <= r.start_lsn < end_lsn]
+                records = records_in(log.wal)
+                return [r.name for r in records if begin_lsn <= r.start_lsn < end_lsn]
         return []
 
     def _history(self, history: TermHistory) -> str:
@@ -392,10 +377,25 @@ class Script:
             text = text.replace(f"/{uuid}", f".{name}")
         lsns = {START_LSN: "0"}
         for log in self.logs.values():
-            lsns |= {r.end_lsn: str(i) for i, r in enumerate(log.records, 1)}
+            lsns |= {end_lsn: str(number) for number, end_lsn in enumerate(log.ends, 1)}
         for lsn in sorted(lsns, reverse=True):
             text = text.replace(str(Lsn(lsn)), lsns[lsn])
         return text
+
+
+class Told(Trace):
+    """Of every step of a core."""
+
+    def __init__(self, stepped: Callable[[str, Sequence[NodeAction | Action]], None]) -> None:
+        super().__init__(None)
+        self._stepped = stepped
+
+    def __call__(self, who: str, event: object, actions: Sequence[Any], remark: str) -> None:
+        self._stepped(who, actions)
+
+
+def records_in(wal: bytes | bytearray) -> list[NamedRecord]:
+    return named_records(wal, START_LSN, wal_seg_size=WAL_SEG_SIZE)
 
 
 def _node(node_id: NodeId) -> str:

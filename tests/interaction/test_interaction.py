@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 from script import Script
 
+from tests.simulation.bugs_of_safekeeper import answer_before_the_fsync
+from tests.simulation.invariants import BrokenLaw
+from tests.simulation.limits import small_segments
+from tests.simulation.planting import planted
+
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 
 
@@ -33,8 +38,15 @@ def replay(text: str) -> str:
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_script(path: Path, request: pytest.FixtureRequest) -> None:
     expected = path.read_text()
-    actual = replay(expected)
+    with small_segments():
+        actual = replay(expected)
     if request.config.getoption("--rewrite"):
         path.write_text(actual)
         return
     assert actual == expected, f"pytest {path.parent.parent} --rewrite shows the difference"
+
+
+def test_the_invariants_are_checked_after_every_step_of_a_script() -> None:
+    with small_segments(), planted(answer_before_the_fsync), pytest.raises(BrokenLaw) as broken:
+        replay(SCRIPTS[0].read_text())
+    assert broken.value.law == "Durable"

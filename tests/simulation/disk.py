@@ -158,12 +158,15 @@ class Disk:
         unflushed = self.written_lsn - self.flushed_lsn
         fate = self._random.randrange(4)
         if fate == 0:
-            del self.wal[self.flushed_lsn - self.start_lsn :]
+            self.keep_unflushed(0)
         elif fate == 1:
-            kept = self._random.randint(0, unflushed)
-            del self.wal[self.flushed_lsn - self.start_lsn + kept :]
+            self.keep_unflushed(self._random.randint(0, unflushed))
         elif fate == 2:
             self._zero_sectors(self.flushed_lsn)
+
+    def keep_unflushed(self, count: int) -> None:
+        """Of what was not flushed, so many bytes are left."""
+        del self.wal[self.flushed_lsn - self.start_lsn + count :]
 
     def _zero_sectors(self, begin_lsn: int) -> None:
         """Each sector at or above `begin_lsn` keeps what it had, or not."""

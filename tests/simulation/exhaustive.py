@@ -42,6 +42,7 @@ from safekeeper.events import (
     TruncateWal,
     WriteWal,
 )
+from tests.new_timeline import TIMELINE, new_control_state
 from walproposer.events import (
     Action,
     CatchUpWal,
@@ -68,7 +69,7 @@ from walproposer.proposer import Candidacy, Proposer
 from .invariants import check
 from .limits import small_limits
 from .log import PG_VERSION, START_LSN, SYSTEM_ID, WAL_SEG_SIZE, Log
-from .node import SERVER, TIMELINE, new_control_state
+from .node import SERVER
 from .primary import FAR_AWAY_LSN
 
 MEMBERSHIP = Membership(1, (1, 2, 3))
@@ -274,7 +275,7 @@ class Search:
         return frontier.pop()
 
     def _first(self) -> State:
-        control = new_control_state(MEMBERSHIP)
+        control = new_control_state(MEMBERSHIP, SERVER)
         keepers = [Keeper(Acceptor(n, control, START_LSN), control) for n in MEMBERSHIP.members]
         facts = Primary(SERVER, TimelineHistory(1), FAR_AWAY_LSN, START_LSN)
         proposers = [

@@ -30,11 +30,12 @@ from safekeeper.wal_removal import horizon_of, remove_old_wal
 from storage import durable
 from storage.errors import StorageError
 from tests.dropping_disk import DroppingDisk, RandomLoss
+from tests.new_timeline import new_control_state
 
 from .file_disk import FileDisk
 from .invariants import check
 from .log import WAL_SEG_SIZE
-from .node import HINTS_US, RESTART_US, Node, NodeState, new_control_state
+from .node import HINTS_US, RESTART_US, SERVER, Node, NodeState
 
 if TYPE_CHECKING:
     from .world import World
@@ -95,7 +96,7 @@ class FileNode(Node):
         self._connections: dict[int, NodeConnection] = {}
         self._inbox: dict[int, list[ProposerMessage]] = {}
         durable.make_directory(folder / "wal")
-        state = new_control_state(membership)
+        state = new_control_state(membership, SERVER)
         durable.replace_file(folder / CONTROL_FILE_NAME, encode_control_state(state))
         self._load()
 
@@ -180,9 +181,6 @@ class FileNode(Node):
             return
         world.trace(self.name, event, timeline.executed, "")
         world.invariants.node_stepped(self, event, timeline.executed)
-
-    def close(self, number: int) -> None:
-        self._close(number)
 
     def truncating(self, end_lsn: int) -> None:
         self.world.invariants.truncating(self, end_lsn)

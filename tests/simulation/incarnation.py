@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from consensus.ids import NodeId
 from safekeeper.donor_rule import DonorRule
 from safekeeper.errors import SafekeeperError, WalDamaged
+from tests.new_timeline import TIMELINE
 from walproposer.events import (
     Action,
     CatchUpLost,
@@ -35,7 +36,7 @@ from walproposer.proposer import Candidacy, Proposer, State
 
 from .log import PAGE_SIZE, START_LSN
 from .network import Connection, End, Message
-from .node import SERVER, TIMELINE, Node, NodeState
+from .node import SERVER, Node, NodeState
 from .primary import Primary
 
 if TYPE_CHECKING:
@@ -60,11 +61,18 @@ class Incarnation:
     """`place` is where its machine stands in the network; `primary` is None to complete a log."""
 
     def __init__(
-        self, world: World, place: int, primary: Primary | None, predecessor: NodeId | None = None
+        self,
+        world: World,
+        place: int,
+        primary: Primary | None,
+        predecessor: NodeId | None = None,
+        *,
+        name: str = "",
     ) -> None:
+        """One that is given a name has it for its uuid, too."""
         self.world = world
         self.place = place
-        self.name = f"P{len(world.incarnations) + 1}"
+        self.name = name or f"P{len(world.incarnations) + 1}"
         self.primary = primary
         self.is_alive = True
         self.is_paused = False
@@ -82,14 +90,14 @@ class Incarnation:
         facts = None
         if primary is not None:
             facts = PrimaryFacts(SERVER, primary.tli_history, primary.flush_lsn, START_LSN)
-        uuid = world.random.randbytes(4).ljust(16, b"\0")
+        uuid = (name.encode() or world.random.randbytes(4)).ljust(16, b"\0")
         candidacy = Candidacy(
             TIMELINE, SERVER, world.membership, uuid, len(world.nodes), predecessor
         )
         self.core = Proposer(candidacy, facts)
-        self._tick()
+        self.tick()
         for peer in range(len(world.nodes)):
-            world.clock.call_later(int(world.random.random() * 5000), self._connect, peer)
+            world.clock.call_later(int(world.random.random() * 5000), self.connect, peer)
 
     # ---- the core
 
@@ -125,9 +133,9 @@ class Incarnation:
             case ClosePeer(peer):
                 self._drop(peer)
             case StartUpstream(begin_lsn):
-                later(1000, self._start_upstream, begin_lsn)
+                later(1000, self.start_upstream, begin_lsn)
             case ReadTail():
-                later(2000, self._read_tail, action)
+                later(2000, self.read_tail, action)
             case StartCatchUp(peer, donor, begin_lsn):
                 node = self.world.nodes[donor]
                 self.donor_reads[peer] = DonorRead(node, begin_lsn, self._donor_rule(node))
@@ -137,11 +145,11 @@ class Incarnation:
             case Stop():
                 self.stop = action
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         if self.is_alive:
             if not self.is_paused:
                 self.step(Tick(self.world.clock.now_us // 1000))
-            self.world.clock.call_later(TICK_US, self._tick)
+            self.world.clock.call_later(TICK_US, self.tick)
 
     def stop_in_order(self) -> None:
         """As on SIGTERM: it says its last words."""
@@ -159,7 +167,7 @@ class Incarnation:
 
     # ---- safekeepers
 
-    def _connect(self, peer: int) -> None:
+    def connect(self, peer: int) -> None:
         if not self.is_alive or peer in self.connections:
             return
         node = self.world.nodes[peer]
@@ -174,7 +182,7 @@ class Incarnation:
         self.step(PeerConnected(peer))
 
     def _connect_later(self, peer: int) -> None:
-        self.world.clock.call_later(self.world.random.choice(RECONNECT_US), self._connect, peer)
+        self.world.clock.call_later(self.world.random.choice(RECONNECT_US), self.connect, peer)
 
     def arrived(self, connection: Connection, message: Message | End) -> None:
         peer = connection.node.number - 1
@@ -194,7 +202,7 @@ class Incarnation:
 
     # ---- the primary
 
-    def _start_upstream(self, begin_lsn: int) -> None:
+    def start_upstream(self, begin_lsn: int) -> None:
         """The walsender starts where the primary has WAL; else the process loses its primary."""
         primary = self.primary
         if not self.is_alive or primary is None:
@@ -230,11 +238,15 @@ class Incarnation:
         if self.is_leading and not self.core.wants_wal():
             self.world.count("full windows")
         elif not self.is_paused and self.core.wants_wal():
-            begin_lsn = self.upstream_lsn
-            self.upstream_lsn = primary.somewhere(begin_lsn, self.world.random)
-            self.step(WalReceived(begin_lsn, primary.log.read(begin_lsn, self.upstream_lsn)))
+            self.receive_wal(primary.somewhere(self.upstream_lsn, self.world.random))
         if primary.log.lsn > self.upstream_lsn:
             self.ship()
+
+    def receive_wal(self, end_lsn: int) -> None:
+        """The walsender's next message, which ends there."""
+        assert self.primary is not None
+        begin_lsn, self.upstream_lsn = self.upstream_lsn, end_lsn
+        self.step(WalReceived(begin_lsn, self.primary.log.read(begin_lsn, end_lsn)))
 
     @property
     def is_leading(self) -> bool:
@@ -258,7 +270,7 @@ class Incarnation:
         cuts = self.world.network.cuts
         return not any((self.place, node.number, way) in cuts for way in (True, False))
 
-    def _read_tail(self, read: ReadTail) -> None:
+    def read_tail(self, read: ReadTail) -> None:
         if self.is_alive:
             try:
                 node = self.world.nodes[read.donor]
@@ -287,11 +299,11 @@ class Incarnation:
         if limit_lsn > begin_lsn and self.core.wants_catch_up(peer) and not self.is_paused:
             end_lsn = min(begin_lsn - begin_lsn % PAGE_SIZE + DONOR_BYTES_MAX, limit_lsn)
             delay_us = random.choice((0, 500, 5000, 30_000))
-            self.world.clock.call_later(delay_us, self._send_catch_up, peer, read, end_lsn)
+            self.world.clock.call_later(delay_us, self.send_catch_up, peer, read, end_lsn)
         else:
             self.world.clock.call_later(3000, self._catch_up, peer, read)
 
-    def _send_catch_up(self, peer: int, read: DonorRead, end_lsn: int) -> None:
+    def send_catch_up(self, peer: int, read: DonorRead, end_lsn: int) -> None:
         if not self.is_alive or self.donor_reads.get(peer) is not read:
             return
         try:

@@ -334,6 +334,8 @@ class Invariants:
         assert voted is not None
         end_lsn = voted.log.lsn
         check("RecordBoundary", end_lsn == term.term_start_lsn, node_id, "misread its donor")
+        boundary_lsn = voted.log.boundary_at(end_lsn)
+        check("RecordBoundary", end_lsn == boundary_lsn, node_id, "begins inside a record")
         origins = [*voted.origins, (end_lsn, node_id)]
         check("LogIsMonotonic", all(o < node_id for _, o in voted.origins), node_id, origins)
         ghost = Ghost(node_id, voted.log.cut(end_lsn), origins, end_lsn, term.tli_history)

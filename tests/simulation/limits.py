@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
 
 from pgwal import segment
 from walproposer import election, leader, progress, proposer, wal_window
 
 from .log import WAL_SEG_SIZE
 
+SMALL_SEGMENTS = ((segment, "WAL_SEG_SIZE_MIN", WAL_SEG_SIZE),)
 SMALL = (
-    (segment, "WAL_SEG_SIZE_MIN", WAL_SEG_SIZE),
+    *SMALL_SEGMENTS,
     (election, "TAIL_BYTES_MAX", WAL_SEG_SIZE),  # which is the least that Postgres has, too
     (wal_window, "KEEP_BYTES", 16 * 1024),
     (wal_window, "KEEP_CHUNKS", 8),
@@ -23,11 +25,20 @@ SMALL = (
 )
 
 
+def small_limits() -> AbstractContextManager[None]:
+    return lowered(SMALL)
+
+
+def small_segments() -> AbstractContextManager[None]:
+    """All else is as it is in production."""
+    return lowered(SMALL_SEGMENTS)
+
+
 @contextmanager
-def small_limits() -> Iterator[None]:
-    before = [(module, name, getattr(module, name)) for module, name, _ in SMALL]
+def lowered(limits: Sequence[tuple[ModuleType, str, int]]) -> Iterator[None]:
+    before = [(module, name, getattr(module, name)) for module, name, _ in limits]
     try:
-        for module, name, value in SMALL:
+        for module, name, value in limits:
             setattr(module, name, value)
         yield
     finally:

@@ -6,13 +6,9 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from consensus.ids import NodeId, TimelineId
 from consensus.membership import Membership
 from consensus.messages import ServerFacts
-from consensus.term_history import TermHistory
-from pgwal.history import TimelineHistory
 from safekeeper.acceptor import Acceptor
-from safekeeper.control_state import ControlState
 from safekeeper.errors import WalDamaged
 from safekeeper.events import (
     Action,
@@ -25,6 +21,7 @@ from safekeeper.events import (
     Reply,
     TruncateWal,
 )
+from tests.new_timeline import new_control_state
 
 from .disk import Disk, DiskFailed
 from .log import PG_VERSION, START_LSN, SYSTEM_ID, WAL_SEG_SIZE
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
     from .world import World
 
 SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)
-TIMELINE = TimelineId(b"tenant".ljust(16, b"\0"), b"timeline".ljust(16, b"\0"))
 HINTS_US = 150_000
 SCRUB_TICKS = 10
 RESTART_US = 60_000
@@ -50,16 +46,6 @@ class NodeState(Enum):
     DAMAGED = "damaged"  #: what was on disk is gone; it says so, for ever
 
 
-def new_control_state(membership: Membership) -> ControlState:
-    """What the creation of the timeline wrote on every member."""
-    return ControlState(
-        timeline=TIMELINE, server=SERVER, active=True, membership=membership,
-        promised=NodeId.ZERO, term_history=TermHistory.initial(START_LSN),
-        tli_history=TimelineHistory(1), timeline_start_lsn=START_LSN, local_start_lsn=START_LSN,
-        commit_lsn=START_LSN, truncate_lsn=START_LSN, flush_lsn=START_LSN,
-    )  # fmt: skip
-
-
 class Node:
     """`acceptor` is None unless UP."""
 
@@ -67,7 +53,7 @@ class Node:
         self.world = world
         self.number = number
         self.name = f"S{number}"
-        self.disk = Disk(new_control_state(membership), world.random)
+        self.disk = Disk(new_control_state(membership, SERVER), world.random)
         self.acceptor: Acceptor | None = Acceptor(number, self.disk.control, START_LSN)
         self.state = NodeState.UP
         self.is_paused = False
@@ -96,15 +82,15 @@ class Node:
         if not connection.batch_due and connection.is_open_at_node:
             connection.batch_due = True
             delay_us = int(self.world.random.random() * self.batch_us)
-            self.world.clock.call_later(delay_us, self._end_batch, connection)
+            self.world.clock.call_later(delay_us, self.end_batch, connection)
 
-    def _end_batch(self, connection: Connection) -> None:
+    def end_batch(self, connection: Connection) -> None:
         """Whatever arrived until now shares one flush and one answer."""
         connection.batch_due = False
         if connection.is_open_at_node and self.acceptor is not None:
             if self.is_paused:
                 connection.batch_due = True
-                self.world.clock.call_later(20_000, self._end_batch, connection)
+                self.world.clock.call_later(20_000, self.end_batch, connection)
             else:
                 self.step(BatchEnded(connection.number))
 
@@ -140,17 +126,17 @@ class Node:
             self.world.invariants.replied(self, action)
             self.world.network.send_to_proposer(action.connection, action.message)
         elif isinstance(action, Refuse):
-            self._close(action.connection)
+            self.close(action.connection)
         elif isinstance(action, CloseConnection):
             # The order and its effect are two things: what arrived before may still be read.
             delay_us = self.world.random.choice((0, 500, 5000))
-            self.world.clock.call_later(delay_us, self._close, action.connection)
+            self.world.clock.call_later(delay_us, self.close, action.connection)
         else:
             if isinstance(action, TruncateWal):
                 self.world.invariants.truncating(self, action.end_lsn)
             self.disk.execute(action)
 
-    def _close(self, number: int) -> None:
+    def close(self, number: int) -> None:
         connection = self.world.network.connections.get(number)
         if connection is not None and connection.is_open_at_node:
             self.world.network.close_at_node(connection)

@@ -44,7 +44,7 @@ class Primary:
         if not self.is_ready or len(self.log.wal) > WAL_BYTES_MAX:
             return
         if random.random() < SWITCHES:
-            self.log.switch()
+            self.log.maybe_switch()
         is_small = not is_bulk and random.randrange(LARGE_BYTES_MAX) < len(self.log.wal)
         for _ in range(1 if is_small else random.choice((1, 1, 1, 2, 5))):
             self._records += 1

@@ -43,9 +43,9 @@ class World:
         self.counts: Counter[str] = Counter()
         #: Events stepped in a core.
         self.steps = 0
-        self.clock = Clock()
+        self.clock = self.new_clock()
         self.trace.clock = self.clock
-        self.network = Network(self.clock, self.random)
+        self.network = self.new_network()
         self.membership = Membership(1, tuple(range(1, self.plan.nodes_count + 1)))
         self.nodes: list[Node] = []
         self.nodes += [self.new_node(number) for number in self.membership.members]
@@ -65,6 +65,12 @@ class World:
 
     def count(self, what: str) -> None:
         self.counts[what] += 1
+
+    def new_clock(self) -> Clock:
+        return Clock()
+
+    def new_network(self) -> Network:
+        return Network(self.clock, self.random)
 
     def new_node(self, number: int) -> Node:
         return Node(self, number, self.membership)

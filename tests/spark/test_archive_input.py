@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from archived_log import TIMELINE, log, log_facts
-from wal_builder import WalBuilder
+from wal_log import WalLog
 from wal_rows import archive_of, lsns, rows_of
 
 from objectstore.archive import TimelineArchive
@@ -101,18 +101,18 @@ def test_a_batch_ends_at_a_record_where_the_archive_does_not(
 
 
 def test_timelines_are_joined_at_their_switch(tmp_path: Path) -> None:
-    old = log().fork(log().records[500].end_lsn)
-    new = old.fork(old.lsn, tli=2)
+    old = log().cut(log().ends[500])
+    new = old.cut(old.lsn, tli=2)
     while new.lsn < old.lsn + 3 * MIB:
         new.append("new", 9000)
     archive = TimelineArchive.create(LocalStore(str(tmp_path)), TIMELINE, log_facts())
     archive.put_history(TimelineHistory(2, (TimelineSwitch(1, Lsn(old.lsn)),)))
     put(archive, old, 1, old.start_lsn, old.lsn)
     wal_input = ArchiveInput(str(tmp_path))
-    assert starts_of(wal_input) == [record.start_lsn for record in old.records]
+    assert starts_of(wal_input) == old.starts
     put(archive, new, 2, old.lsn - old.lsn % MIB, new.lsn)
-    assert starts_of(wal_input) == [record.start_lsn for record in new.records]
-    assert starts_of(ArchiveInput(str(tmp_path), tli=1)) == [r.start_lsn for r in old.records]
+    assert starts_of(wal_input) == new.starts
+    assert starts_of(ArchiveInput(str(tmp_path), tli=1)) == old.starts
 
 
 def test_what_is_no_archive_is_said(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_what_is_no_archive_is_said(tmp_path: Path) -> None:
     assert "geheim" not in repr(ArchiveInput("s3://b", options=(("secret", "geheim"),)))
 
 
-def put(archive: TimelineArchive, log: WalBuilder, tli: int, begin: int, end: int) -> None:
+def put(archive: TimelineArchive, log: WalLog, tli: int, begin: int, end: int) -> None:
     for start in range(begin, end, MIB):
         stop = min(start + MIB, end)
         archive.put_wal(ArchivedWal(tli, start // MIB, stop), log.read(start, stop))

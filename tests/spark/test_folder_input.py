@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import zstandard
-from wal_builder import SYSTEM_ID, WAL_SEG_SIZE, WalBuilder
+from wal_log import SYSTEM_ID, WAL_SEG_SIZE, WalLog
 from wal_rows import flip, lsns, name_of, rows_of, segment
 
 from pgwal.history import TimelineHistory, TimelineSwitch
@@ -36,7 +36,7 @@ def reads(folder: Path) -> pa.Table:
 
 
 def starts_of(folder: Path, tli: int | None = None) -> list[int]:
-    """Where records start in a log that a WalBuilder made; and they are all of one system."""
+    """Where records start in a log that a WalLog made; and they are all of one system."""
     wal_input = FolderInput(str(folder), tli)
     facts = wal_input.facts()
     assert (facts.system_id, facts.wal_seg_size) == (SYSTEM_ID, WAL_SEG_SIZE)
@@ -175,13 +175,13 @@ def test_folders_without_wal(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def forked(tmp_path: Path) -> tuple[Path, WalBuilder, WalBuilder]:
+def forked(tmp_path: Path) -> tuple[Path, WalLog, WalLog]:
     """Timeline 1 goes on behind the place where timeline 2 left it."""
-    old = WalBuilder(3 * MIB)
+    old = WalLog(3 * MIB)
     while old.lsn < 5 * MIB + 400_000:
         old.append("old", 5000)
-    switch = next(r.end_lsn for r in old.records if r.end_lsn > 4 * MIB + 500_000)
-    new = old.fork(switch, tli=2)
+    switch = old.boundary_after(4 * MIB + 500_000)
+    new = old.cut(switch, tli=2)
     while new.lsn < 6 * MIB + 300_000:
         new.append("new", 7000)
     folder = tmp_path / "forked"
@@ -195,31 +195,31 @@ def forked(tmp_path: Path) -> tuple[Path, WalBuilder, WalBuilder]:
     return folder, old, new
 
 
-def test_the_newest_timeline_is_read(forked: tuple[Path, WalBuilder, WalBuilder]) -> None:
+def test_the_newest_timeline_is_read(forked: tuple[Path, WalLog, WalLog]) -> None:
     folder, old, new = forked
-    assert starts_of(folder) == [record.start_lsn for record in new.records]
-    assert starts_of(folder, tli=1) == [record.start_lsn for record in old.records]
+    assert starts_of(folder) == new.starts
+    assert starts_of(folder, tli=1) == old.starts
 
 
 def test_an_older_file_ends_where_its_timeline_was_left(
-    forked: tuple[Path, WalBuilder, WalBuilder],
+    forked: tuple[Path, WalLog, WalLog],
 ) -> None:
     folder, old, new = forked
     for segno in (4, 5, 6):
         (folder / name_of(segno, 2)).unlink()
-    below = [r.start_lsn for r in old.records if r.end_lsn <= new.fork(new.lsn).lsn]
+    below = [start for start, end in zip(old.starts, old.ends, strict=True) if end <= new.lsn]
     switch = TimelineHistory.parse(2, (folder / "00000002.history").read_text())
     left = int(switch.entries[0].switch_lsn)
     assert starts_of(folder) == [lsn for lsn in below if lsn < left]
 
 
 def test_a_history_that_is_missing_is_asked_for(
-    forked: tuple[Path, WalBuilder, WalBuilder],
+    forked: tuple[Path, WalLog, WalLog],
 ) -> None:
     folder, old, _ = forked
     (folder / "00000002.history").unlink()
     with pytest.raises(WalInputError, match=re.escape("not 00000002.history")):
         starts_of(folder)
-    assert starts_of(folder, tli=1) == [record.start_lsn for record in old.records]
+    assert starts_of(folder, tli=1) == old.starts
     with pytest.raises(WalInputError, match="no WAL of timeline 7"):
         starts_of(folder, tli=7)

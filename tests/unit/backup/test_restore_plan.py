@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from wal_writer import MIB, SYSTEM_ID, WalWriter
+from odd_wal import MIB, OddWal
+from wal_log import SYSTEM_ID
 
 from backup.backup_record import Backup, format_backup_id
 from backup.errors import BackupError
@@ -41,7 +42,7 @@ def main_data(data: bytes) -> bytes:
 class World:
     """A log with a transaction a second; `commit` writes one, `filler` what is between."""
 
-    writer: WalWriter = field(default_factory=lambda: WalWriter(START_LSN, major=MAJOR))
+    writer: OddWal = field(default_factory=lambda: OddWal(START_LSN, major=MAJOR))
     seconds: int = 0
 
     def filler(self, until_lsn: int) -> None:
@@ -53,7 +54,7 @@ class World:
         self.seconds += 1
         microseconds = (self.time - POSTGRES_EPOCH) // timedelta(microseconds=1)
         body = main_data(struct.pack("<q", microseconds) + rest)
-        self.writer.record_with(body, rmgr_id=1, info=info, xid=xid)
+        self.writer.write(body, rmgr_id=1, info=info, xid=xid)
         return self.writer.lsn
 
     @property

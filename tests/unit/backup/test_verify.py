@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from archived_log import FIRST_SEGNO, LAST_SEGNO, SEG_SIZE, TIMELINE, log, log_facts, log_of
-from wal_builder import SYSTEM_ID, WalBuilder
+from wal_log import SYSTEM_ID, WalLog
 
 from backup.archived_log import Gap, archived_log, stored_wal
 from backup.prune import plan_pruning
@@ -65,11 +65,11 @@ def test_a_sound_one(archive: TimelineArchive) -> None:
 
 
 def test_the_end_inside_of_a_segment(archive: TimelineArchive) -> None:
-    last = next(r for r in log().records if r.end_lsn > SEGNOS.stop * SEG_SIZE + 50_000)
-    put(archive, log().read(SEGNOS.stop * SEG_SIZE, last.end_lsn), SEGNOS.stop)
+    end_lsn = log().boundary_after(SEGNOS.stop * SEG_SIZE + 50_000)
+    put(archive, log().read(SEGNOS.stop * SEG_SIZE, end_lsn), SEGNOS.stop)
     verdict = verified(archive)
     assert verdict.is_sound
-    assert verdict.end_lsn == last.end_lsn
+    assert verdict.end_lsn == end_lsn
 
 
 def test_each_gap_is_named(archive: TimelineArchive) -> None:
@@ -119,7 +119,7 @@ def test_every_damage_is_named(archive: TimelineArchive) -> None:
 
 def test_a_log_that_is_not_the_same(archive: TimelineArchive) -> None:
     """Each segment is sound by itself; the second goes on from another first."""
-    other = WalBuilder(FIRST_SEGNO * SEG_SIZE)
+    other = WalLog(FIRST_SEGNO * SEG_SIZE)
     number = 0
     while other.lsn <= SEGNOS.stop * SEG_SIZE:
         other.append(f"other {number}", 4000)
@@ -131,7 +131,7 @@ def test_a_log_that_is_not_the_same(archive: TimelineArchive) -> None:
 
 def test_a_record_over_many_segments(tmp_path: Path) -> None:
     """Whose middle has no record at all."""
-    builder = WalBuilder(FIRST_SEGNO * SEG_SIZE)
+    builder = WalLog(FIRST_SEGNO * SEG_SIZE)
     builder.append("small", 100)
     builder.append("great", 3 * SEG_SIZE)
     builder.append("behind", 2 * SEG_SIZE)
@@ -149,8 +149,8 @@ def test_a_record_over_many_segments(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_right", [True, False])
 def test_a_switch_of_timelines(archive: TimelineArchive, *, is_right: bool) -> None:
     """The pages behind it are of the new one; the records go on."""
-    at = next(r.end_lsn for r in log().records if r.end_lsn > 4 * SEG_SIZE + 100_000)
-    newer = log().fork(at, tli=2 if is_right else 1)
+    at = log().boundary_after(4 * SEG_SIZE + 100_000)
+    newer = log().cut(at, tli=2 if is_right else 1)
     while newer.lsn <= 6 * SEG_SIZE:
         newer.append("n", 3000)
     two = TimelineHistory(2, (TimelineSwitch(1, Lsn(at), "test"),))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from archived_log import SEG_SIZE, TIMELINE, log_facts, log_of
-from wal_builder import WalBuilder
+from wal_log import WalLog
 
 from backup.archived_wal import ArchivedWalSource
 from backup.wal_fetch import fetch_wal_file
@@ -202,7 +202,7 @@ def test_what_is_no_segment_of_this_place(archive: TimelineArchive) -> None:
     put(archive, 1, log_of(6))
     with pytest.raises(WalFormatError, match="unexpected pageaddr"):
         fetched(archive, 1)
-    newer = WalBuilder(7 * SEG_SIZE, tli=4)
+    newer = WalLog(7 * SEG_SIZE, tli=4)
     newer.append("x", 5000)
     put(archive, 1, newer.read(7 * SEG_SIZE, newer.lsn), 7)
     with pytest.raises(WalFormatError, match="is of timeline 4"):

@@ -7,7 +7,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from wal_writer import MIB, PAGE, WalWriter, random_log
+from odd_wal import MIB, PAGE, OddWal, random_log
 
 from pgwal.boundary import BoundaryFinder
 from pgwal.errors import WalFormatError
@@ -17,13 +17,13 @@ RANDOM_LOGS = 40
 CHUNK = 16 * PAGE
 
 
-def finder_of(writer: WalWriter) -> BoundaryFinder:
+def finder_of(writer: OddWal) -> BoundaryFinder:
     return BoundaryFinder(
         writer.start_lsn, wal_seg_size=writer.wal_seg_size, version_major=writer.major
     )
 
 
-def assert_finds(writer: WalWriter, cuts: list[int]) -> None:
+def assert_finds(writer: OddWal, cuts: list[int]) -> None:
     """Chunks that end at `cuts`."""
     finder = finder_of(writer)
     for begin_lsn, end_lsn in pairwise([writer.start_lsn, *cuts]):
@@ -31,17 +31,17 @@ def assert_finds(writer: WalWriter, cuts: list[int]) -> None:
         found = finder.feed(begin_lsn, bytes(chunk))
         assert found == finder.record_end_lsn
         assert finder.end_lsn == end_lsn
-        expected = writer.last_boundary(end_lsn)
+        expected = writer.boundary_at(end_lsn)
         assert found == expected, (
             f"chunk [{Lsn(begin_lsn)}, {Lsn(end_lsn)}): {Lsn(found)}, expected {Lsn(expected)}"
         )
 
 
-def page_ends(writer: WalWriter) -> list[int]:
+def page_ends(writer: OddWal) -> list[int]:
     return list(range(writer.start_lsn + PAGE, writer.lsn + 1, PAGE))
 
 
-def assert_finds_everywhere(writer: WalWriter) -> None:
+def assert_finds_everywhere(writer: OddWal) -> None:
     """Each pair of page ends as one chunk, after one chunk up to it, and before one to the end."""
     ends = page_ends(writer)
     for first, begin_lsn in enumerate(ends):
@@ -58,24 +58,24 @@ def test_end_of_a_record_inside_a_page_is_trusted() -> None:
 
 
 def test_records_across_pages() -> None:
-    writer = WalWriter(3 * MIB - 4 * PAGE)
+    writer = OddWal(3 * MIB - 4 * PAGE)
     for length in (3000, 6000, 9000, 30, 40_000, 100):
         writer.record(length)
     assert_finds_everywhere(writer)
 
 
 def test_record_that_ends_with_its_page() -> None:
-    writer = WalWriter()
+    writer = OddWal()
     writer.record(60)
     writer.fill_page_to(0)
     assert_finds(writer, [writer.lsn])
-    assert writer.last_boundary(writer.lsn) == writer.lsn
+    assert writer.boundary_at(writer.lsn) == writer.lsn
 
 
 @pytest.mark.parametrize("rest", [1, 7, 8, 9, 16, 17])
 def test_little_is_left_of_a_long_record(rest: int) -> None:
     """So little that it might be the end of a switch record, but it is not."""
-    writer = WalWriter()
+    writer = OddWal()
     writer.record(60)
     writer.record(writer.room() + 2 * (PAGE - 24) + rest)
     writer.record(60)
@@ -85,14 +85,14 @@ def test_little_is_left_of_a_long_record(rest: int) -> None:
 
 @pytest.mark.parametrize("rest", [8, 16])
 def test_little_is_left_of_a_short_record(rest: int) -> None:
-    writer = WalWriter()
+    writer = OddWal()
     writer.fill_page_to(64)
     writer.record(64 + rest)
     writer.record(3 * PAGE)
     assert_finds_everywhere(writer)
 
 
-STALE = WalWriter()
+STALE = OddWal()
 STALE.record(5 * PAGE)
 STALE.record(100)
 
@@ -104,7 +104,7 @@ STALE.record(100)
 )
 def test_switch(room: int, last_page_of_segment: bool, padding: bytes) -> None:
     """Its record ends with its segment; the padding may be stale pages of a recycled segment."""
-    writer = WalWriter(4 * MIB - (2 if last_page_of_segment else 6) * PAGE)
+    writer = OddWal(4 * MIB - (2 if last_page_of_segment else 6) * PAGE)
     writer.record(60)
     writer.fill_page_to(0)
     writer.fill_page_to(room)
@@ -116,7 +116,7 @@ def test_switch(room: int, last_page_of_segment: bool, padding: bytes) -> None:
         del writer.wal[5 * MIB - writer.start_lsn :]
         assert_finds(writer, page_ends(writer))
         assert_finds(writer, [*page_ends(writer)[::7], writer.lsn])
-        assert writer.last_boundary(5 * MIB - 1) == switch_lsn
+        assert writer.boundary_at(5 * MIB - 1) == switch_lsn
     else:
         assert writer.records[-3].end_lsn == 4 * MIB
         assert_finds_everywhere(writer)
@@ -125,7 +125,7 @@ def test_switch(room: int, last_page_of_segment: bool, padding: bytes) -> None:
 @pytest.mark.parametrize("pages", [1, 2, 3])
 def test_lost_continuation(pages: int) -> None:
     """Up to where the record was lost the boundary is its start; then the log goes on."""
-    writer = WalWriter()
+    writer = OddWal()
     writer.record(60)
     writer.abandon(6 * PAGE, pages)
     writer.record(3 * PAGE)
@@ -136,9 +136,9 @@ def test_a_new_finder_goes_on_where_an_old_one_stopped() -> None:
     """From any boundary, also one inside a page."""
     writer = random_log(random.Random(3), MIB)
     for start_lsn in writer.boundaries[:-1:10]:
-        rest = WalWriter(0)
+        rest = OddWal(0)
         rest.start_lsn, rest.wal = start_lsn, writer.wal[start_lsn - writer.start_lsn :]
-        rest.records = [r for r in writer.records if r.start_lsn >= start_lsn]
+        rest.ends = [end_lsn for end_lsn in writer.ends if end_lsn > start_lsn]
         first_end = start_lsn - start_lsn % PAGE + PAGE
         assert_finds(rest, [end for end in range(first_end, writer.lsn, PAGE) if end > start_lsn])
 
@@ -186,7 +186,7 @@ def test_nothing_new() -> None:
     ],
 )
 def test_not_the_wal_that_was_expected(major: int, address: int, message: str) -> None:
-    writer = WalWriter(address, major=major)
+    writer = OddWal(address, major=major)
     writer.record(2 * PAGE)
     finder = BoundaryFinder(2 * MIB, wal_seg_size=MIB, version_major=16)
     with pytest.raises(WalFormatError) as caught:
@@ -196,7 +196,7 @@ def test_not_the_wal_that_was_expected(major: int, address: int, message: str) -
 
 
 def test_record_length_that_cannot_be() -> None:
-    writer = WalWriter()
+    writer = OddWal()
     writer.record(60)
     writer.fill_page_to(0)
     writer.wal[writer.records[1].start_lsn - writer.start_lsn] = 23

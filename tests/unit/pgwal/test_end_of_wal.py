@@ -7,13 +7,14 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wal_writer import MIB, PAGE, SYSTEM_ID, WalWriter, random_log
+from odd_wal import MIB, PAGE, OddWal, random_log
+from wal_log import SYSTEM_ID
 
 from pgwal.end_of_wal import EndOfWal, find_end_of_wal
 
 
 def end_of(
-    writer: WalWriter, wal: bytes | bytearray | None = None, start_lsn: int | None = None
+    writer: OddWal, wal: bytes | bytearray | None = None, start_lsn: int | None = None
 ) -> EndOfWal:
     """`wal` begins where the writer's does, or else is the writer's."""
     content = bytes(writer.wal if wal is None else wal)
@@ -32,8 +33,8 @@ def end_of(
     )
 
 
-def log_of(*lengths: int) -> WalWriter:
-    writer = WalWriter()
+def log_of(*lengths: int) -> OddWal:
+    writer = OddWal()
     for length in lengths:
         writer.record(length)
     return writer
@@ -63,7 +64,7 @@ def test_zeros_behind_a_page() -> None:
 
 @pytest.mark.parametrize("behind", [b"", bytes(MIB)])
 def test_last_record_ends_with_its_segment(behind: bytes) -> None:
-    writer = WalWriter(3 * MIB - PAGE)
+    writer = OddWal(3 * MIB - PAGE)
     writer.fill_page_to(0)
     assert writer.lsn == 3 * MIB
     assert end_of(writer, writer.wal + behind).end_lsn == 3 * MIB
@@ -71,7 +72,7 @@ def test_last_record_ends_with_its_segment(behind: bytes) -> None:
 
 def test_stale_pages_of_a_recycled_segment() -> None:
     """From a page on, and from the middle of a page on."""
-    writer, stale = log_of(60), WalWriter(MIB)
+    writer, stale = log_of(60), OddWal(MIB)
     writer.fill_page_to(0)
     for _ in range(4000):
         stale.record(60)
@@ -98,7 +99,7 @@ def test_torn_at_every_8_bytes() -> None:
     writer.abandon(3 * PAGE, 1)
     writer.record(500)
     for at in range(0, len(writer.wal), 8):
-        expected = writer.last_boundary(writer.start_lsn + at)
+        expected = writer.boundary_at(writer.start_lsn + at)
         for behind in (b"", bytes(byte ^ 0xFF for byte in writer.wal[at : at + PAGE])):
             assert end_of(writer, writer.wal[:at] + behind).end_lsn == expected
 
@@ -129,7 +130,7 @@ def test_overwritten_contrecord() -> None:
 
 
 def test_no_record_at_all() -> None:
-    writer = WalWriter()
+    writer = OddWal()
     for wal in (b"", bytes(100), bytes(PAGE), b"\xff" * PAGE):
         end = end_of(writer, wal)
         assert (end.end_lsn, end.last_record_lsn) == (writer.start_lsn, 0)
@@ -144,7 +145,7 @@ def test_start_at_any_boundary() -> None:
 
 
 def test_start_of_a_segment_inside_a_record() -> None:
-    writer = WalWriter(3 * MIB - PAGE)
+    writer = OddWal(3 * MIB - PAGE)
     writer.record(4 * PAGE)
     straddling_end = writer.lsn
     end = end_of(writer, start_lsn=3 * MIB)
@@ -170,4 +171,4 @@ def test_never_raises_and_never_goes_past_what_is_there(data: bytes, at: int) ->
     wal = writer.wal[:at] + data
     end = end_of(writer, wal)
     assert writer.start_lsn <= end.end_lsn <= writer.start_lsn + len(wal) + 7
-    assert end.end_lsn >= writer.last_boundary(writer.start_lsn + at)
+    assert end.end_lsn >= writer.boundary_at(writer.start_lsn + at)

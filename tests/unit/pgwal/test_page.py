@@ -7,7 +7,8 @@ import struct
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from wal_writer import MIB, PAGE, SYSTEM_ID, WalWriter
+from odd_wal import MIB, PAGE, OddWal
+from wal_log import SYSTEM_ID
 
 from pgwal.errors import WalFormatError
 from pgwal.page import (
@@ -29,7 +30,7 @@ sizes = st.sampled_from([MIB, 16 * MIB, 1024 * MIB])
 
 def header_at(lsn: int, *, major: int = 16) -> bytes:
     """The bytes of the header at FIRST or SECOND, in a log with a record across both."""
-    writer = WalWriter(FIRST, major=major)
+    writer = OddWal(FIRST, major=major)
     writer.record(10_000)
     return bytes(writer.wal[lsn - FIRST : lsn - FIRST + 40])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from wal_writer import MIB, PAGE, WalWriter
+from odd_wal import MIB, PAGE, OddWal
 
 from pgwal.errors import WalFormatError
 from pgwal.record import (
@@ -65,7 +65,7 @@ def test_is_xlog_looks_at_the_upper_bits_of_info() -> None:
 
 
 def test_crc_covers_every_byte_but_its_own() -> None:
-    writer = WalWriter()
+    writer = OddWal()
     writer.record(60)
     data = writer.records[0].data
     crc = RecordHeader(*HEADER.unpack_from(data)).crc
@@ -96,7 +96,7 @@ def test_end_is_where_the_writer_ends(offset: int, length: int) -> None:
     start_lsn = 2 * MIB + offset
     if page_offset < header:
         start_lsn += header - page_offset
-    writer = WalWriter(2 * MIB)
+    writer = OddWal(2 * MIB)
     writer.wal += bytes(start_lsn - writer.lsn)
     assert writer.record(length) == start_lsn
     assert record_end_lsn(start_lsn, length, MIB) == writer.lsn

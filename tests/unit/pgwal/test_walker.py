@@ -6,7 +6,8 @@ import random
 from collections.abc import Iterable
 
 import pytest
-from wal_writer import MIB, PAGE, SYSTEM_ID, WalWriter, Written, random_log
+from odd_wal import MIB, PAGE, OddWal, Written, random_log
+from wal_log import SYSTEM_ID
 
 from pgwal.errors import WalFormatError
 from pgwal.record import Record
@@ -16,7 +17,7 @@ from pgwal.walker import NEED_DATA, RecordWalker
 RANDOM_LOGS = 20
 
 
-def walker_of(writer: WalWriter, *, start_lsn: int | None = None, **options: bool) -> RecordWalker:
+def walker_of(writer: OddWal, *, start_lsn: int | None = None, **options: bool) -> RecordWalker:
     return RecordWalker(
         writer.start_lsn if start_lsn is None else start_lsn,
         wal_seg_size=writer.wal_seg_size,
@@ -54,9 +55,9 @@ def as_written(record: Record) -> Written:
     )
 
 
-def small_log(major: int = 16) -> WalWriter:
+def small_log(major: int = 16) -> OddWal:
     """Every shape, in little more than a segment."""
-    writer = WalWriter(3 * MIB - 20 * PAGE, major=major)
+    writer = OddWal(3 * MIB - 20 * PAGE, major=major)
     writer.record(60)
     writer.record(PAGE)
     writer.fill_page_to(0)
@@ -150,7 +151,7 @@ def test_reading_after_skipping() -> None:
 
 def test_skipping_after_reading() -> None:
     """Also from the middle of a page."""
-    writer = WalWriter()
+    writer = OddWal()
     for _ in range(5):
         writer.record(60)
     walker = walker_of(writer)
@@ -191,7 +192,7 @@ def test_start_inside_a_record_skips_the_rest_of_it() -> None:
 
 
 def test_a_log_that_starts_inside_a_record_ends_where_that_record_does() -> None:
-    writer = WalWriter()
+    writer = OddWal()
     writer.record(3 * PAGE)
     page_lsn = writer.start_lsn + PAGE
     walker = walker_of(writer, start_lsn=page_lsn, skip_continuation=True)
@@ -205,7 +206,7 @@ def test_a_log_that_starts_inside_a_record_ends_where_that_record_does() -> None
 
 
 def test_start_inside_a_record_whose_rest_was_lost() -> None:
-    writer = WalWriter()
+    writer = OddWal()
     writer.abandon(5 * PAGE, 3)
     writer.record(60)
     start_lsn = writer.start_lsn + PAGE
@@ -218,7 +219,7 @@ def test_start_inside_a_record_whose_rest_was_lost() -> None:
 
 
 def test_start_inside_a_record_that_is_damaged() -> None:
-    writer = WalWriter()
+    writer = OddWal()
     writer.record(5 * PAGE)
     writer.wal[3 * PAGE + 16] ^= 1
     walker = walker_of(writer, start_lsn=writer.start_lsn + PAGE, skip_continuation=True)
@@ -229,7 +230,7 @@ def test_start_inside_a_record_that_is_damaged() -> None:
 
 
 def test_start_inside_a_record_is_refused_without_skipping() -> None:
-    writer = WalWriter()
+    writer = OddWal()
     writer.record(2 * PAGE)
     walker = walker_of(writer, start_lsn=writer.start_lsn + PAGE)
     walker.feed(writer.wal[PAGE:])
@@ -239,10 +240,10 @@ def test_start_inside_a_record_is_refused_without_skipping() -> None:
 
 def test_start_where_no_record_can_be() -> None:
     with pytest.raises(WalFormatError, match="invalid record offset at 0/200010"):
-        walker_of(WalWriter(), start_lsn=2 * MIB + 16)
+        walker_of(OddWal(), start_lsn=2 * MIB + 16)
 
 
-def failure_of(writer: WalWriter) -> tuple[list[Record], WalFormatError]:
+def failure_of(writer: OddWal) -> tuple[list[Record], WalFormatError]:
     """What is handed out before the failure; the failure must be there to stay."""
     walker = walker_of(writer)
     walker.feed(bytes(writer.wal))
@@ -278,7 +279,7 @@ def failure_of(writer: WalWriter) -> tuple[list[Record], WalFormatError]:
     ],
 )
 def test_damaged_record(offset: int, byte: int, message: str) -> None:
-    writer = WalWriter()
+    writer = OddWal()
     for length in (60, 200, 60):
         writer.record(length)
     writer.wal[writer.records[1].start_lsn - writer.start_lsn + offset] = byte
@@ -290,7 +291,7 @@ def test_damaged_record(offset: int, byte: int, message: str) -> None:
 
 def test_resource_manager_that_does_not_exist() -> None:
     """Whatever the CRC says."""
-    writer = WalWriter()
+    writer = OddWal()
     writer.record(60)
     writer.record(60, rmgr_id=22)
     records, error = failure_of(writer)
@@ -299,7 +300,7 @@ def test_resource_manager_that_does_not_exist() -> None:
 
 
 def test_another_database_system() -> None:
-    writer = WalWriter()
+    writer = OddWal()
     writer.record(60)
     writer.wal[24] ^= 1
     _, error = failure_of(writer)
@@ -316,7 +317,7 @@ def test_another_database_system() -> None:
     ],
 )
 def test_damaged_page_inside_a_record(offset: int, value: bytes, message: str) -> None:
-    writer = WalWriter()
+    writer = OddWal()
     writer.record(60)
     writer.record(2 * PAGE)
     writer.wal[PAGE + offset : PAGE + offset + len(value)] = value
@@ -328,7 +329,7 @@ def test_damaged_page_inside_a_record(offset: int, value: bytes, message: str) -
 
 def test_continuation_that_does_not_come() -> None:
     """The next page is valid, but starts a record of its own."""
-    writer, other = WalWriter(), WalWriter()
+    writer, other = OddWal(), OddWal()
     writer.record(60)
     writer.record(PAGE)
     other.fill_page_to(0)
@@ -339,7 +340,7 @@ def test_continuation_that_does_not_come() -> None:
 
 
 def test_timeline_does_not_go_back() -> None:
-    writer = WalWriter(tli=2)
+    writer = OddWal(tli=2)
     writer.fill_page_to(0)
     writer.tli = 3
     writer.fill_page_to(0)
@@ -361,12 +362,11 @@ def test_timeline_does_not_go_back() -> None:
 def test_a_lost_continuation_must_be_accounted_for(
     rmgr_id: int, info: int, body: bytes, message: str
 ) -> None:
-    writer = WalWriter()
+    writer = OddWal()
     writer.record(60)
     writer.abandon(3 * PAGE, 1)
-    del writer.wal[PAGE + 24 :]
-    writer.prev_lsn = writer.records[0].start_lsn
-    writer.record_with(body, rmgr_id=rmgr_id, info=info)
+    del writer.wal[PAGE + 24 :], writer.starts[1:], writer.ends[1:]
+    writer.write(body, rmgr_id=rmgr_id, info=info)
     records, error = failure_of(writer)
     assert len(records) == 1
     assert "mismatching overwritten LSN at 0/202018" in str(error)
@@ -374,7 +374,7 @@ def test_a_lost_continuation_must_be_accounted_for(
 
 
 def test_crc_check_can_be_turned_off() -> None:
-    writer = WalWriter()
+    writer = OddWal()
     for length in (60, 60, PAGE):
         writer.record(length)
     for record in writer.records:
@@ -384,7 +384,7 @@ def test_crc_check_can_be_turned_off() -> None:
 
 
 def test_custom_resource_managers_are_read() -> None:
-    writer = WalWriter()
+    writer = OddWal()
     for rmgr_id in (10, 128, 255, 10):
         writer.record(60, rmgr_id=rmgr_id)
     records = walk(walker_of(writer), [bytes(writer.wal)])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from memory_node import SERVER, TIMELINE, new_control_state
 from msgspec import structs
-from wal_builder import START_LSN
+from new_timeline import SERVER, TIMELINE, new_control_state
+from wal_log import START_LSN
 
 from consensus.ids import NodeId
 from consensus.membership import Membership

@@ -17,9 +17,9 @@ from pathlib import Path
 from random import Random
 
 from acceptor_steps import append, elected, vote_request
-from memory_node import new_control_state
+from new_timeline import new_control_state
 from timeline_on_disk import create_timeline, load_timeline
-from wal_builder import START_LSN, WAL_SEG_SIZE, WalBuilder
+from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
 from consensus.ids import NodeId
 from consensus.membership import Membership
@@ -55,7 +55,7 @@ class LossyTimeline:
         self.folder.parent.mkdir(parents=True)
         self.disk = DroppingDisk(self.folder.parent)
         self.places = self.losses = 0
-        self.log = WalBuilder()
+        self.log = WalLog()
         state = new_control_state(Membership(1, (1, 2, 3)))
         self.terms, self.history = state.term_history, state.tli_history
         self.logs = {NodeId.ZERO: self.log}
@@ -182,7 +182,7 @@ class LossyTimeline:
             tli = max(history.tli for _, history in self._followed) + 1
         self.history = TimelineHistory(tli, switches)
         self.terms = self.terms.clipped(cut_lsn).extended(self.node_id, cut_lsn)
-        self.log = self.logs[self.node_id] = self.log.fork(cut_lsn, tli=tli)
+        self.log = self.logs[self.node_id] = self.log.cut(cut_lsn, tli=tli)
         self.connect()
         self._asked.add(self.node_id)
         (vote,) = self._send(vote_request(self.node_id, self._number))

@@ -19,7 +19,7 @@ from acceptor_steps import (
     streaming_acceptor,
     vote_request,
 )
-from wal_builder import START_LSN
+from wal_log import START_LSN
 
 from consensus.ids import NodeId
 from consensus.messages import NO_FEEDBACK, AppendResponse, HotStandbyFeedback

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,8 +22,8 @@ from acceptor_steps import (
     streaming_acceptor,
     vote_request,
 )
-from memory_node import MemoryNode
-from wal_builder import START_LSN, WalBuilder
+from new_timeline import new_control_state
+from wal_log import START_LSN, WalLog
 
 from consensus.ids import NodeId
 from consensus.messages import AppendResponse
@@ -33,11 +34,14 @@ from safekeeper.events import (
     Action,
     BatchEnded,
     CloseConnection,
+    FlushWal,
     PersistControl,
     Refuse,
     Reply,
     TruncateWal,
+    WriteWal,
 )
+from tests.simulation.disk import Disk
 
 
 def position(offset: int) -> int:
@@ -151,27 +155,23 @@ def test_a_half_record_is_cut_though_the_logs_agree() -> None:
 @pytest.mark.parametrize("done", [0, 1, 2, 3])
 def test_a_crash_between_the_steps_is_safe_and_the_steps_can_be_taken_again(done: int) -> None:
     """`done` actions reached the disk; then the power failed."""
-    node = MemoryNode("S1", 1, MEMBERS)
-    log = WalBuilder()
+    log = WalLog()
     for number in range(5):
         log.append(f"R{number}")
-    ends = [record.end_lsn for record in log.records]
+    ends = log.ends
     terms = history((A, START_LSN), (B1, ends[1]))
-    node.disk.control = replace(node.disk.control, term_history=terms, promised=B1)
-    node.disk.wal[:], node.disk.flushed_lsn = log.wal, log.lsn
-    node.acceptor = None
-    node.restart()
-    acceptor = node.acceptor
-    assert acceptor is not None
+    control = replace(new_control_state(MEMBERS), term_history=terms, promised=B1)
+    disk = Disk(control, Random(done))
+    disk.execute(WriteWal(START_LSN, bytes(log.wal)))
+    disk.execute(FlushWal())
+    acceptor = restarted(disk)
     newer = history((A, START_LSN), (C, ends[1]))
     actions = acceptor.step(elected(C, ends[1], newer))
     assert len(actions) == 3
     for action in actions[:done]:
-        node.disk.execute(action)
-    node.lose_power()
-    node.restart()
-    again = node.acceptor
-    assert again is not None
+        disk.execute(action)
+    disk.lose_power()
+    again = restarted(disk)
     # What it says of itself is true of its log at every moment ...
     last = again.control.term_history.last_log_node_id(again.flush_lsn)
     assert (again.flush_lsn, last) == [
@@ -181,10 +181,16 @@ def test_a_crash_between_the_steps_is_safe_and_the_steps_can_be_taken_again(done
         (ends[1], C),
     ][done]
     # ... and the same Elected, computed from that, ends in the same state.
-    node.step(vote_request(C), lambda *_: None)
-    node.step(elected(C, ends[1], newer), lambda *_: None)
-    assert node.disk.written_lsn == ends[1]
-    assert node.disk.control.term_history == newer
+    for event in (vote_request(C), elected(C, ends[1], newer)):
+        for action in again.step(event):
+            disk.execute(action)
+    assert disk.written_lsn == ends[1]
+    assert disk.control.term_history == newer
+
+
+def restarted(disk: Disk) -> Acceptor:
+    flush_lsn = disk.recover()
+    return Acceptor(1, disk.control, flush_lsn)
 
 
 # ---- refusals: nothing is touched

@@ -22,8 +22,8 @@ from acceptor_steps import (
     streaming_acceptor,
     vote_request,
 )
-from memory_node import SERVER
-from wal_builder import START_LSN
+from new_timeline import SERVER
+from wal_log import START_LSN
 
 from consensus.ids import NodeId, TimelineId
 from consensus.membership import Membership

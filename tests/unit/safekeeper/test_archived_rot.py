@@ -7,10 +7,10 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from memory_node import TIMELINE
+from new_timeline import TIMELINE
 from socket_client import SocketClient
 from timeline_on_disk import leading_pusher
-from wal_builder import START_LSN, WAL_SEG_SIZE, WalBuilder
+from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
 from objectstore.archive import TimelineArchive
 from objectstore.local import LocalStore
@@ -41,7 +41,7 @@ class Once(Event):
 class Member:
     """It has the log, and archives it when its turn comes: `rank`-th in line."""
 
-    def __init__(self, folder: Path, store: LocalStore, log: WalBuilder, rank: int) -> None:
+    def __init__(self, folder: Path, store: LocalStore, log: WalLog, rank: int) -> None:
         pusher = leading_pusher(folder)
         pusher.log = log
         pusher.push()
@@ -80,8 +80,8 @@ class Member:
 
 
 @pytest.fixture
-def log() -> WalBuilder:
-    log = WalBuilder()
+def log() -> WalLog:
+    log = WalLog()
     while log.lsn < START_LSN + 3.5 * WAL_SEG_SIZE:
         log.append("R", 30_000)
     return log
@@ -93,11 +93,11 @@ def store(tmp_path: Path) -> LocalStore:
 
 
 @pytest.fixture
-def first(tmp_path: Path, store: LocalStore, log: WalBuilder) -> Member:
+def first(tmp_path: Path, store: LocalStore, log: WalLog) -> Member:
     return Member(tmp_path / "first", store, log, rank=0)
 
 
-def archived_lsn(store: LocalStore, log: WalBuilder) -> int:
+def archived_lsn(store: LocalStore, log: WalLog) -> int:
     """How far it can be replayed; whatever is there is what was written."""
     archive = TimelineArchive.open(store, TIMELINE)
     for info in store.list(archive.keys.wal):
@@ -108,7 +108,7 @@ def archived_lsn(store: LocalStore, log: WalBuilder) -> int:
 
 
 def test_a_segment_that_rotted_is_not_uploaded_and_it_says_so(
-    first: Member, store: LocalStore, log: WalBuilder
+    first: Member, store: LocalStore, log: WalLog
 ) -> None:
     first.rot(SECOND_LSN + 500_000)
     first.archive()
@@ -120,10 +120,10 @@ def test_a_segment_that_rotted_is_not_uploaded_and_it_says_so(
 
 
 def test_what_rotted_in_the_last_segment_is_not_uploaded_either(
-    first: Member, store: LocalStore, log: WalBuilder
+    first: Member, store: LocalStore, log: WalLog
 ) -> None:
     """The end of the log is lost then, and nothing above it is archived until it is back."""
-    first.rot(log.records[-3].start_lsn + 1000)
+    first.rot(log.starts[-3] + 1000)
     for error in (DAMAGE, "None"):
         first.archive()
         status = timeline_status(first.timeline)
@@ -133,7 +133,7 @@ def test_what_rotted_in_the_last_segment_is_not_uploaded_either(
 
 
 def test_another_member_archives_what_rotted_here(
-    tmp_path: Path, first: Member, store: LocalStore, log: WalBuilder
+    tmp_path: Path, first: Member, store: LocalStore, log: WalLog
 ) -> None:
     """It sees nothing arrive, and does it when its patience ends."""
     second = Member(tmp_path / "second", store, log, rank=1)
@@ -149,7 +149,7 @@ def test_another_member_archives_what_rotted_here(
 
 
 def test_a_member_that_is_mended_archives_it_itself(
-    first: Member, store: LocalStore, log: WalBuilder
+    first: Member, store: LocalStore, log: WalLog
 ) -> None:
     first.rot(SECOND_LSN + WAL_SEG_SIZE - 1)
     first.archive()

@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 from timeline_on_disk import leading_pusher
-from wal_builder import START_LSN, WAL_SEG_SIZE
+from wal_log import START_LSN, WAL_SEG_SIZE
 
 from objectstore.archive import TimelineArchive
 from objectstore.errors import ArchiveError, ObjectNotFound, ObjectStoreError

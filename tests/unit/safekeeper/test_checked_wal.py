@@ -8,7 +8,7 @@ from threading import Event, Thread, current_thread
 
 import pytest
 from timeline_on_disk import leading_pusher, log_of
-from wal_builder import START_LSN, WAL_SEG_SIZE
+from wal_log import START_LSN, WAL_SEG_SIZE
 
 from safekeeper.block_sums import BLOCK_BYTES
 from safekeeper.errors import WalDamaged
@@ -22,10 +22,10 @@ def test_a_block_that_rotted_is_still_damaged_when_its_end_is_cut_off(
 ) -> None:
     pusher = leading_pusher(tmp_path)
     while pusher.log.lsn < START_LSN + 3 * BLOCK_BYTES:
-        pusher.log.append(f"R{len(pusher.log.records)}", 1000)
+        pusher.log.append(f"R{len(pusher.log.ends)}", 1000)
     pusher.push()
     store = pusher.timeline.store
-    end_lsn = next(r.end_lsn for r in pusher.log.records if r.end_lsn > CUT)
+    end_lsn = pusher.log.boundary_after(CUT)
     (path,) = store.files_of(1)
     if is_rotten:
         content = bytearray(path.read_bytes())

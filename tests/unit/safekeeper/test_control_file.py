@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from acceptor_steps import MEMBERS, A, C
-from memory_node import new_control_state
+from new_timeline import new_control_state
 from timeline_on_disk import raising
-from wal_builder import START_LSN
+from wal_log import START_LSN
 
 from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile, Hints
 from safekeeper.control_state import encode_control_state

@@ -9,7 +9,7 @@ import pytest
 from acceptor_steps import B1, A, history
 from socket_client import SocketClient
 from timeline_on_disk import Pusher, leading_pusher
-from wal_builder import START_LSN
+from wal_log import START_LSN
 
 from pgwire.blocking import CopyStream
 from safekeeper.donor_rule import DonorRule

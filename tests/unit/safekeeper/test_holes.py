@@ -17,7 +17,7 @@ from timeline_on_disk import (
     log_of,
     segment_file,
 )
-from wal_builder import START_LSN, WAL_SEG_SIZE, WalBuilder
+from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
 from pgwal.page import WAL_PAGE_SIZE
 from safekeeper.block_sums import BLOCK_BYTES, BlockSums, decode_block_sums, encode_block_sums
@@ -29,7 +29,7 @@ from safekeeper.timeline import Timeline, TimelineState
 SECOND_LSN = START_LSN + WAL_SEG_SIZE
 
 
-def running(folder: Path, log: WalBuilder) -> Timeline:
+def running(folder: Path, log: WalLog) -> Timeline:
     """It has written the log itself, and its positions and checksums are saved."""
     pusher = leading_pusher(folder)
     pusher.log = log
@@ -39,12 +39,12 @@ def running(folder: Path, log: WalBuilder) -> Timeline:
     return pusher.timeline
 
 
-def restarted(folder: Path, log: WalBuilder) -> Timeline:
+def restarted(folder: Path, log: WalLog) -> Timeline:
     running(folder, log)
     return load_timeline(folder)
 
 
-def without_checksums(folder: Path, log: WalBuilder) -> Timeline:
+def without_checksums(folder: Path, log: WalLog) -> Timeline:
     """Written by an older release."""
     running(folder, log)
     for path in (folder / "checksums").iterdir():
@@ -52,7 +52,7 @@ def without_checksums(folder: Path, log: WalBuilder) -> Timeline:
     return load_timeline(folder)
 
 
-Start = Callable[[Path, WalBuilder], Timeline]
+Start = Callable[[Path, WalLog], Timeline]
 STARTS: list[Start] = [running, restarted, without_checksums]
 
 
@@ -113,12 +113,11 @@ def test_damage_in_the_last_segment_is_a_lost_end(tmp_path: Path, start: Start) 
     """It is being written: no other file can take its place."""
     log = log_of(2_500_000)
     timeline = start(tmp_path, log)
-    record = log.records[-3]
-    flip(tmp_path, record.end_lsn - 100)
+    flip(tmp_path, log.ends[-3] - 100)
     with pytest.raises(WalDamaged):
-        read_wal(timeline, record.start_lsn, log.lsn - record.start_lsn)
+        read_wal(timeline, log.starts[-3], log.lsn - log.starts[-3])
     assert timeline.control.lost_lsn == log.lsn
-    assert timeline.positions.flush_lsn <= log.records[-4].end_lsn
+    assert timeline.positions.flush_lsn <= log.ends[-4]
     assert read_wal(timeline, START_LSN, 1 << 20)
 
 
@@ -135,11 +134,11 @@ def test_a_log_that_was_cut_is_checked_up_to_its_new_end(tmp_path: Path) -> None
     """What was there before is not what has to be there now; nor after a restart."""
     log = log_of(2_500_000)
     timeline = running(tmp_path, log)
-    cut_lsn = log.records[20].end_lsn
+    cut_lsn = log.ends[20]
     timeline.store.truncate(cut_lsn)
-    other = log.fork(cut_lsn)
+    other = log.cut(cut_lsn)
     while other.lsn < START_LSN + 2_600_000:
-        other.append(f"S{len(other.records)}", 20_000)
+        other.append(f"S{len(other.ends)}", 20_000)
     timeline.store.write(cut_lsn, other.read(cut_lsn, other.lsn))
     facts = timeline.store.facts(START_LSN)
     for lsn in range(START_LSN, other.lsn, BLOCK_BYTES):

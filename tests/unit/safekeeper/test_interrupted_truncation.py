@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from acceptor_steps import A, C, history
 from timeline_on_disk import Pusher, filled_timeline, load_timeline
-from wal_builder import START_LSN, WalBuilder, named_records
+from wal_log import START_LSN, WalLog, named_records
 
 from consensus.term_history import highest_common_point
 from safekeeper.timeline import Timeline, TimelineState
@@ -56,14 +56,14 @@ def die_after(patch: pytest.MonkeyPatch, steps: int) -> None:
         patch.setattr(durable, name, counted)
 
 
-def old_log() -> WalBuilder:
-    log = WalBuilder()
+def old_log() -> WalLog:
+    log = WalLog()
     while log.lsn < START_LSN + 2_300_000:
-        log.append(f"old{len(log.records)}", 50_000)
+        log.append(f"old{len(log.ends)}", 50_000)
     return log
 
 
-def take_over(timeline: Timeline, new: WalBuilder, term_start_lsn: int, number: int) -> None:
+def take_over(timeline: Timeline, new: WalLog, term_start_lsn: int, number: int) -> None:
     """A leader of ballot C, whose log parts from the old one at `term_start_lsn`: its side."""
     terms = history((A, START_LSN), (C, term_start_lsn))
     pusher = Pusher(timeline, number, C, new, terms=terms)
@@ -97,13 +97,13 @@ def test_a_takeover_interrupted_after_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = old_log()
-    cut = old.records[15]
-    new = old.fork(cut.end_lsn)
+    cut_lsn = old.ends[15]
+    new = old.cut(cut_lsn)
     new.append("new1", 600_000)
     new.append("new2")
     untouched = tmp_path / "untouched"
     untouched.mkdir()
-    filled_timeline(untouched, old, commit_lsn=old.records[5].end_lsn)
+    filled_timeline(untouched, old, commit_lsn=old.ends[5])
     interrupted = 0
     for steps in range(STEPS_MAX):
         folder = tmp_path / str(steps)
@@ -112,18 +112,18 @@ def test_a_takeover_interrupted_after_every_step(
         with monkeypatch.context() as patch:
             die_after(patch, steps)
             try:
-                take_over(timeline, new, cut.end_lsn, number=10)
+                take_over(timeline, new, cut_lsn, number=10)
             except ProcessDied:
                 interrupted += 1
         again = load_timeline(folder)
         assert again.state is TimelineState.ACTIVE, f"after {steps} steps: {again.stopped_reason}"
         assert again.control.promised in (A, C)
-        take_over(again, new, cut.end_lsn, number=20)
+        take_over(again, new, cut_lsn, number=20)
         assert read(again, new.lsn) == new.wal
         again.close("done")
         last = load_timeline(folder)
         assert last.positions.flush_lsn == new.lsn, f"after {steps} steps"
-        assert last.control.term_history == history((A, START_LSN), (C, cut.end_lsn))
+        assert last.control.term_history == history((A, START_LSN), (C, cut_lsn))
         shutil.rmtree(folder)
         if interrupted <= steps:
             break

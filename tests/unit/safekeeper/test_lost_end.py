@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from acceptor_steps import MEMBERS, A, C, append, elected, history, vote_request
-from memory_node import new_control_state
+from new_timeline import new_control_state
 from timeline_on_disk import Pusher, filled_timeline, flip, leading_pusher, load_timeline, log_of
-from wal_builder import START_LSN, WAL_SEG_SIZE, WalBuilder
+from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
 from consensus.messages import VoteResponse
 from consensus.term_history import TermHistory
@@ -28,7 +28,7 @@ def wal_of(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted((folder / "wal").iterdir())}
 
 
-def saved_by_the_vote(folder: Path, log: WalBuilder) -> None:
+def saved_by_the_vote(folder: Path, log: WalLog) -> None:
     """The power fails after a vote: it told where the log ends."""
     pusher = leading_pusher(folder)
     pusher.log = log
@@ -38,7 +38,7 @@ def saved_by_the_vote(folder: Path, log: WalBuilder) -> None:
     voter.vote()
 
 
-def saved_by_the_housekeeper(folder: Path, log: WalBuilder) -> None:
+def saved_by_the_housekeeper(folder: Path, log: WalLog) -> None:
     """The power fails some seconds after the last answer."""
     pusher = leading_pusher(folder)
     pusher.log = log
@@ -46,11 +46,11 @@ def saved_by_the_housekeeper(folder: Path, log: WalBuilder) -> None:
     pusher.timeline.save_positions()
 
 
-def saved_by_an_orderly_end(folder: Path, log: WalBuilder) -> None:
+def saved_by_an_orderly_end(folder: Path, log: WalLog) -> None:
     filled_timeline(folder, log)
 
 
-Ending = Callable[[Path, WalBuilder], None]
+Ending = Callable[[Path, WalLog], None]
 ENDINGS: list[Ending] = [saved_by_the_vote, saved_by_the_housekeeper, saved_by_an_orderly_end]
 
 
@@ -58,10 +58,10 @@ ENDINGS: list[Ending] = [saved_by_the_vote, saved_by_the_housekeeper, saved_by_a
 def test_rot_above_the_commit_is_no_torn_tail(tmp_path: Path, end: Ending) -> None:
     log = log_of(1_500_000)
     end(tmp_path, log)
-    flip(tmp_path, log.records[-3].end_lsn - 100)
+    flip(tmp_path, log.ends[-3] - 100)
     before = wal_of(tmp_path)
     timeline = load_timeline(tmp_path)
-    assert timeline.positions.flush_lsn == log.records[-4].end_lsn
+    assert timeline.positions.flush_lsn == log.ends[-4]
     assert timeline.control.lost_lsn == log.lsn
     assert ControlFile.read(tmp_path).state.lost_lsn == log.lsn, "before anybody is answered"
     assert wal_of(tmp_path) == before, "it is evidence, and may be all that is left"
@@ -86,7 +86,7 @@ def test_a_last_segment_that_is_missing_is_a_lost_end(tmp_path: Path) -> None:
     last_lsn = log.lsn - log.lsn % WAL_SEG_SIZE
     (tmp_path / "wal" / f"{1:08X}{0:08X}{last_lsn // WAL_SEG_SIZE:08X}").unlink()
     timeline = load_timeline(tmp_path)
-    ends = [record.end_lsn for record in log.records if record.end_lsn <= last_lsn]
+    ends = [lsn for lsn in log.ends if lsn <= last_lsn]
     assert timeline.positions.flush_lsn == max(ends)
     assert timeline.control.lost_lsn == log.lsn
 
@@ -95,7 +95,7 @@ def test_it_follows_without_a_vote_and_votes_when_it_is_whole(tmp_path: Path) ->
     """Also below the commit; and a restart on the way forgets nothing."""
     log = log_of(1_500_000)
     filled_timeline(tmp_path, log, commit_lsn=log.lsn)
-    flip(tmp_path, log.records[-3].end_lsn - 100)
+    flip(tmp_path, log.ends[-3] - 100)
     timeline = load_timeline(tmp_path)
     for _ in range(2):
         assert not vote_of(timeline).granted
@@ -122,7 +122,7 @@ def vote_of(timeline: Timeline) -> VoteResponse:
     return vote
 
 
-def follow(timeline: Timeline, log: WalBuilder) -> Pusher:
+def follow(timeline: Timeline, log: WalLog) -> Pusher:
     """C leads: its term begins where the whole log ends."""
     terms = history((A, START_LSN), (C, log.lsn))
     leader = Pusher(timeline, number=10, node_id=C, log=log, terms=terms)

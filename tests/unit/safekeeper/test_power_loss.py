@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from lossy_timeline import LossyTimeline, Lost, check
-from memory_node import SERVER, TIMELINE
+from new_timeline import SERVER, TIMELINE
 from timeline_on_disk import HOOKS
-from wal_builder import PAGE_SIZE, START_LSN, WAL_SEG_SIZE, WalBuilder
+from wal_log import PAGE_SIZE, START_LSN, WAL_SEG_SIZE, WalLog
 
 from consensus.membership import Membership
 from pgwal.history import TimelineHistory
@@ -35,7 +35,7 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
-def fill_segment(log: WalBuilder, name: str) -> None:
+def fill_segment(log: WalLog, name: str) -> None:
     """Records up to one that ends exactly where its segment does."""
     log.append(f"{name}{log.lsn:X}")
     while (room := -log.lsn % WAL_SEG_SIZE) > 2 * PAGE_SIZE:
@@ -64,7 +64,7 @@ def appends(world: LossyTimeline) -> None:
 
 def truncation_inside_a_segment(world: LossyTimeline) -> None:
     three_segments(world)
-    cut_lsn = next(r.end_lsn for r in world.log.records if r.end_lsn > START_LSN + 400_000)
+    cut_lsn = world.log.boundary_after(START_LSN + 400_000)
     world.take_over(cut_lsn)
     world.log.append("new", 3000)
     world.push()
@@ -207,7 +207,7 @@ def live(world: LossyTimeline, random: Random) -> None:
 def _write(world: LossyTimeline, random: Random) -> None:
     for _ in range(random.choice((1, 1, 3))):
         if random.random() < 0.2:
-            fill_segment(world.log, f"fill{len(world.log.records)}.")
+            fill_segment(world.log, f"fill{len(world.log.ends)}.")
         else:
             length = random.choice((64, 500, 9000, 300_000))
             world.log.append(f"R{world.log.lsn:X}.{random.random()}", length)
@@ -215,7 +215,7 @@ def _write(world: LossyTimeline, random: Random) -> None:
 
 
 def _take_over(world: LossyTimeline, random: Random) -> None:
-    ends = [START_LSN, *(r.end_lsn for r in world.log.records)]
+    ends = [START_LSN, *world.log.ends]
     ends = [lsn for lsn in ends if world.commit_lsn <= lsn <= world.floor_lsn]
     cut_lsn = random.choice(ends + [world.floor_lsn] * len(ends))
     world.take_over(cut_lsn, is_promoted=random.random() < 0.3 and cut_lsn > START_LSN)

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 from timeline_on_disk import leading_pusher, load_timeline
-from wal_builder import START_LSN, WAL_SEG_SIZE
+from wal_log import START_LSN, WAL_SEG_SIZE
 
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import format_lsn
@@ -28,7 +28,7 @@ def timeline(tmp_path: Path) -> Timeline:
     """Five segments and the beginning of a sixth, with records across every edge."""
     pusher = leading_pusher(tmp_path)
     while pusher.log.lsn < START_LSN + 5.5 * WAL_SEG_SIZE:
-        pusher.log.append(f"R{len(pusher.log.records)}", 30_000)
+        pusher.log.append(f"R{len(pusher.log.ends)}", 30_000)
     pusher.push()
     pusher.push(commit_lsn=pusher.log.lsn)
     pusher.timeline.save_positions()

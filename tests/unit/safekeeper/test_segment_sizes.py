@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from wal_builder import PG_VERSION, SYSTEM_ID, WalBuilder
+from wal_log import PG_VERSION, SYSTEM_ID, WalLog
 
 from consensus.messages import ServerFacts
 from pgwal.history import TimelineHistory, TimelineSwitch
@@ -34,8 +34,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @cache
-def log_of(wal_seg_size: int) -> WalBuilder:
-    log = WalBuilder(wal_seg_size, wal_seg_size=wal_seg_size)
+def log_of(wal_seg_size: int) -> WalLog:
+    log = WalLog(wal_seg_size, wal_seg_size=wal_seg_size)
     for number in range(20):
         log.append(f"R{number}", 5000)
     log.append("large", wal_seg_size // 6)
@@ -50,7 +50,7 @@ class World:
         self.server = ServerFacts(SYSTEM_ID, PG_VERSION, wal_seg_size)
         self.start_lsn = wal_seg_size
         self.log = log_of(wal_seg_size)
-        self.flush_lsn = self.log.records[-2].end_lsn
+        self.flush_lsn = self.log.ends[-2]
         self.part_lsn = self.flush_lsn + wal_seg_size // 8
         self.store = self._store()
 

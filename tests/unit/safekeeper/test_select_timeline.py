@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from memory_node import SERVER, TIMELINE
+from new_timeline import SERVER, TIMELINE
 from timeline_on_disk import HOOKS
-from wal_builder import START_LSN
+from wal_log import START_LSN
 
 from consensus.errors import ConsensusError
 from consensus.ids import TimelineId

@@ -17,7 +17,7 @@ from timeline_on_disk import (
     segment_file,
     state_of,
 )
-from wal_builder import START_LSN, WAL_SEG_SIZE, WalBuilder
+from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
 import safekeeper.timeline
 from safekeeper.control_file import ControlFile
@@ -121,14 +121,14 @@ def test_the_housekeeper_is_called_when_the_hints_lag_too_far(
 ) -> None:
     """They bound what a start must decode."""
     monkeypatch.setattr(safekeeper.timeline, "HINTS_BYTES_MAX", 1000)
-    filled_timeline(tmp_path, WalBuilder())
+    filled_timeline(tmp_path, WalLog())
     calls: list[int] = []
     hooks = TimelineHooks(lambda: calls.append(pusher.log.lsn), lambda _: None)
     pusher = Pusher(load_timeline(tmp_path, hooks), number=2).lead()
     for _ in range(5):
-        pusher.log.append(f"R{len(pusher.log.records)}", 400)
+        pusher.log.append(f"R{len(pusher.log.ends)}", 400)
         pusher.push(commit_lsn=pusher.log.lsn)
-    ends = [record.end_lsn for record in pusher.log.records]
+    ends = list(pusher.log.ends)
     assert calls == ends[2:], "again and again until it comes"
     pusher.timeline.keep_house()
     pusher.push(commit_lsn=pusher.log.lsn)
@@ -231,13 +231,13 @@ def test_a_torn_tail_above_the_commit_is_cut(tmp_path: Path) -> None:
     """Nothing on disk says that it was flushed: no vote was asked for, no second has passed."""
     pusher = leading_pusher(tmp_path)
     pusher.log = log = log_of(1_500_000)
-    pusher.push(commit_lsn=log.records[-3].end_lsn)
+    pusher.push(commit_lsn=log.ends[-3])
     flip(tmp_path, log.lsn - 100)
     timeline = load_timeline(tmp_path)
     assert timeline.state is TimelineState.ACTIVE
     assert timeline.control.lost_lsn == 0
-    assert timeline.positions.written_lsn == log.records[-2].end_lsn
-    assert timeline.positions.flush_lsn == log.records[-2].end_lsn
+    assert timeline.positions.written_lsn == log.ends[-2]
+    assert timeline.positions.flush_lsn == log.ends[-2]
 
 
 def check_damaged(timeline: Timeline, *words: str) -> None:
@@ -259,9 +259,9 @@ def check_damaged(timeline: Timeline, *words: str) -> None:
 
 
 def test_a_commit_on_a_segment_boundary_needs_no_file_behind_it(tmp_path: Path) -> None:
-    log = WalBuilder()
+    log = WalLog()
     while log.lsn < START_LSN + WAL_SEG_SIZE:
-        log.fill_page(f"F{len(log.records)}")
+        log.fill_page(f"F{len(log.ends)}")
     filled_timeline(tmp_path, log, commit_lsn=log.lsn)
     timeline = load_timeline(tmp_path)
     assert timeline.state is TimelineState.ACTIVE
@@ -294,9 +294,9 @@ def test_two_proposers_in_turn_on_disk(tmp_path: Path) -> None:
     """Truncation and adoption, with the real store: the tail of the first is gone for good."""
     first = leading_pusher(tmp_path)
     first.log = log_of(2_300_000)
-    first.push(commit_lsn=first.log.records[10].end_lsn)
+    first.push(commit_lsn=first.log.ends[10])
     first.timeline.disconnect(first)
-    log = first.log.fork(first.log.records[20].end_lsn)
+    log = first.log.cut(first.log.ends[20])
     terms = history((A, START_LSN), (C, log.lsn))
     second = Pusher(first.timeline, number=2, node_id=C, log=log, terms=terms).lead(log.lsn)
     log.append("other", 500_000)

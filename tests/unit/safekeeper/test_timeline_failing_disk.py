@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from acceptor_steps import A
 from timeline_on_disk import Pusher, leading_pusher, load_timeline, raising, state_of
-from wal_builder import WAL_SEG_SIZE
+from wal_log import WAL_SEG_SIZE
 
 from safekeeper.errors import TimelineError
 from safekeeper.timeline import TimelineState

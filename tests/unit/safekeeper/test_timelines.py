@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_node import SERVER, TIMELINE
+from new_timeline import SERVER, TIMELINE
 from timeline_on_disk import HOOKS, Pusher, raising
-from wal_builder import START_LSN
+from wal_log import START_LSN
 
 from consensus.ids import TimelineId
 from consensus.membership import Membership

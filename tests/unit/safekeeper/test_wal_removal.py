@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from timeline_on_disk import Pusher, leading_pusher, load_timeline, raising, state_of
-from wal_builder import START_LSN, WAL_SEG_SIZE
+from wal_log import START_LSN, WAL_SEG_SIZE
 
 from safekeeper.archive_progress import ArchiveProgress, ArchiveSettings
 from safekeeper.read_wal import read_wal

@@ -7,8 +7,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from memory_node import SERVER
-from wal_builder import PAGE_SIZE, START_LSN, WAL_SEG_SIZE, WalBuilder
+from new_timeline import SERVER
+from wal_log import PAGE_SIZE, START_LSN, WAL_SEG_SIZE, WalLog
 
 from pgwal.history import TimelineHistory
 from safekeeper.wal_store import WalStore
@@ -25,14 +25,14 @@ def open_store(folder: Path, history: TimelineHistory | None = None) -> WalStore
     return store
 
 
-def build_log(size_bytes: int, record_bytes: int = 60_000, tli: int = 1) -> WalBuilder:
-    log = WalBuilder(tli=tli)
+def build_log(size_bytes: int, record_bytes: int = 60_000, tli: int = 1) -> WalLog:
+    log = WalLog(tli=tli)
     while log.lsn < START_LSN + size_bytes:
-        log.append(f"R{len(log.records)}", record_bytes)
+        log.append(f"R{len(log.ends)}", record_bytes)
     return log
 
 
-def write_all(store: WalStore, log: WalBuilder, chunk_bytes: int = 128 * 1024) -> None:
+def write_all(store: WalStore, log: WalLog, chunk_bytes: int = 128 * 1024) -> None:
     """What the store lacks of the log, in chunks."""
     while store.end_lsn < log.lsn:
         store.write(store.end_lsn, log.read(store.end_lsn, store.end_lsn + chunk_bytes))
@@ -96,11 +96,11 @@ def test_the_next_segment_is_prepared_off_the_append_path(
 ) -> None:
     store = open_store(tmp_path)
     log = build_log(2 * MIB)
-    write_all(store, log.fork(log.records[0].end_lsn))
+    write_all(store, log.cut(log.ends[0]))
     store.prepare_next_segment()
     assert names(tmp_path) == [segment(1), "next-segment"]
     monkeypatch.setattr(durable, "create_zeroed", lambda *_: pytest.fail("it was there"))
-    write_all(store, log.fork(log.records[-5].end_lsn))
+    write_all(store, log.cut(log.ends[-5]))
     assert names(tmp_path) == [segment(1), segment(2)]
 
 
@@ -108,10 +108,10 @@ def test_zeros_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """No spare is ready: the next segment is allocated, the one that is being filled is left."""
     store = open_store(tmp_path)
     log = build_log(2 * MIB)
-    write_all(store, log.fork(log.records[0].end_lsn))
+    write_all(store, log.cut(log.ends[0]))
     (tmp_path / "wal" / "next-segment.tmp").write_bytes(b"less")
     monkeypatch.setattr(durable, "create_zeroed", lambda *_: pytest.fail("it would be waited for"))
-    write_all(store, log.fork(log.records[-5].end_lsn))
+    write_all(store, log.cut(log.ends[-5]))
     assert (tmp_path / "wal" / segment(2)).stat().st_size == WAL_SEG_SIZE
     assert names(tmp_path) == [segment(1), segment(2), "next-segment.tmp"]
 
@@ -129,7 +129,7 @@ def test_a_spare_that_was_being_filled_at_a_crash_is_not_used(tmp_path: Path) ->
 # ---- after a start
 
 
-def crashed(tmp_path: Path, log: WalBuilder) -> Path:
+def crashed(tmp_path: Path, log: WalLog) -> Path:
     """The log as a crash leaves it; returns the last segment's file."""
     store = open_store(tmp_path)
     write_all(store, log)
@@ -150,10 +150,10 @@ def rest_of(path: Path, lsn: int) -> bytes:
 def test_a_torn_record_is_cut_off(tmp_path: Path) -> None:
     log = build_log(1_300_000)
     last = crashed(tmp_path, log)
-    end_lsn = log.records[-1].start_lsn
+    end_lsn = log.starts[-1]
     overwrite(last, end_lsn + 1000, bytes(200_000))
     store = open_store(tmp_path)
-    assert store.end_lsn == log.records[-2].end_lsn
+    assert store.end_lsn == log.ends[-2]
     assert not rest_of(last, store.end_lsn).strip(b"\0"), "nothing of it is left"
     write_all(store, log)
     assert open_store(tmp_path).end_lsn == log.lsn
@@ -171,13 +171,13 @@ def test_garbage_behind_the_end_is_zeroed_before_the_first_write(tmp_path: Path,
 
 def test_a_stale_tail_is_never_found_again(tmp_path: Path) -> None:
     """Records of the same sizes: after a rewrite the old ones behind would fit by their links."""
-    old = WalBuilder()
+    old = WalLog()
     for i in range(20):
         old.append(f"old{i}")
     crashed(tmp_path, old)
     store = open_store(tmp_path)
-    store.truncate(old.records[4].end_lsn)
-    new = old.fork(old.records[4].end_lsn)
+    store.truncate(old.ends[4])
+    new = old.cut(old.ends[4])
     new.append("new")
     write_all(store, new)
     store.close()
@@ -190,9 +190,9 @@ def test_a_short_last_file_is_made_whole(tmp_path: Path) -> None:
     """As a crash of an older release, or a copy that was cut, leaves it."""
     log = build_log(1_300_000)
     last = crashed(tmp_path, log)
-    os.truncate(last, log.records[-1].start_lsn % WAL_SEG_SIZE + 500)
+    os.truncate(last, log.starts[-1] % WAL_SEG_SIZE + 500)
     store = open_store(tmp_path)
-    assert store.end_lsn == log.records[-2].end_lsn
+    assert store.end_lsn == log.ends[-2]
     assert last.stat().st_size == WAL_SEG_SIZE
 
 
@@ -243,12 +243,12 @@ def test_files_of_strangers_are_left_alone(tmp_path: Path) -> None:
 
 def test_truncation_at_every_kind_of_place(tmp_path: Path) -> None:
     log = build_log(3_500_000, record_bytes=300_000)
-    ends = [START_LSN, *(record.end_lsn for record in log.records)]
-    filled = WalBuilder()
+    ends = [START_LSN, *log.ends]
+    filled = WalLog()
     while filled.lsn < 3 * MIB:  # ends exactly on segment boundaries
-        filled.fill_page(f"F{len(filled.records)}")
+        filled.fill_page(f"F{len(filled.ends)}")
     for source, end_lsn in [*((log, lsn) for lsn in ends), (filled, 2 * MIB), (filled, 3 * MIB)]:
-        folder = tmp_path / f"{end_lsn:X}-{len(source.records)}"
+        folder = tmp_path / f"{end_lsn:X}-{len(source.ends)}"
         folder.mkdir()
         store = open_store(folder)
         write_all(store, source)
@@ -257,7 +257,7 @@ def test_truncation_at_every_kind_of_place(tmp_path: Path) -> None:
         assert read_all(store, end_lsn) == source.read(START_LSN, end_lsn)
         assert max(names(folder), default="") <= segment((end_lsn - 1) // WAL_SEG_SIZE)
         assert open_store(folder).end_lsn == end_lsn
-        forked = source.fork(end_lsn)
+        forked = source.cut(end_lsn)
         forked.append("other", 40_000)
         write_all(store, forked)
         store.close()
@@ -279,7 +279,7 @@ def test_truncation_removes_from_the_last_segment_down(
         remove_file(path)
 
     monkeypatch.setattr(durable, "remove_file", counted)
-    store.truncate(log.records[3].end_lsn)
+    store.truncate(log.ends[3])
     assert removed == [segment(5), segment(4), segment(3), segment(2)]
 
 
@@ -290,10 +290,10 @@ def promoted(lsn: int) -> TimelineHistory:
     return TimelineHistory.parse(2, f"1\t0/{lsn:X}\tpromoted\n")
 
 
-def switched_log(log: WalBuilder, switch_lsn: int, size_bytes: int) -> WalBuilder:
-    new = log.fork(switch_lsn, tli=2)
+def switched_log(log: WalLog, switch_lsn: int, size_bytes: int) -> WalLog:
+    new = log.cut(switch_lsn, tli=2)
     while new.lsn < START_LSN + size_bytes:
-        new.append(f"T{len(new.records)}", 60_000)
+        new.append(f"T{len(new.ends)}", 60_000)
     return new
 
 
@@ -343,7 +343,7 @@ def test_truncation_below_the_switch_removes_the_newer_file(tmp_path: Path) -> N
     new = switched_log(old, old.lsn, 900_000)
     store = open_store(tmp_path, promoted(old.lsn))
     write_all(store, new)
-    end_lsn = old.records[3].end_lsn
+    end_lsn = old.ends[3]
     store.truncate(end_lsn)
     store.adopt(TimelineHistory(1))
     assert names(tmp_path) == [segment(1)]
@@ -364,7 +364,7 @@ def test_truncation_above_the_switch_keeps_both_files(tmp_path: Path) -> None:
     new = switched_log(old, old.lsn, 900_000)
     store = open_store(tmp_path, promoted(old.lsn))
     write_all(store, new)
-    end_lsn = new.records[-3].end_lsn
+    end_lsn = new.ends[-3]
     store.truncate(end_lsn)
     assert names(tmp_path) == [segment(1), segment(1, 2)]
     assert open_store(tmp_path, promoted(old.lsn)).end_lsn == end_lsn
@@ -392,9 +392,9 @@ def test_reading_never_raises_a_bare_os_error(
 
 def test_a_segment_that_is_only_the_padding_of_a_switch_is_no_damage(tmp_path: Path) -> None:
     """The record begins 8 bytes before: what is left of it, and zeros, fill the next segment."""
-    log = WalBuilder()
+    log = WalLog()
     while log.lsn < START_LSN + WAL_SEG_SIZE - PAGE_SIZE:
-        log.fill_page(f"R{len(log.records)}")
+        log.fill_page(f"R{len(log.ends)}")
     log.append("last", PAGE_SIZE - 24 - 8)
     assert log.lsn == START_LSN + WAL_SEG_SIZE - 8
     log.switch()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from acceptor_steps import A, append, elected, history, vote_request
-from memory_node import new_control_state
-from wal_builder import START_LSN, WAL_SEG_SIZE, WalBuilder
+from new_timeline import new_control_state
+from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
 from consensus.ids import NodeId
 from consensus.membership import Membership
@@ -24,10 +24,10 @@ from storage import durable
 HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_seconds=lambda _: None)
 
 
-def log_of(size_bytes: int, record_bytes: int = 30_000) -> WalBuilder:
-    log = WalBuilder()
+def log_of(size_bytes: int, record_bytes: int = 30_000) -> WalLog:
+    log = WalLog()
     while log.lsn < START_LSN + size_bytes:
-        log.append(f"R{len(log.records)}", record_bytes)
+        log.append(f"R{len(log.ends)}", record_bytes)
     return log
 
 
@@ -63,7 +63,7 @@ class Pusher:
     timeline: Timeline
     number: int = 1
     node_id: NodeId = A
-    log: WalBuilder = field(default_factory=WalBuilder)
+    log: WalLog = field(default_factory=WalLog)
     closed_reason: str = ""
     terms: TermHistory = field(default_factory=lambda: history((A, START_LSN)))
     silent_seconds: float = 0.0
@@ -103,7 +103,7 @@ def leading_pusher(folder: Path, **control: Any) -> Pusher:
     return Pusher(create_timeline(folder, **control)).lead()
 
 
-def filled_timeline(folder: Path, log: WalBuilder, *, commit_lsn: int = 0) -> None:
+def filled_timeline(folder: Path, log: WalLog, *, commit_lsn: int = 0) -> None:
     """A timeline whose process ended in good order, with this log."""
     pusher = leading_pusher(folder)
     pusher.log = log

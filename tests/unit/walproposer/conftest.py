@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from leader_world import World
 from proposer_steps import leading
-from wal_builder import WalBuilder
+from wal_log import WalLog
 
 from walproposer import progress, wal_window
 
@@ -22,7 +22,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def world() -> World:
     """Three members, an empty log, everybody streaming and answered."""
-    log = WalBuilder()
+    log = WalLog()
     world = World(leading(log, peers=(0, 1, 2)), log)
     world.answer(0, 1, 2)
     return world

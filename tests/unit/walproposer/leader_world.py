@@ -8,7 +8,7 @@ from proposer_steps import (
     sent,
     vote,
 )
-from wal_builder import PAGE_SIZE, WalBuilder
+from wal_log import PAGE_SIZE, WalLog
 
 from consensus.messages import Append
 from walproposer.events import (
@@ -21,7 +21,7 @@ from walproposer.proposer import Proposer
 class World:
     """A leader, and the log of its primary."""
 
-    def __init__(self, proposer: Proposer, log: WalBuilder) -> None:
+    def __init__(self, proposer: Proposer, log: WalLog) -> None:
         self.proposer = proposer
         self.log = log
 
@@ -30,14 +30,14 @@ class World:
         actions = []
         for length in lengths:
             begin_lsn = self.log.lsn
-            wal = self.log.append(f"R{len(self.log.records)}", length)
+            wal = self.log.append(f"R{len(self.log.ends)}", length)
             actions += self.proposer.step(WalReceived(begin_lsn, wal))
         return actions
 
     def write_in_pages(self, length: int) -> list[Action]:
         """One record, shipped as it is flushed: a page at a time."""
         begin_lsn = self.log.lsn
-        self.log.append(f"R{len(self.log.records)}", length)
+        self.log.append(f"R{len(self.log.ends)}", length)
         page_lsn = begin_lsn - begin_lsn % PAGE_SIZE + PAGE_SIZE
         actions = []
         for end_lsn in [*range(page_lsn, self.log.lsn, PAGE_SIZE), self.log.lsn]:
@@ -65,11 +65,11 @@ class World:
         return vote(self.proposer, peer, flush_lsn, term_history=terms)
 
 
-def grow(log: WalBuilder, records: int) -> list[int]:
+def grow(log: WalLog, records: int) -> list[int]:
     """Their ends."""
     for number in range(records):
         log.append(f"R{number}")
-    return [record.end_lsn for record in log.records]
+    return list(log.ends)
 
 
 def appends_to(actions: list[Action], peer: int) -> list[Append]:

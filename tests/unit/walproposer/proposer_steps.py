@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from memory_node import SERVER, TIMELINE
-from wal_builder import START_LSN, WalBuilder
+from new_timeline import SERVER, TIMELINE
+from wal_log import START_LSN, WalLog
 
 from consensus.ids import NodeId
 from consensus.membership import Membership
@@ -112,10 +112,10 @@ def campaigning(peers: tuple[int, ...] = (0, 1), **kwargs: Any) -> Proposer:
     return proposer
 
 
-def leading(log: WalBuilder | None = None, peers: tuple[int, ...] = (0, 1)) -> Proposer:
+def leading(log: WalLog | None = None, peers: tuple[int, ...] = (0, 1)) -> Proposer:
     """The leader of a log that `peers` have whole, with a primary that has just the same."""
     proposer = campaigning(peers)
-    log = log or WalBuilder()
+    log = log or WalLog()
     for peer in peers:
         vote(proposer, peer, log.lsn)
     proposer.step(UpstreamStarted(log.lsn))

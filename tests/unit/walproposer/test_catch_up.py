@@ -9,7 +9,7 @@ from proposer_steps import (
     of_kind,
     the_stop,
 )
-from wal_builder import PAGE_SIZE, START_LSN
+from wal_log import PAGE_SIZE, START_LSN
 
 from walproposer.events import (
     Action,
@@ -252,7 +252,7 @@ def test_the_window_keeps_what_no_quorum_has(world: World) -> None:
 def test_a_quorum_that_lacks_what_nobody_holds_asks_for_a_new_incarnation(world: World) -> None:
     """Only the primary has that WAL: one long record of which each held a part."""
     lagging(world)
-    low_lsn = world.log.records[1].end_lsn
+    low_lsn = world.log.ends[1]
     for peer in (0, 1, 2):
         world.proposer.step(PeerLost(peer, "gone"))
         world.proposer.peers[peer].flush_lsn = 0

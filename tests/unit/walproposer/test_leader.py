@@ -19,7 +19,7 @@ from proposer_steps import (
     the_stop,
     vote,
 )
-from wal_builder import PAGE_SIZE, START_LSN, WalBuilder
+from wal_log import PAGE_SIZE, START_LSN, WalLog
 
 from consensus.membership import Membership
 from consensus.messages import Append, Elected
@@ -43,7 +43,7 @@ from walproposer.proposer import SMALL_ROUND_BYTES_MAX, TELL_ALL_MS, State
 
 def test_rule_4_each_is_streamed_from_its_own_common_point() -> None:
     """0 has the log whole; 1 lacks its end; 2 has another ballot's tail."""
-    log = WalBuilder()
+    log = WalLog()
     ends = grow(log, 4)
     a, b = ballot(1, "a"), ballot(2, "b")
     donors = history((a, START_LSN), (b, ends[1]))
@@ -151,12 +151,12 @@ def test_rule_5_the_report_goes_first(world: World) -> None:
     world.write(100)
     world.answer(0)
     world.write(100)
-    actions = world.answer(1, lsn=world.log.records[0].end_lsn)
+    actions = world.answer(1, lsn=world.log.ends[0])
     assert isinstance(actions[0], ReportFlushed)
 
 
 def test_rule_5_an_idle_term_commits_its_start() -> None:
-    log = WalBuilder()
+    log = WalLog()
     log.append("R0")
     proposer = leading(log)
     assert proposer.commit_lsn == 0
@@ -166,7 +166,7 @@ def test_rule_5_an_idle_term_commits_its_start() -> None:
 
 def test_rule_5_a_member_below_the_term_start_counts_as_nothing() -> None:
     """Figure 8: a record of an older term on a quorum may still be truncated."""
-    log = WalBuilder()
+    log = WalLog()
     ends = grow(log, 3)
     proposer = campaigning((0, 1))
     vote(proposer, 0, log.lsn)
@@ -183,7 +183,7 @@ def test_rule_5_a_member_below_the_term_start_counts_as_nothing() -> None:
 
 def test_rule_5_a_vote_is_no_answer() -> None:
     """What a member had before it followed may be another ballot's."""
-    log = WalBuilder()
+    log = WalLog()
     log.append("R0")
     proposer = leading(log)
     answer(proposer, 0, log.lsn)
@@ -220,7 +220,7 @@ def test_rule_5_a_joint_configuration_needs_both_quorums() -> None:
     proposer = campaigning((0, 1, 2, 3, 4), membership=members)
     for peer in range(5):
         vote(proposer, peer)
-    log = WalBuilder()
+    log = WalLog()
     proposer.step(WalReceived(START_LSN, log.append("R0")))
     for peer in (0, 1):
         assert not of_kind(answer(proposer, peer, log.lsn), ReportFlushed)
@@ -247,7 +247,7 @@ def test_rule_6_truncate_lsn_is_what_all_members_have(world: World) -> None:
 
 
 def test_rule_6_a_member_that_never_came_holds_it_back() -> None:
-    log = WalBuilder()
+    log = WalLog()
     world = World(leading(log, peers=(0, 1)), log)
     world.write(100)
     world.answer(0, 1)
@@ -322,7 +322,7 @@ def test_a_member_that_was_away_for_long_is_given_time_to_answer(world: World) -
 
 
 def test_without_a_primary_the_tail_is_completed_told_and_that_is_all() -> None:
-    log = WalBuilder()
+    log = WalLog()
     log.append("R0")
     proposer = campaigning((0, 1), primary=None)
     vote(proposer, 0, log.lsn)
@@ -342,7 +342,7 @@ def test_without_a_primary_the_tail_is_completed_told_and_that_is_all() -> None:
 
 
 def test_without_a_primary_it_ends_at_once_when_all_have_been_told() -> None:
-    log = WalBuilder()
+    log = WalLog()
     log.append("R0")
     proposer = campaigning((0, 1, 2), primary=None)
     for peer in range(3):

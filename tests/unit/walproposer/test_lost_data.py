@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from leader_world import World, grow
 from proposer_steps import answer, campaigning, greet, leading, sent, vote
-from wal_builder import START_LSN, WalBuilder
+from wal_log import START_LSN, WalLog
 
 from consensus.messages import Append
 from walproposer.events import (
@@ -30,7 +30,7 @@ LOST = "no such timeline"
 
 @pytest.fixture
 def world() -> World:
-    log = WalBuilder()
+    log = WalLog()
     return World(leading(log, peers=(0, 1, 2)), log)
 
 
@@ -116,7 +116,7 @@ def test_a_donor_that_lost_its_data_while_the_primary_is_checked() -> None:
 
 def test_a_term_whose_donor_lost_its_data_before_another_had_it_begins_anew() -> None:
     """The two that are left have caught up with each other, and wait: nobody has the rest."""
-    log = WalBuilder()
+    log = WalLog()
     ends = grow(log, 3)
     proposer = campaigning((0, 1, 2))
     for peer in (0, 1, 2):

@@ -13,7 +13,7 @@ from proposer_steps import (
     the_stop,
     vote,
 )
-from wal_builder import START_LSN, WalBuilder
+from wal_log import START_LSN, WalLog
 
 from consensus.messages import Append, Elected
 from walproposer.events import (
@@ -102,7 +102,7 @@ def test_what_it_is_sent_names_every_commit_that_counted_on_it(world: World) -> 
 def test_a_donor_that_lost_its_log_is_asked_for_nothing_more() -> None:
     """It was elected from, and nobody else has what the others lack: a new incarnation asks the
     primary again, and no stream is begun that could only end."""
-    log = WalBuilder()
+    log = WalLog()
     log.append("R1", 1000)
     proposer = campaigning((0, 1, 2))
     vote(proposer, 0, log.lsn)
@@ -124,7 +124,7 @@ def test_a_donor_that_lost_its_log_is_asked_for_nothing_more() -> None:
     assert "no safekeeper has the WAL" in stop.message
 
 
-def lead(proposer: Proposer, log: WalBuilder) -> None:
+def lead(proposer: Proposer, log: WalLog) -> None:
     proposer.step(UpstreamStarted(log.lsn))
     proposer.step(TailRead(bytes(log.wal)))
     proposer.step(WalReceived(START_LSN, bytes(log.wal)))

@@ -16,7 +16,7 @@ from proposer_steps import (
     the_stop,
     vote,
 )
-from wal_builder import PAGE_SIZE, START_LSN, WAL_SEG_SIZE, WalBuilder
+from wal_log import PAGE_SIZE, START_LSN, WAL_SEG_SIZE, WalLog
 
 from consensus.messages import Append, Elected
 from pgwal.history import TimelineHistory
@@ -34,8 +34,8 @@ from walproposer.proposer import Proposer, State
 MIB = 1024 * 1024
 
 
-def log_of(records: int = 10, record_bytes: int = 600) -> WalBuilder:
-    log = WalBuilder()
+def log_of(records: int = 10, record_bytes: int = 600) -> WalLog:
+    log = WalLog()
     for number in range(records):
         log.append(f"R{number}", record_bytes)
     return log
@@ -48,7 +48,7 @@ def tli_history(tli: int, *switches: tuple[int, int]) -> TimelineHistory:
     return TimelineHistory.parse(tli, "".join(f"{old}\t0/{lsn:X}\tno\n" for old, lsn in switches))
 
 
-def checking(log: WalBuilder = LOG, **primary: Any) -> Proposer:
+def checking(log: WalLog = LOG, **primary: Any) -> Proposer:
     """Elected on a log that two members have whole; its primary must prove itself."""
     proposer = campaigning(primary=replace(PRIMARY, **primary))
     vote(proposer, 0, log.lsn)
@@ -178,7 +178,7 @@ def test_rule_3_other_bytes_are_refused_whichever_comes_first(offset: int) -> No
 
 
 def test_other_bytes_above_the_end_are_news_not_a_difference() -> None:
-    longer = LOG.fork(LOG.lsn)
+    longer = LOG.cut(LOG.lsn)
     longer.append("new")
     proposer = checking()
     proposer.step(TailRead(bytes(LOG.wal)))
@@ -191,9 +191,9 @@ def test_other_bytes_above_the_end_are_news_not_a_difference() -> None:
 
 @pytest.mark.parametrize("cut", ["records", "pages", "both"])
 def test_the_primary_brings_its_tail_in_any_pieces_a_walsender_cuts(cut: str) -> None:
-    longer = LOG.fork(LOG.lsn)
+    longer = LOG.cut(LOG.lsn)
     longer.append("new", 30_000)
-    ends = {r.end_lsn for r in longer.records} if cut != "pages" else {longer.lsn}
+    ends = set(longer.ends) if cut != "pages" else {longer.lsn}
     if cut != "records":
         ends |= set(range(START_LSN + PAGE_SIZE, longer.lsn, PAGE_SIZE))
     proposer = checking()

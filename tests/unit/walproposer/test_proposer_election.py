@@ -23,7 +23,7 @@ from proposer_steps import (
     the_stop,
     vote,
 )
-from wal_builder import START_LSN
+from wal_log import START_LSN
 
 from consensus.ids import NodeId
 from consensus.membership import Membership

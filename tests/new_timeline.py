@@ -1,0 +1,33 @@
+"""A new timeline: its ids, the facts of its server, and the control state that every member has."""
+
+from __future__ import annotations
+
+from consensus.ids import NodeId, TimelineId
+from consensus.membership import Membership
+from consensus.messages import ServerFacts
+from consensus.term_history import TermHistory
+from pgwal.history import TimelineHistory
+from safekeeper.control_state import ControlState
+from tests.wal_log import PG_VERSION, SYSTEM_ID, WAL_SEG_SIZE
+
+SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)
+TIMELINE = TimelineId(b"tenant".ljust(16, b"\0"), b"timeline".ljust(16, b"\0"))
+
+
+def new_control_state(membership: Membership, server: ServerFacts = SERVER) -> ControlState:
+    """What its creation writes: a log that begins with the second segment, and is empty."""
+    start_lsn = server.wal_seg_size
+    return ControlState(
+        timeline=TIMELINE,
+        server=server,
+        active=True,
+        membership=membership,
+        promised=NodeId.ZERO,
+        term_history=TermHistory.initial(start_lsn),
+        tli_history=TimelineHistory(1),
+        timeline_start_lsn=start_lsn,
+        local_start_lsn=start_lsn,
+        commit_lsn=start_lsn,
+        truncate_lsn=start_lsn,
+        flush_lsn=start_lsn,
+    )
