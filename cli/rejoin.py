@@ -18,9 +18,9 @@ from cli.output import CommandError
 from cli.parameters import Dsn, safekeepers_option, slot_option, timeline_option, with_conninfo
 from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
-from pg_fixtures.account import Account
-from pg_fixtures.binaries import PostgresBinaries, find_postgres
-from pg_fixtures.processes import run_program
+from pg_server.account import Account
+from pg_server.binaries import PostgresBinaries, find_postgres
+from pg_server.program import run_program
 from pgwal.history import TimelineHistory
 from storage import durable
 from walproposer.errors import Refusal
