@@ -25,6 +25,7 @@ from backup.backup_record import Backup, BackupArchive
 from backup.base_backup import MANIFEST
 from backup.errors import BackupError
 from backup.parts import PartReader
+from pg_server.account import Account
 from storage import durable
 
 BASE = "base.tar"
@@ -34,22 +35,15 @@ SYNC_THREADS = 8
 SYNCS_IN_FLIGHT_MAX = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """To whom the files belong; needed only when root restores."""
-
-    uid: int
-    gid: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpacking:
     """Where a backup goes. `tablespaces` maps where one was to where it shall be, if that differs;
-    `progress` hears of every portion of bytes."""
+    `owner` is whom the files shall belong to, None: ourselves; `progress` hears of every portion of
+    bytes."""
 
     data_dir: Path
     tablespaces: Mapping[str, Path] = field(default_factory=dict)
-    owner: Owner | None = None
+    owner: Account | None = None
     is_synced: bool = True
     progress: Callable[[int], None] = lambda length: None
 
@@ -192,7 +186,7 @@ def _checked_name(name: str) -> str:
     return "/".join(parts)
 
 
-def _make_folder(folder: Path, owner: Owner | None) -> None:
+def _make_folder(folder: Path, owner: Account | None) -> None:
     """With the mode that Postgres demands."""
     durable.make_directory(folder)
     with _errors(folder):

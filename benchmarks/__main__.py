@@ -31,8 +31,8 @@ from benchmarks import (
 from benchmarks.machine import describe_machine, format_load
 from benchmarks.primary import Primary
 from benchmarks.rounds import Verdict
-from pg_fixtures.binaries import PostgresBinaries, find_postgres
-from pg_fixtures.errors import FixtureError
+from pg_server.binaries import PostgresBinaries, find_postgres
+from pg_server.errors import PgServerError
 
 ROUNDS = 5
 SECONDS = 10
@@ -236,7 +236,7 @@ def main(
             outcome[name] = [dataclasses.asdict(sample) for sample in report.samples]
         if json_path is not None:
             json_path.write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
-    except FixtureError as error:
+    except PgServerError as error:
         raise click.ClickException(f"{error}\n{error.hint}".strip()) from error
     finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -16,13 +16,13 @@ from pathlib import Path
 import psycopg
 
 from benchmarks.rounds import Spread, Verdict
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.standby import make_standby
 from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries
 
 SECONDS_MAX = 3.0
 CLIENTS = 8

@@ -11,11 +11,12 @@ from typing import Any, Self
 
 from psycopg import pq
 
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.data_directory import Setting
-from pg_fixtures.errors import DeadlineExceeded, FixtureError
+from pg_fixtures.errors import FixtureError
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries
+from pg_server.errors import DeadlineExceeded
 from pgwal.lsn import Lsn
 
 # No checkpoint begins by itself during a measurement, and nothing else writes.

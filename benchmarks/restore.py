@@ -20,13 +20,14 @@ from benchmarks.archive import archived_lsn
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, paired_ratios, samples_of
 from benchmarks.setups import SafekeeperQuorum, attached
-from pg_fixtures.account import server_account
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.data_directory import WAL_SEG_SIZE
 from pg_fixtures.ports import free_port
 from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK, ServiceProcess, run_program
+from pg_fixtures.processes import SK, ServiceProcess
 from pg_fixtures.waiting import wait_until
+from pg_server.account import server_account
+from pg_server.binaries import PostgresBinaries
+from pg_server.program import run_program
 
 OURS, PEER, CONTROL = "ours", "peer", "peer again"
 COLUMNS = ("setup", "seconds", "seconds / peer")

@@ -18,9 +18,9 @@ from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, sampl
 from benchmarks.setups import SafekeeperQuorum, attached
 from pg_fixtures.cluster import flush_lsn
 from pg_fixtures.data_directory import WAL_SEG_SIZE
-from pg_fixtures.processes import run_program
 from pg_fixtures.standby import replica_conninfo
 from pg_fixtures.waiting import wait_until
+from pg_server.program import run_program
 from pgwal.lsn import Lsn
 from pgwal.segment import format_segment_name, segno_of
 

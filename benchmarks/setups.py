@@ -16,10 +16,12 @@ from pathlib import Path
 
 from benchmarks.primary import Primary
 from pg_fixtures.errors import FixtureError, ProcessEnded
-from pg_fixtures.processes import SK, ServiceProcess, run_program
+from pg_fixtures.processes import SK, ServiceProcess
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
+from pg_server.errors import PgServerError
+from pg_server.program import run_program
 
 COPIES = 3
 ATTACH_TIMEOUT = 60.0  # seconds
@@ -188,7 +190,7 @@ def attached(primary: Primary, setup: Setup, directory: Path) -> Iterator[None]:
         setup.wait_ready(primary)
         yield
         _check_alive(setup.processes)
-    except FixtureError as error:
+    except PgServerError as error:
         logs = [f"{process.name}: {process.log_tail()}" for process in setup.processes]
         raise FixtureError("\n".join([f"{setup.name}: {error}", *logs])) from error
     finally:

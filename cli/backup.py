@@ -27,8 +27,8 @@ from cli.progress import ByteProgress
 from consensus.ids import TimelineId
 from objectstore.archive import require_archive
 from objectstore.sealed import ZSTD_LEVEL
-from pg_fixtures.binaries import find_postgres
-from pg_fixtures.processes import run_program
+from pg_server.binaries import find_postgres
+from pg_server.program import run_program
 from pgwal.lsn import Lsn, format_lsn
 from telemetry.size import bytes_text
 from walproposer.connection import identify_system, open_connection

@@ -26,10 +26,10 @@ from cli.playground import playground
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.errors import FixtureError
 from pg_fixtures.ledger import Ledger, LedgerReport
-from pg_fixtures.processes import run_program
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
 from pg_fixtures.wal_comparison import WalComparison, find_segments
+from pg_server.program import run_program
 from pgwal.lsn import Lsn
 
 CLIENTS = 8
@@ -86,7 +86,7 @@ class Demo:
         return time.monotonic() - self._started_at
 
     def run(self) -> Reckoning:
-        """Raises FixtureError at the first thing that does not come as it should."""
+        """Raises PgServerError at the first thing that does not come as it should."""
         postgres = f"Postgres {self.cluster.postgres.binaries.version}"
         _, second, third = self.cluster.safekeepers
         self.doing = f"start {postgres}, three safekeepers, a proposer"

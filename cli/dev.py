@@ -10,8 +10,8 @@ import click
 
 from cli.playground import playground
 from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.errors import DeadlineExceeded, Unavailable
 from pg_fixtures.processes import SK, ServiceProcess
+from pg_server.errors import DeadlineExceeded, Unavailable
 
 POLL_SECONDS = 0.2
 

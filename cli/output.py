@@ -24,7 +24,7 @@ import click
 from backup.errors import BackupError
 from consensus.errors import ConsensusError
 from objectstore.errors import ObjectStoreError
-from pg_fixtures.errors import FixtureError
+from pg_server.errors import PgServerError
 from pgwal.errors import WalError
 from safekeeper.errors import SafekeeperError
 from spark.errors import SparkWalError
@@ -75,7 +75,7 @@ LIBRARY_ERRORS = (
     ObjectStoreError,
     BackupError,
     SparkWalError,
-    FixtureError,
+    PgServerError,
     ConsensusError,
     WalError,
 )

@@ -25,8 +25,9 @@ from cli.parameters import (
     timeout_option,
 )
 from cli.restore_request import RestoreRequest
-from cli.restored_server import RestoredServer
-from pg_fixtures.binaries import BIN_DIR_VARIABLE
+from pg_server.binaries import BIN_DIR_VARIABLE
+from pg_server.errors import ServerFailed
+from pg_server.restored_server import RestoredServer
 from pgwal.lsn import format_lsn
 from telemetry.status_server import HttpListener
 from telemetry.stop_signal import StopSignal
@@ -109,9 +110,18 @@ def restore(**options: Any) -> None:
     the new primary, with every commit that was ever acknowledged, and this process its proposer.
     """
     request = RestoreRequest.of(options)
-    if options["promote"]:
-        _restore_and_promote(request, options)
-        return
+    try:
+        (_restore_and_promote if options["promote"] else _restore_copy)(request, options)
+    except ServerFailed as error:
+        for line in error.log_tail:
+            click.echo(f"    {line}", err=True)
+        raise
+
+
+# ---- a copy
+
+
+def _restore_copy(request: RestoreRequest, options: dict[str, Any]) -> None:
     plan = request.plan()
     if options["dry_run"]:
         return
@@ -121,7 +131,7 @@ def restore(**options: Any) -> None:
         return
     server = request.restored_server(plan)
     server.start()
-    recovered = server.wait_recovered(PrimaryAddress(options["server"]))
+    recovered = server.wait_recovered(PrimaryAddress(options["server"]).connect)
     _check_reached(plan, recovered.lsn)
     click.echo(f"restored up to {recovered}")
 
@@ -174,7 +184,7 @@ def _take_over(
     with proposer_with_page(config, listener, stopping) as proposer:
         failover.prepare()
         failover.run()
-        recovered = server.wait_recovered(config.primary)
+        recovered = server.wait_recovered(config.primary.connect)
         click.echo(f"restored up to {recovered}: all that was acknowledged")
         if no_attach:
             click.echo("promoted; commits wait until sk attach", err=True)

@@ -24,15 +24,14 @@ from backup.unpack import Unpacking, require_empty
 from backup.wal_prefetch import FOLDER as PREFETCH_FOLDER
 from cli.backup import open_catalog
 from cli.output import CommandError, ExitCode
-from cli.parameters import (
-    with_conninfo,
-)
+from cli.parameters import with_conninfo
 from cli.progress import ByteProgress
-from cli.restored_server import RestoredServer, account_of, owner_of
 from consensus.ids import TimelineId
 from consensus.membership import Membership
 from consensus.quorum import has_quorum
-from pg_fixtures.binaries import PostgresBinaries, find_postgres
+from pg_server.account import account_of
+from pg_server.binaries import PostgresBinaries, find_postgres
+from pg_server.restored_server import RestoredServer
 from pgwal.errors import WalError
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
@@ -188,7 +187,7 @@ class RestoreRequest:
         return Unpacking(
             data_dir=self.data_dir,
             tablespaces={old: Path(new).absolute() for old, _, new in moved},
-            owner=owner_of(account_of(self.data_dir)),
+            owner=account_of(self.data_dir),
             is_synced=not self.options["no_sync"],
             progress=bar.more if bar is not None else lambda length: None,
         )

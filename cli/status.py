@@ -10,7 +10,6 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from cli.cluster_view import TimelineView, timeline_views, unopened_timelines
 from cli.output import ExitCode, console, print_json
 from cli.parameters import (
     Dsn,
@@ -20,9 +19,10 @@ from cli.parameters import (
     safekeepers_option,
     with_conninfo,
 )
-from cli.primary_view import ServerView, server_views
 from cli.status_tables import safekeepers_table, servers_section, timeline_section, unopened_section
-from cli.verdict import Verdict, judge
+from cluster.server_view import ServerView, server_views
+from cluster.timeline_view import TimelineView, timeline_views, unopened_timelines
+from cluster.verdict import Verdict, judge
 from telemetry.stop_signal import StopSignal
 from walproposer.discovery import Discovery, discover
 from walproposer.safekeeper_client import SafekeeperAddress

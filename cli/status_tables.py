@@ -9,7 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.cluster_view import (
+from cli.output import plain_table
+from cluster.server_view import Role, ServerView
+from cluster.timeline_view import (
     MemberState,
     MemberView,
     ProposerView,
@@ -17,9 +19,7 @@ from cli.cluster_view import (
     brief_node_id,
     node_id_of,
 )
-from cli.output import plain_table
-from cli.primary_view import Role, ServerView
-from cli.verdict import Condition, Verdict
+from cluster.verdict import Condition, Verdict
 from consensus.ids import NodeId
 from telemetry.size import bytes_text
 from walproposer.discovery import SafekeeperReport

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from cli.cluster_view import TimelineView, timeline_views, unopened_timelines
 from cli.output import CommandError, ExitCode, console, plain_table, print_json
 from cli.parameters import (
     TimelineName,
@@ -21,7 +20,8 @@ from cli.parameters import (
 )
 from cli.status import timeline_json
 from cli.status_tables import damage_text, safekeepers_table, timeline_section, version_text
-from cli.verdict import judge
+from cluster.timeline_view import TimelineView, timeline_views, unopened_timelines
+from cluster.verdict import judge
 from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
 from pgwal.errors import LsnSyntaxError

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pg_fixtures.binaries import PostgresBinaries, find_postgres
 from pg_fixtures.data_directory import WAL_SEG_SIZE, Setting
 from pg_fixtures.errors import WalDiffers
 from pg_fixtures.postgres import Postgres
@@ -27,6 +26,7 @@ from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.standby import replica_conninfo
 from pg_fixtures.waiting import wait_until
 from pg_fixtures.wal_comparison import WalComparison, compare_wal
+from pg_server.binaries import PostgresBinaries, find_postgres
 from pgwal.lsn import Lsn
 
 FLUSH_TIMEOUT = 30.0  # seconds

@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pg_fixtures.account import Account, server_account
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.errors import FixtureError
-from pg_fixtures.processes import run_program
+from pg_server.account import Account, server_account
+from pg_server.binaries import PostgresBinaries
+from pg_server.program import run_program
 
 Setting = str | int | float | bool
 

@@ -23,9 +23,10 @@ from typing import Self
 import psycopg
 from psycopg import sql
 
-from pg_fixtures.errors import DeadlineExceeded, FixtureError
+from pg_fixtures.errors import FixtureError
 from pg_fixtures.ledger_client import Account, Client, Orders, payload
 from pg_fixtures.waiting import wait_until
+from pg_server.errors import DeadlineExceeded
 
 CLIENTS = 8
 PAYLOAD_BYTES = 100

@@ -1,6 +1,6 @@
 """The pytest plugin: fixtures for a real Postgres, our services as processes, and faults.
 
-    pg_binaries       session   PostgresBinaries: --pg-major, else the preferred one (binaries.py)
+    pg_binaries       session   PostgresBinaries: --pg-major, else the preferred one (pg_server)
     postgres          function  Postgres, started
     postgres_factory  function  (name, **options of Postgres) -> Postgres, started
     quorum_cluster    function  (**options of QuorumCluster) -> QuorumCluster, streaming
@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pg_fixtures.binaries import PostgresBinaries
     from pg_fixtures.cluster import QuorumCluster
     from pg_fixtures.failing_disk import FailingDisk
     from pg_fixtures.postgres import Postgres
     from pg_fixtures.proxy import TcpProxy
     from pg_fixtures.small_disk import SmallDisk
+    from pg_server.binaries import PostgresBinaries
 
 REQUIRE_ALL_VARIABLE = "SK_REQUIRE_ALL"
 
@@ -52,7 +52,7 @@ def pytest_report_collectionfinish(items: Sequence[pytest.Item]) -> list[str]:
     """The versions found, once it is known that a test uses them."""
     if not any("pg_binaries" in getattr(item, "fixturenames", ()) for item in items):
         return []
-    from pg_fixtures.binaries import all_postgres
+    from pg_server.binaries import all_postgres
 
     return [f"postgres: {', '.join(map(str, all_postgres())) or 'none found'}"]
 
@@ -60,7 +60,7 @@ def pytest_report_collectionfinish(items: Sequence[pytest.Item]) -> list[str]:
 @contextmanager
 def skip_if_unavailable() -> Iterator[None]:
     """Turn Unavailable into a skip, or into a failure when everything is required."""
-    from pg_fixtures.errors import Unavailable
+    from pg_server.errors import Unavailable
 
     try:
         yield
@@ -73,7 +73,7 @@ def skip_if_unavailable() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def pg_binaries(request: pytest.FixtureRequest) -> PostgresBinaries:
     """The Postgres under test; parametrize it indirectly to choose others."""
-    from pg_fixtures.binaries import PostgresBinaries, find_postgres
+    from pg_server.binaries import PostgresBinaries, find_postgres
 
     chosen = getattr(request, "param", None)
     if isinstance(chosen, PostgresBinaries):

@@ -19,7 +19,6 @@ from typing import Any, Literal, Self
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.crash import crash_postmaster
 from pg_fixtures.data_directory import (
     SUPERUSER,
@@ -31,8 +30,10 @@ from pg_fixtures.data_directory import (
 )
 from pg_fixtures.errors import ConfigurationError, FixtureError
 from pg_fixtures.ports import free_port
-from pg_fixtures.processes import ServiceProcess, run_program
+from pg_fixtures.processes import ServiceProcess
 from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries
+from pg_server.program import run_program
 from pgwal.lsn import Lsn
 
 StopMode = Literal["smart", "fast", "immediate"]

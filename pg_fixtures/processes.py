@@ -1,8 +1,9 @@
 """`ServiceProcess`: a program as a child of ours that can be killed, frozen, awaited and read.
 
 Law: nothing outlives the one who started it. Each child leads its own session, so its own children
-end with it; and the kernel ends it when we end, however we end (see launcher.py). The kernel counts
-the *thread* that called start() as the parent: start from a thread that lives as long as the child.
+end with it; and the kernel ends it when we end, however we end (see pg_server/launcher.py). The
+kernel counts the *thread* that called start() as the parent: start from a thread that lives as long
+as the child.
 """
 
 from __future__ import annotations
@@ -16,60 +17,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
-from pg_fixtures.account import Account
-from pg_fixtures.errors import DeadlineExceeded, FixtureError, ProcessEnded, ProgramFailed
+from pg_fixtures.errors import FixtureError, ProcessEnded
 from pg_fixtures.process_table import rss_bytes, session_members, signal_entry
 from pg_fixtures.waiting import wait_until
+from pg_server.account import Account
+from pg_server.errors import DeadlineExceeded
+from pg_server.program import launcher_argv
 
 T = TypeVar("T")
 
 SK = (sys.executable, "-m", "cli.main")  # our own command, in this very installation
-LAUNCHER = Path(__file__).with_name("launcher.py")
 KILL_TIMEOUT = 30.0  # seconds; a killed process lingers only while the kernel finishes its disk I/O
 LOG_TAIL_LINES = 25
-
-
-def launcher_argv(
-    program: Sequence[str | Path],
-    account: Account | None = None,
-    death_signal: signal.Signals = signal.SIGKILL,
-) -> list[str]:
-    """The command line that becomes `program`: as `account`, and ending when this process ends."""
-    identity = "-" if account is None else f"{account.uid}:{account.gid}"
-    launcher = [sys.executable, "-I", "-S", LAUNCHER, os.getpid(), int(death_signal), identity]
-    return [str(word) for word in (*launcher, *program)]
-
-
-def run_program(
-    program: Sequence[str | Path],
-    *,
-    account: Account | None = None,
-    env: Mapping[str, str] | None = None,
-    timeout: float = 120.0,
-    check: bool = True,
-) -> subprocess.CompletedProcess[str]:
-    """Run `program` to its end and return its exit code and output.
-
-    `env` is added to our own environment. Raises ProgramFailed when the program exits with an error
-    (unless `check` is false), DeadlineExceeded after `timeout` seconds.
-    """
-    command = " ".join(map(str, program))
-    try:
-        done = subprocess.run(
-            launcher_argv(program, account),
-            env={**os.environ, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise DeadlineExceeded(f"waited {timeout:g} s for the end of: {command}") from error
-    if check and done.returncode != 0:
-        output = (done.stdout + done.stderr).strip()
-        raise ProgramFailed(f"exit code {done.returncode} from: {command}\n{output}")
-    return done
 
 
 class ServiceProcess:

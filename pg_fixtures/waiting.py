@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
-from pg_fixtures.errors import DeadlineExceeded
+from pg_server.errors import DeadlineExceeded
 
 T = TypeVar("T")
 

@@ -31,9 +31,9 @@ from container_images import (
     find_base,
 )
 
-from pg_fixtures.errors import FixtureError
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.plugin import skip_if_unavailable
+from pg_server.errors import PgServerError
 
 FOLDER_VARIABLE = "SK_CONTAINERS_DIR"  # kept, so that the next run finds its images again
 BUILD_TIMEOUT = 600  # seconds; an engine is silent while it pulls or unpacks
@@ -104,7 +104,7 @@ class SharedCluster:
         if self._cluster is not None:
             try:
                 self._cluster.repair()
-            except FixtureError:
+            except PgServerError:
                 self.discard()
         if self._cluster is None:
             self._cluster = self._make().__enter__()

@@ -240,7 +240,7 @@ class ContainerCluster(QuorumCluster):
             service.kill()
 
     def repair(self) -> None:
-        """Undo every fault; return when commits proceed. Raises FixtureError."""
+        """Undo every fault; return when commits proceed. Raises PgServerError."""
         self.firewall.heal()
         for service in (self.postgres.server, *self.safekeepers, self.proposer):
             service.resume()

@@ -10,8 +10,8 @@ import os
 import shutil
 from pathlib import Path
 
-from pg_fixtures.errors import Unavailable
-from pg_fixtures.processes import run_program
+from pg_server.errors import Unavailable
+from pg_server.program import run_program
 
 USER_CHAIN = "DOCKER-USER"
 TABLES = ("filter", "nat")

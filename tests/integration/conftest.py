@@ -12,13 +12,13 @@ import pytest
 from failover_world import SETTINGS, FailoverWorld
 from wire_server import Server
 
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.errors import FixtureError
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.proxy import TcpProxy
 from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries
+from pg_server.errors import PgServerError
 from pgwire.blocking import ServerConfig
 
 TIMEOUT = 120.0
@@ -40,7 +40,7 @@ class SharedCluster:
         if self._cluster is not None:
             try:
                 repair(self._cluster)
-            except FixtureError:
+            except PgServerError:
                 self.discard()
         if self._cluster is None:
             self._cluster = self._make()

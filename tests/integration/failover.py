@@ -8,11 +8,12 @@ from typing import Any
 
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK, run_program
+from pg_fixtures.processes import SK
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.standby import wait_replayed
 from pg_fixtures.waiting import wait_until
+from pg_server.program import run_program
 from pgwal.lsn import Lsn
 
 TIMEOUT = 120.0

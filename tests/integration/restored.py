@@ -9,14 +9,15 @@ from pathlib import Path
 
 from sk_command import Done, sk
 
-from pg_fixtures.account import server_account
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.ports import free_port
 from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK, run_program
+from pg_fixtures.processes import SK
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.waiting import wait_until
+from pg_server.account import server_account
+from pg_server.binaries import PostgresBinaries
+from pg_server.program import run_program
 
 TIMEOUT = 120.0
 SEGMENT_BYTES = 1 << 20

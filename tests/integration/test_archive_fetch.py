@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pg_versions import oldest_and_newest
 from sk_command import sk
 from stock_clients import table_checksums
 from test_archiving import ArchivedCluster
 
 from backup.recovery_settings import restore_command
 from backup.wal_prefetch import FOLDER
-from pg_fixtures.binaries import PostgresBinaries, oldest_and_newest
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.data_directory import DataDirectory
 from pg_fixtures.errors import ProcessEnded
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.processes import SK
 from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries
 from pgwal.lsn import Lsn
 from pgwal.segment import format_segment_name, parse_segment_name
 

@@ -26,9 +26,10 @@ from consensus.messages import SafekeeperGreeting, VoteRequest, VoteResponse
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.http_status import http_get
 from pg_fixtures.ledger import Ledger
-from pg_fixtures.processes import SK, run_program
+from pg_fixtures.processes import SK
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
+from pg_server.program import run_program
 from pgwal.lsn import Lsn
 from pgwal.segment import format_segment_name, segno_of
 from safekeeper.control_state import ControlState, decode_control_state, encode_control_state

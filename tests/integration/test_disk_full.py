@@ -13,7 +13,6 @@ from pending_commit import PendingCommit
 from reckoning import assert_nothing_lost
 from replication_client import ReplicationClient
 
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.http_status import http_get
 from pg_fixtures.ledger import Ledger
@@ -22,6 +21,7 @@ from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.small_disk import SmallDisk
 from pg_fixtures.standby import replica_conninfo
 from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries
 from safekeeper.retention import DISK_RESERVE_BYTES
 
 SEG_SIZE = 1 << 20

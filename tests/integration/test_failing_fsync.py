@@ -13,7 +13,6 @@ import pytest
 from pending_commit import PendingCommit
 from reckoning import assert_nothing_lost
 
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.failing_disk import FailingDisk
 from pg_fixtures.http_status import http_get
@@ -21,6 +20,7 @@ from pg_fixtures.ledger import Ledger
 from pg_fixtures.plugin import skip_if_unavailable
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries
 
 SEG_SIZE = 1 << 20
 TIMEOUT = 120.0

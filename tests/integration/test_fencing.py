@@ -21,9 +21,10 @@ from pg_fixtures.cluster import QuorumCluster, flush_lsn
 from pg_fixtures.data_directory import WAL_SEG_SIZE
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import SK, run_program
+from pg_fixtures.processes import SK
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.waiting import wait_until
+from pg_server.program import run_program
 from pgwal.lsn import Lsn
 from pgwire.replication import XLogData
 from walproposer.copy_connection import CopyConnection

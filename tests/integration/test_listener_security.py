@@ -27,14 +27,15 @@ from reckoning import assert_nothing_lost
 
 from cli.listening import HostPort
 from cli.main import cli
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.http_status import http_get
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.process_table import session_members
-from pg_fixtures.processes import SK, run_program
+from pg_fixtures.processes import SK
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import READY_TIMEOUT, SafekeeperProcess
+from pg_server.binaries import PostgresBinaries
+from pg_server.program import run_program
 from pgwire.auth import make_verifier
 from pgwire.connection import NEED_DATA, ClientConnection
 from pgwire.messages import ErrorResponse

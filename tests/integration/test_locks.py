@@ -13,11 +13,11 @@ from sk_command import assert_refused, sk
 
 from cli.output import ExitCode
 from pg_fixtures.cluster import QuorumCluster
-from pg_fixtures.errors import Unavailable
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.ports import free_port
 from pg_fixtures.processes import ServiceProcess
 from pg_fixtures.waiting import wait_until
+from pg_server.errors import Unavailable
 from walproposer.etcd_lock import EtcdLock
 from walproposer.lease import Lease
 

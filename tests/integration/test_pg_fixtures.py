@@ -13,19 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from pg_fixtures.binaries import PostgresBinaries, all_postgres, find_postgres
 from pg_fixtures.data_directory import DataDirectory
-from pg_fixtures.errors import (
-    ConfigurationError,
-    ProcessEnded,
-    ProgramFailed,
-    Unavailable,
-)
+from pg_fixtures.errors import ConfigurationError, ProcessEnded
 from pg_fixtures.ports import BLOCK_PORTS, PORT_FIRST, free_port
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.process_table import family, read_entry
-from pg_fixtures.processes import ServiceProcess, run_program
+from pg_fixtures.processes import ServiceProcess
 from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries, all_postgres
 
 PostgresFactory = Callable[..., Postgres]
 TIMEOUT = 120.0
@@ -190,7 +185,7 @@ def test_a_server_ends_with_the_process_that_started_it(
     script = f"""if True:
         import signal
         from pathlib import Path
-        from pg_fixtures.binaries import PostgresBinaries
+        from pg_server.binaries import PostgresBinaries
         from pg_fixtures.postgres import Postgres
         postgres = Postgres(PostgresBinaries.at(Path({str(postgres.binaries.bin_dir)!r})),
                             Path({str(postgres.data_dir)!r}))
@@ -205,39 +200,6 @@ def test_a_server_ends_with_the_process_that_started_it(
         assert len(members) > 3
         parent.kill()
     wait_until(lambda: not any(m.now() for m in members), TIMEOUT, "the orphaned server to end")
-
-
-def test_no_postgres_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="no Postgres 9 found") as unavailable:
-        find_postgres(9)
-    assert "SK_PG_BIN" in unavailable.value.hint
-    monkeypatch.setenv("SK_PG_BIN", str(tmp_path))
-    with pytest.raises(Unavailable, match="no Postgres server in"):
-        find_postgres()
-
-
-def test_one_that_may_not_be_entered_is_none(tmp_path: Path) -> None:
-    """Of a virtual environment in another user's home, for instance."""
-    programs = tmp_path / "venv" / "bin"
-    programs.mkdir(parents=True)
-    (programs / "postgres").touch(mode=0o755)
-    script = f"""if True:
-        import os
-        from pathlib import Path
-        from pg_fixtures.binaries import PostgresBinaries
-        from pg_fixtures.errors import Unavailable
-        os.chmod({str(tmp_path / "venv")!r}, 0)
-        if os.geteuid() == 0:
-            os.setuid(65534)
-        try:
-            PostgresBinaries.at(Path({str(programs)!r}))
-        except Unavailable as error:
-            print(error)
-    """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    (tmp_path / "venv").chmod(0o700)
-    assert done.stderr == ""
-    assert done.stdout == f"no Postgres server in {programs}\n"
 
 
 # ---- ports and processes
@@ -321,5 +283,3 @@ def test_a_service_that_ends_early_says_so_at_once(tmp_path: Path) -> None:
     process = ServiceProcess([sys.executable, "-c", script], log_path=tmp_path / "log")
     with process, pytest.raises(ProcessEnded, match=r"exit code 1 while(?s:.*)the reason"):
         process.wait_until(lambda: False, TIMEOUT, "what never comes")
-    with pytest.raises(ProgramFailed, match=r"127(?s:.*)no-such-program"):
-        run_program(["no-such-program"])

@@ -16,10 +16,10 @@ import pytest
 
 from pg_fixtures.failing_disk import FailingDisk
 from pg_fixtures.postgres import Postgres
-from pg_fixtures.processes import run_program
 from pg_fixtures.proxy import Direction, TcpProxy
 from pg_fixtures.small_disk import SmallDisk
 from pg_fixtures.waiting import wait_until
+from pg_server.program import run_program
 
 TIMEOUT = 120.0
 

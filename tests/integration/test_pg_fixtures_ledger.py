@@ -9,12 +9,13 @@ from random import Random
 
 import pytest
 
-from pg_fixtures.binaries import all_postgres
-from pg_fixtures.errors import DeadlineExceeded, FixtureError, WalDiffers
+from pg_fixtures.errors import FixtureError, WalDiffers
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
 from pg_fixtures.wal_comparison import compare_wal
+from pg_server.binaries import all_postgres
+from pg_server.errors import DeadlineExceeded
 from pgwal.lsn import Lsn
 
 TIMEOUT = 120.0

@@ -11,13 +11,13 @@ from sk_command import assert_refused, sk
 from stock_clients import table_checksums
 
 from consensus.tli_history import last_switch_lsn
-from pg_fixtures.account import server_account
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres, StopMode
-from pg_fixtures.processes import run_program
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.standby import wait_replayed
 from pg_fixtures.waiting import wait_until
+from pg_server.account import server_account
+from pg_server.program import run_program
 from pgwal.history import TimelineHistory
 from pgwal.segment import format_segment_name
 

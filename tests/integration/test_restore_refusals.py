@@ -17,9 +17,9 @@ from restored import (
 )
 from sk_command import assert_refused
 
-from pg_fixtures.binaries import PostgresBinaries, all_postgres
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries, all_postgres
 from pgwal.lsn import Lsn
 
 
@@ -108,6 +108,7 @@ def test_a_recovery_stops_at_damage_and_goes_on_when_it_is_mended(
     with restored_at(pg_binaries, tmp_path / "restored") as restored:
         done = restored.restore(archive, "--start", *restored.starting)
         assert_refused(done, 1, "FATAL", "sk_restore.log")
+        assert re.search(r"^    .*FATAL", done.stderr, re.MULTILINE)  # the end of the log
         assert "is damaged" in (restored.data_dir / "sk_restore.log").read_text()
         segment.write_bytes(content)
         restored.start()

@@ -11,7 +11,7 @@ import pytest
 from rogue_safekeeper import TIMEOUT, RogueSafekeeper
 from sk_command import sk
 
-from pg_fixtures.processes import run_program
+from pg_server.program import run_program
 from walproposer.errors import Unreachable
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from failover import failed_over, timeline_of
+from pg_versions import oldest_and_newest
 from stock_clients import (
     TIMEOUT,
     WalReceiverProcess,
@@ -19,12 +20,12 @@ from stock_clients import (
     finish_segment,
 )
 
-from pg_fixtures.binaries import PostgresBinaries, oldest_and_newest
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.standby import replica_conninfo, wait_replayed
 from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries
 
 SEG_SIZE = 1 << 20
 SETTINGS = {"wal_keep_size": "512MB", "autovacuum": False}

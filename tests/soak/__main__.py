@@ -21,8 +21,8 @@ from pathlib import Path
 
 import psycopg
 
-from pg_fixtures.binaries import find_postgres
-from pg_fixtures.errors import FixtureError
+from pg_server.binaries import find_postgres
+from pg_server.errors import PgServerError
 
 from .books import Books
 from .chronicle import Chronicle, SilenceWatch
@@ -50,7 +50,7 @@ def main() -> int:
             soak = Soak(world, books, Chronicle(), watch, rng, stopping)
             try:
                 soak.run(arguments.minutes)
-            except (FixtureError, psycopg.Error, OSError) as error:
+            except (PgServerError, psycopg.Error, OSError) as error:
                 problem = f"{type(error).__name__}: {error}"
             watch.stop()
     _print_outcome(soak)

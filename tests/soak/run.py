@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from pg_fixtures.errors import DeadlineExceeded
+from pg_server.errors import DeadlineExceeded
 
 from .books import Books
 from .chronicle import Chronicle, SilenceWatch, Spell
@@ -48,7 +48,7 @@ class Soak:
     _lifted_at: float = field(default_factory=time.monotonic)
 
     def run(self, minutes: float) -> None:
-        """Raises FixtureError when commits do not come back, and for whatever else must not be."""
+        """Raises PgServerError when commits do not come back, and for whatever else must not be."""
         deadline = time.monotonic() + minutes * 60
         strike_at = 0.0
         faults = deal(self.world, self.rng)

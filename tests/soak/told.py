@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pg_fixtures.errors import FixtureError
-from pg_fixtures.processes import SK, run_program
+from pg_fixtures.processes import SK
+from pg_server.program import run_program
 
 from .world import World
 

@@ -10,9 +10,8 @@ from types import TracebackType
 from typing import Self
 
 from cli.output import ExitCode
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.cluster import flush_lsn
-from pg_fixtures.errors import FixtureError, Unavailable
+from pg_fixtures.errors import FixtureError
 from pg_fixtures.failing_disk import FailingDisk
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.proxy import TcpProxy
@@ -21,6 +20,8 @@ from pg_fixtures.small_disk import FILLER_NAME, SmallDisk
 from pg_fixtures.standby import make_standby, replica_conninfo
 from pg_fixtures.waiting import wait_until
 from pg_fixtures.wal_comparison import compare_wal
+from pg_server.binaries import PostgresBinaries
+from pg_server.errors import Unavailable
 
 from .machine import SETTINGS, Machine
 

@@ -12,10 +12,10 @@ import pytest
 from failover_world import SETTINGS as FAILOVER_SETTINGS
 from failover_world import FailoverWorld
 
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.proxy import TcpProxy
+from pg_server.binaries import PostgresBinaries
 from spark.changes.catalog_snapshot import take_catalog
 from spark.session import new_session
 

@@ -35,6 +35,8 @@ PACKAGES = (
     "walproposer",
     "backup",
     "telemetry",
+    "pg_server",
+    "cluster",
 )
 #: What is no parser of its own, with the reason.
 NO_PARSERS = {

@@ -14,9 +14,9 @@ from pgoutput import exact_json
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
-from pg_fixtures.binaries import PostgresBinaries, find_postgres
 from pg_fixtures.plugin import skip_if_unavailable
 from pg_fixtures.postgres import Postgres
+from pg_server.binaries import PostgresBinaries, find_postgres
 from pgwal.lsn import format_lsn
 from spark.changes.catalog_snapshot import take_catalog
 from spark.inputs.folder_input import FolderInput

@@ -10,8 +10,8 @@ import pytest
 from crc32c import crc32c
 from full_logs import MAJORS
 
-from pg_fixtures.binaries import find_postgres
 from pg_fixtures.plugin import skip_if_unavailable
+from pg_server.binaries import find_postgres
 from pgwal.rmgr import RM_MAX_BUILTIN_ID, RM_XLOG_ID, rmgr_name
 from pgwal.segment import format_segment_name
 from pgwal.versions import wal_version

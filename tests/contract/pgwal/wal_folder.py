@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pg_fixtures.binaries import PostgresBinaries
 from pg_fixtures.postgres import Postgres
+from pg_server.binaries import PostgresBinaries
 from pgwal.errors import SegmentNameError
 from pgwal.segment import parse_segment_name, segment_start_lsn
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import click
 import psycopg
 
-from backup.unpack import Owner
-from cli.output import CommandError
-from pg_fixtures.account import Account, server_account
-from pg_fixtures.binaries import PostgresBinaries
-from pg_fixtures.processes import run_program
+from pg_server.account import Account
+from pg_server.binaries import PostgresBinaries
+from pg_server.errors import ServerFailed
+from pg_server.program import run_program
 from pgwal.lsn import Lsn
-from walproposer.errors import Unreachable
-from walproposer.upstream import PrimaryAddress
 
 LOG_FILE = "sk_restore.log"
 LOG_TAIL_LINES = 15
@@ -47,20 +44,6 @@ class Recovered:
         return f"{Lsn(self.lsn)}, last transaction {when}"
 
 
-def account_of(data_dir: Path) -> Account | None:
-    """Whose the server will be: root gives it to the one who has the empty folder already, or to
-    the account of Postgres; None: our own. Raises Unavailable."""
-    account = server_account()
-    if account is None or not data_dir.is_dir():
-        return account
-    found = data_dir.stat()
-    return Account(account.name, found.st_uid, found.st_gid) if found.st_uid else account
-
-
-def owner_of(account: Account | None) -> Owner | None:
-    return None if account is None else Owner(account.uid, account.gid)
-
-
 @dataclass(frozen=True, slots=True)
 class RestoredServer:
     """`options` are for the server's command line, as pg_ctl takes them."""
@@ -71,7 +54,7 @@ class RestoredServer:
     options: str = ""
 
     def start(self) -> None:
-        """Returns when it accepts connections, or runs without. Raises CommandError."""
+        """Returns when it accepts connections, or runs without. Raises ServerFailed."""
         program: list[str | Path] = [
             *(self.binaries.program("pg_ctl"), "start", "--wait", "--silent"),
             *("--pgdata", self.data_dir, "--log", self._log_path),
@@ -82,24 +65,23 @@ class RestoredServer:
         if done.returncode != 0:
             raise self._failed("the restored server does not start")
 
-    def wait_recovered(self, address: PrimaryAddress) -> Recovered:
-        """Returns when its recovery has ended, or is paused at its target. Raises CommandError,
-        and what keeps us from connecting to a server that runs."""
+    def wait_recovered(self, connect: Callable[[], psycopg.Connection]) -> Recovered:
+        """Returns when its recovery has ended, or is paused at its target. `connect` opens a
+        connection to it. Raises ServerFailed, and what `connect` raises again and again while the
+        server runs."""
         answered_at = time.monotonic()
         while True:
             try:
-                with closing(address.connect()) as connection:
-                    row = connection.execute(_STATE).fetchone()
-                assert row is not None
-                in_recovery, is_paused, lsn, commit_at = row
-                if is_paused or not in_recovery:
-                    return Recovered(int(Lsn.parse(lsn or "0/0")), commit_at, is_paused)
-                answered_at = time.monotonic()
-            except (Unreachable, psycopg.Error):
+                recovered = _ask(connect)
+            except Exception:  # of `connect`, whatever it is; raised below if it lasts
                 if not self._is_running():
                     raise self._failed("the recovery of the restored server failed") from None
                 if time.monotonic() - answered_at > CONNECT_SECONDS_MAX:
                     raise
+            else:
+                if recovered is not None:
+                    return recovered
+                answered_at = time.monotonic()
             time.sleep(POLL_SECONDS)
 
     @property
@@ -111,11 +93,24 @@ class RestoredServer:
         program += ["--pgdata", self.data_dir]
         return run_program(program, account=self.account, check=False).returncode == 0
 
-    def _failed(self, sentence: str) -> CommandError:
+    def _failed(self, sentence: str) -> ServerFailed:
         text = self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
         lines = text.splitlines()
         fatal = [line for line in lines if "FATAL" in line or "PANIC" in line]
         reason = (fatal or lines or ["it has logged nothing"])[-1]
-        for line in lines[-LOG_TAIL_LINES:]:
-            click.echo(f"    {line}", err=True)
-        return CommandError(f"{sentence}: {reason}", f"Its log: {self._log_path}")
+        return ServerFailed(
+            f"{sentence}: {reason}",
+            hint=f"Its log: {self._log_path}",
+            log_tail=lines[-LOG_TAIL_LINES:],
+        )
+
+
+def _ask(connect: Callable[[], psycopg.Connection]) -> Recovered | None:
+    """None: it still recovers."""
+    with closing(connect()) as connection:
+        row = connection.execute(_STATE).fetchone()
+    assert row is not None
+    in_recovery, is_paused, lsn, commit_at = row
+    if in_recovery and not is_paused:
+        return None
+    return Recovered(int(Lsn.parse(lsn or "0/0")), commit_at, is_paused)

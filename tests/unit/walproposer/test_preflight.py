@@ -7,52 +7,17 @@ from typing import Any
 
 import pytest
 from cluster_pages import TIMELINE, emptied, safekeeper, silent
+from healthy_primary import ADDRESS, HEALTHY, SETTINGS, unwell
 
 from consensus.ids import TimelineId
 from walproposer.discovery import SafekeeperReport
 from walproposer.finding import Finding, Level
-from walproposer.log_marker import marker_name
 from walproposer.preflight import check_primary
 from walproposer.preflight_members import check_safekeepers
 from walproposer.primary_settings import Override, PrimarySettings, Slot
-from walproposer.upstream import PrimaryAddress
 from walproposer.walsenders import WalSender
 
-ADDRESS = PrimaryAddress("host=db")
-SETTINGS = {
-    "wal_level": "replica",
-    "max_wal_senders": "10",
-    "max_replication_slots": "10",
-    "synchronous_standby_names": "walproposer",
-    "synchronous_commit": "on",
-    "fsync": "on",
-    "full_page_writes": "on",
-    "max_slot_wal_keep_size": "10240",
-    "wal_sender_timeout": "60000",
-}
 OTHER = WalSender(43, "other")
-PROPOSER = WalSender(42, "walproposer", slot="walproposer", sync_state="sync")
-HEALTHY = PrimarySettings(
-    version=150018,
-    in_recovery=False,
-    system_id=7,
-    wal_seg_size=16 << 20,
-    flush_lsn=0x2000000,
-    walsenders=1,
-    slots=2,
-    role="postgres",
-    may_replicate=True,
-    is_superuser=True,
-    replication_error="",
-    settings=SETTINGS,
-    slot=Slot("physical", "reserved", None, ""),
-    overrides=(),
-    standbys=(PROPOSER,),
-    clock_ahead_seconds=0.1,
-    disk_free_bytes=50 << 30,
-    log_markers=(marker_name(TIMELINE),),
-)
-
 
 #: Changes that make it one that was never attached.
 UNATTACHED: dict[str, Any] = {
@@ -60,10 +25,6 @@ UNATTACHED: dict[str, Any] = {
     "log_markers": (),
 }
 NEW = replace(HEALTHY, **UNATTACHED)
-
-
-def unwell(findings: list[Finding]) -> list[Finding]:
-    return [finding for finding in findings if finding.level is not Level.OK]
 
 
 def only_finding(**changes: Any) -> Finding:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from cli.cluster_view import TimelineView, timeline_views
+from cluster.timeline_view import TimelineView, timeline_views
 from consensus.ids import TimelineId
 from walproposer.discovery import Discovery, ProposerReport, SafekeeperReport
 

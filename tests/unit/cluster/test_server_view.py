@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_cli_preflight import ADDRESS, HEALTHY
+from healthy_primary import ADDRESS, HEALTHY
 
-from cli.primary_view import Leader, Role, server_view
+from cluster.server_view import Leader, Role, server_view
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
 from walproposer.commit_waits import CommitWaits

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_cli_preflight import ADDRESS, HEALTHY, PROPOSER, SETTINGS, unwell
+from healthy_primary import ADDRESS, HEALTHY, PROPOSER, SETTINGS, unwell
 
 from walproposer.commit_waits import CommitWaits
 from walproposer.finding import Finding, Level

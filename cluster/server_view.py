@@ -1,4 +1,4 @@
-"""`sk status --primary`: servers as they see themselves, beside the quorum's log.
+"""`ServerView`: a Postgres as it sees itself, beside the quorum's log.
 
 A deposed primary that was started again is no proposer's any more, so no safekeeper knows of it; it
 must be asked itself. Its commits wait, and what it shows to its readers is out of date.

@@ -22,9 +22,9 @@ from cluster_pages import (
     silent,
 )
 
-from cli.cluster_view import MemberState
-from cli.primary_view import Role, ServerView
-from cli.verdict import judge
+from cluster.server_view import Role, ServerView
+from cluster.timeline_view import MemberState
+from cluster.verdict import judge
 from walproposer.commit_waits import CommitWaits
 
 BLOCKED_QUORUM = {"ok": False, "since": "2026-01-31T12:00:10+00:00"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import pwd
 from dataclasses import dataclass
+from pathlib import Path
 
-from pg_fixtures.errors import Unavailable
+from pg_server.errors import Unavailable
 
 ACCOUNT_NAMES = ("postgres", "nobody")
 
@@ -37,3 +38,13 @@ def server_account() -> Account | None:
         f"Postgres does not run as root, and there is no user {' or '.join(ACCOUNT_NAMES)}",
         hint="create one of them, or run as an ordinary user",
     )
+
+
+def account_of(data_dir: Path) -> Account | None:
+    """Whose the server in `data_dir` will be: root gives it to the one who has the empty folder
+    already, or to server_account(); None: our own. Raises Unavailable."""
+    account = server_account()
+    if account is None or not data_dir.is_dir():
+        return account
+    found = data_dir.stat()
+    return Account(account.name, found.st_uid, found.st_gid) if found.st_uid else account

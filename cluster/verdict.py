@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from cli.cluster_view import (
+from cluster.server_view import Role, ServerView
+from cluster.timeline_view import (
     MemberState,
     MemberView,
     ProposerView,
@@ -30,7 +31,6 @@ from cli.cluster_view import (
     brief_node_id,
     members_left_behind,
 )
-from cli.primary_view import Role, ServerView
 from consensus.ids import NodeId
 from consensus.quorum import has_quorum, quorum_size
 from walproposer.quorum_watch import SILENT_SECONDS_MAX

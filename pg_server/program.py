@@ -1,0 +1,63 @@
+"""`run_program`: a program run to its end, as the account of a server if need be.
+
+Law: nothing outlives the one who started it. The kernel ends the program when we end, however we
+end (see launcher.py). It counts the *thread* that started it as the parent: start from a thread
+that lives as long as the program.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pg_server.account import Account
+from pg_server.errors import DeadlineExceeded, ProgramFailed
+
+LAUNCHER = Path(__file__).with_name("launcher.py")
+
+
+def launcher_argv(
+    program: Sequence[str | Path],
+    account: Account | None = None,
+    death_signal: signal.Signals = signal.SIGKILL,
+) -> list[str]:
+    """The command line that becomes `program`: as `account`, and ending when this process ends."""
+    identity = "-" if account is None else f"{account.uid}:{account.gid}"
+    launcher = [sys.executable, "-I", "-S", LAUNCHER, os.getpid(), int(death_signal), identity]
+    return [str(word) for word in (*launcher, *program)]
+
+
+def run_program(
+    program: Sequence[str | Path],
+    *,
+    account: Account | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 120.0,
+    check: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """Run `program` to its end and return its exit code and output.
+
+    `env` is added to our own environment. Raises ProgramFailed when the program exits with an error
+    (unless `check` is false), DeadlineExceeded after `timeout` seconds.
+    """
+    command = " ".join(map(str, program))
+    try:
+        done = subprocess.run(
+            launcher_argv(program, account),
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise DeadlineExceeded(f"waited {timeout:g} s for the end of: {command}") from error
+    if check and done.returncode != 0:
+        output = (done.stdout + done.stderr).strip()
+        raise ProgramFailed(f"exit code {done.returncode} from: {command}\n{output}")
+    return done

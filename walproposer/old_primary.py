@@ -1,0 +1,159 @@
+"""`OldPrimary`: the data directory of a deposed primary, which becomes a standby by pg_rewind.
+
+The rules are in rewind.py; this file runs the programs, as the owner of the files, since Postgres
+refuses to run as root, and changes the files. Law: once changed, it never is a primary again.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from consensus.ids import TimelineId
+from pg_server.account import Account
+from pg_server.binaries import PostgresBinaries, find_postgres
+from pg_server.program import run_program
+from pgwal.history import TimelineHistory
+from storage import durable
+from walproposer.errors import Refusal
+from walproposer.log_marker import PREFIX, marker_name
+from walproposer.promotion import Problem
+from walproposer.rewind import (
+    ControlData,
+    failure_reason,
+    lost_tails,
+    rewind_problem,
+    same_timeline_problem,
+    standby_settings,
+)
+
+VERSION_FILE = "PG_VERSION"  # of the owner and the mode that all files of the server have
+SIGNAL_FILE = "standby.signal"
+AUTO_CONF = "postgresql.auto.conf"
+REWIND_SECONDS_MAX = 24 * 3600.0
+PG_CTL_RUNNING = 0
+#: In pg_rewind's words.
+SAME_TIMELINE = "source and target cluster are on the same timeline"
+
+
+@dataclass(frozen=True, slots=True)
+class OldPrimary:
+    """Stopped. `account` is the owner of its files, None: ourselves."""
+
+    path: Path
+    binaries: PostgresBinaries
+    account: Account | None
+    control: ControlData
+
+    @classmethod
+    def at(cls, path: Path) -> OldPrimary:
+        """Raises Refusal when this is no data directory, or its server runs; Unavailable."""
+        try:
+            major = int((path / VERSION_FILE).read_text())
+        except (OSError, ValueError) as error:
+            raise Refusal(f"{path} is not a data directory of Postgres") from error
+        binaries, account = find_postgres(major), _owner(path)
+        status = run_program(
+            [binaries.program("pg_ctl"), "status", "-D", path], account=account, check=False
+        )
+        if status.returncode == PG_CTL_RUNNING:
+            raise Refusal(
+                f"the server in {path} is running",
+                hint=f"Stop it: pg_ctl stop -D {path} -m fast (its waiting commits were not "
+                "acknowledged).",
+            )
+        return cls(path, binaries, account, _control_data(path, binaries, account))
+
+    def check_rewindable(self, system_id: int, way_out: str) -> None:
+        """Raises Refusal when pg_rewind cannot be used; `way_out` says what can."""
+        problem = rewind_problem(self.control, system_id, way_out)
+        if problem is not None:
+            _refuse(problem)
+
+    def is_standby_of(self, history: TimelineHistory) -> bool:
+        """It has come as far as a standby of this timeline before."""
+        return (self.path / SIGNAL_FILE).exists() and self.control.recovery_tli == history.tli
+
+    def rewind(self, dsn: str, config_file: Path | None, tli: int, way_out: str) -> bool:
+        """False: there was nothing to undo. pg_rewind makes it a standby in the same run, so that
+        it never is a primary again. Raises Refusal."""
+        if self.control.checkpoint_tli == tli:
+            _refuse(same_timeline_problem(tli, way_out))
+        parts = conninfo_to_dict(dsn)
+        password = parts.pop("password", None)  # a command line can be read by everybody
+        done = run_program(
+            [
+                self.binaries.program("pg_rewind"),
+                f"--target-pgdata={self.path}",
+                f"--source-server={make_conninfo('', **parts)}",
+                "--write-recovery-conf",
+                *([f"--config-file={config_file}"] if config_file else []),
+            ],
+            account=self.account,
+            env={"LC_ALL": "C", **({"PGPASSWORD": str(password)} if password else {})},
+            timeout=REWIND_SECONDS_MAX,
+            check=False,
+        )
+        output = done.stdout + done.stderr
+        if done.returncode != 0:
+            raise Refusal(f"pg_rewind failed: {failure_reason(output)}", hint=way_out)
+        if SAME_TIMELINE in output:  # as its recovery has shown, which pg_rewind runs after a crash
+            durable.remove_file(self.path / SIGNAL_FILE)
+            _refuse(same_timeline_problem(tli, way_out))
+        return "no rewind required" not in output
+
+    def cut_lost_tails(self, history: TimelineHistory, wal_seg_size: int) -> None:
+        """Recovery must not find in pg_wal what the others do not have: it would replay it."""
+        folder = self.path / "pg_wal"
+        for name, kept_bytes in lost_tails(os.listdir(folder), history, wal_seg_size).items():
+            if not kept_bytes:
+                durable.remove_file(folder / name)
+                continue
+            with open(folder / name, "r+b") as segment:
+                durable.zero_range(segment.fileno(), kept_bytes, wal_seg_size, folder / name)
+            durable.sync_file(folder / name)
+        durable.sync_directory(folder)
+
+    def become_standby(self, conninfo: str, slot: str, timeline: TimelineId) -> None:
+        """Its old slot goes too: on a standby nobody would ever move it on. So do the names of
+        other logs than the one that it follows now."""
+        auto_conf = self.path / AUTO_CONF
+        text = auto_conf.read_text() if auto_conf.exists() else ""
+        for name, content in ((AUTO_CONF, standby_settings(text, conninfo)), (SIGNAL_FILE, "")):
+            durable.replace_file(self.path / name, content.encode(), like=self.path / VERSION_FILE)
+        slots = self.path / "pg_replslot"
+        others = [each for each in slots.glob(f"{PREFIX}*") if each.name != marker_name(timeline)]
+        for unwanted in (slots / slot, *others):
+            shutil.rmtree(unwanted, ignore_errors=True)
+
+
+def _control_data(path: Path, binaries: PostgresBinaries, account: Account | None) -> ControlData:
+    program = [binaries.program("pg_controldata"), path]
+    done = run_program(program, account=account, env={"LC_ALL": "C"})
+    try:
+        return ControlData.parse(done.stdout)
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+
+
+def _owner(path: Path) -> Account | None:
+    """Whom its programs run as; None: as ourselves. Raises Refusal."""
+    owner = path.stat()
+    if owner.st_uid == os.geteuid():
+        return None
+    if os.geteuid() != 0:
+        raise Refusal(
+            f"{path} belongs to another user",
+            hint="Run sk rejoin as the owner of the data directory.",
+        )
+    return Account(pwd.getpwuid(owner.st_uid).pw_name, owner.st_uid, owner.st_gid)
+
+
+def _refuse(problem: Problem) -> NoReturn:
+    raise Refusal(problem.text, hint=problem.hint)
