@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from pathlib import Path
 from threading import Barrier, get_ident
 from typing import Any
 
@@ -21,6 +22,7 @@ from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.waiting import wait_until
 from walproposer import log_marker
 from walproposer.errors import Refusal
 from walproposer.log_marker import mark_log, marker_name, read_markers
@@ -28,6 +30,7 @@ from walproposer.upstream import PrimaryAddress
 
 TIMEOUT = 120.0
 LEAVE = "sk detach --drop-slot"
+WARNED = "a new log begins on Postgres timeline"
 SLOTS = "SELECT slot_name::text, restart_lsn IS NULL FROM pg_replication_slots ORDER BY 1"
 
 
@@ -155,6 +158,30 @@ def test_a_primary_without_a_marker_whose_commits_wait(
     assert postgres.execute(SLOTS) == [(name, True), ("walproposer", False)]
 
 
+def test_a_new_log_of_a_server_that_was_promoted_is_warned_of(
+    cluster: QuorumCluster, others: list[SafekeeperProcess], tmp_path: Path
+) -> None:
+    """Nothing at a standby of the cluster that was promoted by hand names the cluster's log, if its
+    commits do not wait. It looks like a server that had failed over before it had any log."""
+    with cluster.postgres.base_backup(tmp_path / "copy", "--write-recovery-conf") as copy:
+        copy.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        copy.execute("SELECT pg_reload_conf()")
+        names = "SHOW synchronous_standby_names"
+        wait_until(lambda: copy.execute(names) == [("",)], TIMEOUT, "its commits not to wait")
+        assert copy.execute("SELECT pg_promote(true, 60)") == [(True,)]
+        addresses = [keeper.address for keeper in others]
+        log_path = tmp_path / "proposer.log"
+        with ProposerProcess(copy.dsn(), addresses, log_path=log_path) as proposer:
+            proposer.wait_streaming(TIMEOUT)
+            assert WARNED in proposer.log_text()
+            assert "sk promote" in proposer.log_text()
+            proposer.terminate()
+            proposer.start()  # with the log that it has now
+            proposer.wait_streaming(TIMEOUT)
+            assert proposer.log_text().count(WARNED) == 1
+            proposer.terminate()
+
+
 @pytest.mark.parametrize("steps_together", [1, 2])
 def test_two_at_once_leave_no_more_than_one(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, steps_together: int
@@ -228,5 +255,6 @@ def test_a_log_can_be_left_for_good(
         (name,) = timelines_of(others)
         assert name != old.timeline_id.hex()
         assert postgres.execute(SLOTS)[0] == (f"sk_log_{name}", True)
+        assert WARNED not in proposer.log_text(), "it was never promoted"
         proposer.terminate()
     shared_cluster.discard()  # its log has been left
