@@ -159,7 +159,12 @@ class ReplicationServer:
 
     def _show(self, name: str) -> None:
         application_name = self._session.parameters.get("application_name", "")
-        settings = shown_settings(self._timeline().control.server, application_name)
+        control = self._timeline().control
+        settings = {
+            **shown_settings(control.server, application_name),
+            # Ours: below it no member has WAL, nor ever had.
+            "timeline_start_lsn": format_lsn(control.timeline_start_lsn),
+        }
         found = find_setting(settings, name)
         if found is None:
             raise SafekeeperError(

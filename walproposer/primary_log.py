@@ -3,6 +3,9 @@
 Two guards keep a second log from being created for a primary whose commits an older one
 acknowledges: its marker (`log_marker.py`), and where there is none (it was promoted by hand, cloned
 or restored, or attached by an older release), that its commits wait for a proposer already.
+
+A primary with neither may still have been a standby in a log, promoted by hand. Nothing at it tells
+that from a server that failed over before it had any log, so it gets a new one, with a warning.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+
+import structlog
 
 from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
@@ -27,6 +32,8 @@ from walproposer.log_marker import (
 from walproposer.standby_names import names_us
 from walproposer.timeline_creation import FoundTimeline, Member
 from walproposer.upstream import PrimaryAddress, read_server_facts
+
+log = structlog.get_logger()
 
 _SLOTS = (
     "SELECT current_setting('max_replication_slots')::int, count(*)::int,"
@@ -88,6 +95,18 @@ def read_primary_log(address: PrimaryAddress) -> PrimaryLog:
         slots_max=slots_max,
         commits_wait=names_us(names, address.application_name),
     )
+
+
+def warn_of_promotion(tli: int) -> None:
+    """A new log was created for a primary on this Postgres timeline."""
+    if tli > 1:
+        log.warning(
+            f"a new log begins on Postgres timeline {tli}: the primary was promoted or restored "
+            "once, and if it was a standby of a primary with a quorum, this log lacks the commits "
+            "which that quorum has and the primary does not",
+            remedy="In that case stop this proposer, and run sk promote for a standby with the "
+            "safekeepers of that log.",
+        )
 
 
 def mark_primary(address: PrimaryAddress, timeline: TimelineId) -> None:

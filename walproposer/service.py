@@ -34,7 +34,7 @@ from walproposer.incarnation import Incarnation
 from walproposer.lease import Lease, open_lock
 from walproposer.mender import Mender
 from walproposer.metrics import ProposerCollector
-from walproposer.primary_log import mark_primary, read_primary_log
+from walproposer.primary_log import mark_primary, read_primary_log, warn_of_promotion
 from walproposer.proposer import Candidacy
 from walproposer.status import hung_reason, incarnation_status
 from walproposer.synchronous_standby import configure_when_streaming
@@ -176,6 +176,7 @@ class WalProposer:
             if found is None:
                 found = create_timeline(members, primary, self.config.timeline)
                 log.info("timeline created", timeline=str(found.timeline))
+                warn_of_promotion(primary.tli_history.tli)
             else:
                 _check_fit(found, members, primary)
             mark_primary(self.config.primary, found.timeline)

@@ -4,15 +4,17 @@
     safekeeper 2             |======|   goes on where the first one stopped
     safekeeper 3
 
-Laws. One safekeeper that lives is enough. What was read of one and goes on with another is one log:
-committed WAL is the same on all. Nothing is served twice, and what none has any more is said.
+Laws. One safekeeper that lives is enough, for the WAL that it has. What was read of one and goes on
+with another is one log: committed WAL is the same on all. Nothing is served twice. WAL is lost when
+every safekeeper has removed it: they keep it for slots of their own, so one that is silent may have
+what the others have not.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TypeVar
 
@@ -85,7 +87,8 @@ class SafekeeperInput:
         return max(from_lsn, self._commit_lsn)
 
     def read(self, lsn: int, end_lsn: int | None = None) -> Iterator[WalChunk]:
-        with closing(_Stream(self.addresses, lsn, end_lsn).pieces()) as pieces:
+        stream = _Stream(self.addresses, lsn, end_lsn, PATIENCE_SECONDS)
+        with closing(stream.pieces()) as pieces:
             gathered, name = bytearray(), ""
             for name, piece in pieces:
                 gathered += piece
@@ -100,8 +103,10 @@ class SafekeeperInput:
 
     def _first_lsn(self, end_lsn: int) -> int:
         """Where the oldest segment begins that can be read; nobody says it, so it is searched."""
-        seg_size = self.facts().wal_seg_size
-        low, high = 0, end_lsn // seg_size  # nothing is below low; high can be read
+        position = self._ask(SafekeeperSession.position)
+        seg_size = position.server.wal_seg_size
+        # nothing is below low; high can be read
+        low, high = position.timeline_start_lsn // seg_size, end_lsn // seg_size
         while low < high:
             middle = (low + high) // 2
             if self._has(middle * seg_size):
@@ -164,7 +169,7 @@ class _Stream:
         addresses: Sequence[SafekeeperAddress],
         lsn: int,
         end_lsn: int | None,
-        patience_seconds: float = PATIENCE_SECONDS,
+        patience_seconds: float,
     ) -> None:
         self._addresses = addresses
         self._patience_seconds = patience_seconds
@@ -176,13 +181,15 @@ class _Stream:
     def pieces(self) -> Generator[tuple[str, bytes], None, None]:
         """(who, what). Raises LostWal when all say it is gone, WalInputError."""
         while not self._is_done():
-            before_lsn, errors = self._lsn, list[WalInputError]()
+            before_lsn, errors = self._lsn, dict[str, WalInputError]()
             for address in self._addresses:
                 try:
                     with closing(SafekeeperSession(address)) as session:
                         yield from self._of_one(session)
+                except LostWal:
+                    raise
                 except WalInputError as error:
-                    errors.append(error)
+                    errors[address.name] = error
                 if self._lsn > before_lsn or self._is_done():
                     break
             if self._lsn == before_lsn and not self._is_done():
@@ -195,6 +202,12 @@ class _Stream:
     def _of_one(self, session: SafekeeperSession) -> Iterator[tuple[str, bytes]]:
         position = session.position()
         self._check(position, session.name)
+        if self._lsn < position.timeline_start_lsn:
+            raise LostWal(
+                self._lsn,
+                f"no safekeeper has WAL from {format_lsn(self._lsn)} on: the log begins at "
+                f"{format_lsn(position.timeline_start_lsn)}",
+            )
         if self._end_lsn is None:
             self._end_lsn = max(position.commit_lsn, self._lsn)
         tli = position.history.tli_at(self._lsn)
@@ -225,24 +238,41 @@ class _Stream:
                 hint="Name the safekeepers of one cluster.",
             )
 
-    def _give_up(self, errors: Sequence[WalInputError]) -> None:
+    def _give_up(self, errors: Mapping[str, WalInputError]) -> None:
         """Raises, unless somebody may still have it: one that is away, or behind."""
-        removed = [
-            error
-            for error in errors
-            if isinstance(error, SafekeeperRefused) and error.sqlstate == UNDEFINED_FILE
-        ]
-        is_over = time.monotonic() - self._heard_at > self._patience_seconds
-        if removed and (is_over or len(removed) == len(self._addresses)):
+        removed = {name: error for name, error in errors.items() if _is_removed(error)}
+        missing = f"WAL from {format_lsn(self._lsn)} on"
+        if all(address.name in removed for address in self._addresses):
+            error = next(iter(removed.values()))
             raise LostWal(
                 self._lsn,
-                f"no safekeeper has WAL from {format_lsn(self._lsn)} on: {removed[0]}",
-                hint=removed[0].hint or "Name the archive, too, with option path.",
+                f"no safekeeper has {missing}: {error}",
+                hint=error.hint or "Name the archive, too, with option path.",
             )
-        if is_over and errors:
-            raise none_answers(errors)
-        if is_over:
+        if time.monotonic() - self._heard_at <= self._patience_seconds:
+            return
+        if removed:
             raise WalInputError(
-                f"no safekeeper has WAL from {format_lsn(self._lsn)} on, expected up to "
-                f"{format_lsn(self._end_lsn or 0)}"
+                f"no safekeeper that answers has {missing}, but another one may: "
+                + "; ".join(self._others(errors)),
+                hint="Start it, or let it catch up. One that is gone for good is to be left out of "
+                "option safekeepers.",
             )
+        if errors:
+            raise none_answers(list(errors.values()))
+        raise WalInputError(
+            f"no safekeeper has {missing}, expected up to {format_lsn(self._end_lsn or 0)}"
+        )
+
+    def _others(self, errors: Mapping[str, WalInputError]) -> Iterator[str]:
+        """Why those do not serve it that have not removed it."""
+        for address in self._addresses:
+            error = errors.get(address.name)
+            if error is None:
+                yield f"safekeeper {address.name} has not come so far"
+            elif not _is_removed(error):
+                yield str(error)
+
+
+def _is_removed(error: WalInputError) -> bool:
+    return isinstance(error, SafekeeperRefused) and error.sqlstate == UNDEFINED_FILE

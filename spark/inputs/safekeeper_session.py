@@ -63,11 +63,12 @@ class SafekeeperAddress:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Whose log it is, and how far it is committed, as one safekeeper knows."""
+    """Whose log it is, where it begins, and how far it is committed, as one safekeeper knows."""
 
     server: ServerFacts
     history: TimelineHistory
     commit_lsn: int
+    timeline_start_lsn: int
 
 
 def parse_safekeepers(text: str, timeline: str | None) -> tuple[SafekeeperAddress, ...]:
@@ -136,6 +137,7 @@ class SafekeeperSession:
     def position(self) -> Position:
         system_id, tli_text, commit_lsn, *_ = self.row("IDENTIFY_SYSTEM")
         (size,) = self.row("SHOW wal_segment_size")
+        (start_lsn,) = self.row("SHOW timeline_start_lsn")
         tli = int(tli_text)
         history = TimelineHistory(tli)
         if tli > 1:
@@ -146,7 +148,7 @@ class SafekeeperSession:
         version = (self._pgconn.parameter_status(b"server_version") or b"0").decode()
         major = int(version.split()[0].partition(".")[0])
         server = ServerFacts(int(system_id), major * 10000, int(size[:-2]) << _UNITS[size[-2:]])
-        return Position(server, history, int(Lsn.parse(commit_lsn)))
+        return Position(server, history, int(Lsn.parse(commit_lsn)), int(Lsn.parse(start_lsn)))
 
     def commit_lsn(self) -> int:
         return int(Lsn.parse(self.row("IDENTIFY_SYSTEM")[2]))

@@ -33,7 +33,7 @@ from consensus.messages import (
 from consensus.term_history import TermHistory, TermStart
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.ledger import Ledger
-from pgwal.history import TimelineHistory
+from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
 from walproposer.connection import command_result
 from walproposer.errors import Unreachable, WalProposerError
@@ -45,6 +45,7 @@ START_LSN = 0x1100000
 SERVER = ServerFacts(system_id=7, pg_version=150018, wal_seg_size=SEG_SIZE)
 TIMEOUT = 120.0
 UUID = b"written by hand!"
+FAR_LSN = Lsn(1 << 40)  # above the end of every log here
 GREATEST = NodeId((1 << 64) - 1, b"\xff" * 16)
 
 Status = dict[str, Any]
@@ -169,6 +170,17 @@ HOSTILE: dict[str, tuple[Callable[[Status], ProposerMessage], str, str]] = {
     "an election of a timeline with another start": (
         lambda s: replace(elected(s, rival(s), start_lsn(s)), timeline_start_lsn=SEG_SIZE),
         "XX001", "timeline starts at",
+    ),
+    "a second election of a ballot with another term history": (
+        lambda s: elected(s, by_hand.node_id(s["promised"]), start_lsn(s) + 8),
+        "XX001", "was elected with term history",
+    ),
+    "a second election of a ballot with other Postgres timelines": (
+        lambda s: replace(
+            elected(s, by_hand.node_id(s["promised"]), start_lsn(s)),
+            tli_history=TimelineHistory(2, (TimelineSwitch(1, FAR_LSN),)),
+        ),
+        "XX001", "and Postgres timelines 1, now it says",
     ),
     "an append without an election": (lawful_append, "08P01", "without Elected on this connection"),
     "an append in a term that nobody voted for": (

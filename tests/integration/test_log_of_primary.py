@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from pathlib import Path
+from threading import Barrier, get_ident
 from typing import Any
 
+import psycopg
 import pytest
 from conftest import SharedCluster
 from sk_command import Done, assert_refused, sk
@@ -17,12 +22,15 @@ from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.waiting import wait_until
+from walproposer import log_marker
 from walproposer.errors import Refusal
 from walproposer.log_marker import mark_log, marker_name, read_markers
 from walproposer.upstream import PrimaryAddress
 
 TIMEOUT = 120.0
 LEAVE = "sk detach --drop-slot"
+WARNED = "a new log begins on Postgres timeline"
 SLOTS = "SELECT slot_name::text, restart_lsn IS NULL FROM pg_replication_slots ORDER BY 1"
 
 
@@ -150,15 +158,82 @@ def test_a_primary_without_a_marker_whose_commits_wait(
     assert postgres.execute(SLOTS) == [(name, True), ("walproposer", False)]
 
 
-def test_two_at_once_leave_no_more_than_one(cluster: QuorumCluster) -> None:
-    ours, theirs = timeline_of(cluster), TimelineId(bytes(16), b"\xcd" * 16)
-    address = PrimaryAddress(cluster.postgres.dsn())
-    with closing(address.connect()) as connection:
-        before = read_markers(connection)
-        mark_log(connection, ours)
-        with pytest.raises(Refusal, match="belongs to log"):
-            mark_log(connection, theirs)
-        assert read_markers(connection) == before
+def test_a_new_log_of_a_server_that_was_promoted_is_warned_of(
+    cluster: QuorumCluster, others: list[SafekeeperProcess], tmp_path: Path
+) -> None:
+    """Nothing at a standby of the cluster that was promoted by hand names the cluster's log, if its
+    commits do not wait. It looks like a server that had failed over before it had any log."""
+    with cluster.postgres.base_backup(tmp_path / "copy", "--write-recovery-conf") as copy:
+        copy.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        copy.execute("SELECT pg_reload_conf()")
+        names = "SHOW synchronous_standby_names"
+        wait_until(lambda: copy.execute(names) == [("",)], TIMEOUT, "its commits not to wait")
+        assert copy.execute("SELECT pg_promote(true, 60)") == [(True,)]
+        addresses = [keeper.address for keeper in others]
+        log_path = tmp_path / "proposer.log"
+        with ProposerProcess(copy.dsn(), addresses, log_path=log_path) as proposer:
+            proposer.wait_streaming(TIMEOUT)
+            assert WARNED in proposer.log_text()
+            assert "sk promote" in proposer.log_text()
+            proposer.terminate()
+            proposer.start()  # with the log that it has now
+            proposer.wait_streaming(TIMEOUT)
+            assert proposer.log_text().count(WARNED) == 1
+            proposer.terminate()
+
+
+@pytest.mark.parametrize("steps_together", [1, 2])
+def test_two_at_once_leave_no_more_than_one(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, steps_together: int
+) -> None:
+    """Both see no marker, and write theirs; with 2, both have written theirs when they look again,
+    and both let go of it."""
+    logs = [TimelineId(bytes(16), sign * 16) for sign in (b"\xab", b"\xcd")]
+    together, looks = Barrier(len(logs), timeout=TIMEOUT), Counter[int]()
+
+    def look(connection: psycopg.Connection) -> tuple[str, ...]:
+        looks[get_ident()] += 1
+        if looks[get_ident()] > steps_together:
+            return read_markers(connection)
+        together.wait()
+        found = read_markers(connection)
+        together.wait()
+        return found
+
+    def mark(log: TimelineId) -> str:
+        with closing(PrimaryAddress(postgres.dsn()).connect()) as connection:
+            try:
+                mark_log(connection, log)
+            except Refusal as refusal:
+                return str(refusal)
+            return ""
+
+    monkeypatch.setattr(log_marker, "read_markers", look)
+    with ThreadPoolExecutor(len(logs)) as threads:
+        refusals = list(threads.map(mark, logs))
+    assert set(looks.values()) == {2}
+    assert all("belongs to log" in refusal for refusal in refusals if refusal)
+    left = [marker_name(log) for log, no in zip(logs, refusals, strict=True) if not no]
+    assert [name for name, _ in postgres.execute(SLOTS)] == left
+    assert len(left) <= 2 - steps_together
+
+
+def test_one_that_was_a_moment_earlier_stays(
+    cluster: QuorumCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one looked before, saw nothing, and takes its own back."""
+    slots = cluster.postgres.execute(SLOTS)
+    found = iter([()])
+    monkeypatch.setattr(
+        log_marker, "read_markers", lambda connection: next(found, read_markers(connection))
+    )
+    with (
+        closing(PrimaryAddress(cluster.postgres.dsn()).connect()) as connection,
+        pytest.raises(Refusal, match="belongs to log"),
+    ):
+        mark_log(connection, TimelineId(bytes(16), b"\xcd" * 16))
+    assert next(found, None) is None
+    assert cluster.postgres.execute(SLOTS) == slots
 
 
 def test_a_log_can_be_left_for_good(
@@ -180,5 +255,6 @@ def test_a_log_can_be_left_for_good(
         (name,) = timelines_of(others)
         assert name != old.timeline_id.hex()
         assert postgres.execute(SLOTS)[0] == (f"sk_log_{name}", True)
+        assert WARNED not in proposer.log_text(), "it was never promoted"
         proposer.terminate()
     shared_cluster.discard()  # its log has been left

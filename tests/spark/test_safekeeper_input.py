@@ -20,6 +20,8 @@ from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn, format_lsn
+from spark.changes.catalog_snapshot import take_catalog
+from spark.changes.change_reader import ChangeOptions, read_changes
 from spark.errors import WalInputError
 from spark.inputs import safekeeper_input
 from spark.inputs.archive_input import ArchiveInput
@@ -28,6 +30,7 @@ from spark.inputs.joined_input import JoinedInput
 from spark.inputs.safekeeper_input import SafekeeperInput
 from spark.inputs.safekeeper_session import SafekeeperSession, parse_safekeepers
 from spark.inputs.wal_input import LostWal
+from spark.inputs.wal_reader import OnDamage, WalRange
 from spark.sources import slot
 from spark.sources.input_options import parse_options
 from spark.sources.slot import StreamSlot
@@ -214,6 +217,47 @@ def slots_of(cluster: QuorumCluster, count: int) -> list[Any]:
         for safekeeper in cluster.safekeepers[:count]
         for each in timeline_of(safekeeper)["slots"]
     ]
+
+
+def test_a_look_back_does_not_end_where_one_has_removed_wal(
+    cluster: QuorumCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots are of one safekeeper: those that are away have WAL that the one that answers has not,
+    with changes of a transaction that was open."""
+    postgres, live = cluster.postgres, input_of(cluster)
+    begin_lsn = live.newest_lsn()
+    StreamSlot("held", live.addresses[1:]).hold(begin_lsn, MIB)
+    postgres.execute("CHECKPOINT")  # it lists the transactions that are open
+    with postgres.connect(autocommit=False) as connection:
+        connection.execute("INSERT INTO t VALUES ('long open')")
+        postgres.execute(FILL.format(8))
+        wait_until(lambda: kept_from(cluster, 0) > begin_lsn + MIB, TIMEOUT, "WAL to be removed")
+        assert max(kept_from(cluster, 1), kept_from(cluster, 2)) <= begin_lsn
+        start_lsn = postgres.flush_lsn() // MIB * MIB
+        connection.commit()
+    catalog, end_lsn = take_catalog(postgres.dsn()), postgres.flush_lsn()
+    wait_until(lambda: committed_on(cluster, 0) >= end_lsn, TIMEOUT, "the first one to have it")
+
+    def read() -> list[dict[str, Any]]:
+        batches = read_changes(
+            live, WalRange(start_lsn, end_lsn, end_lsn), ChangeOptions(catalog), OnDamage.FAIL
+        )
+        return [row for batch in batches for row in batch.to_pylist()]
+
+    assert [(row["operation"], row["detail"]) for row in read()] == [("insert", None)]
+    for safekeeper in cluster.safekeepers[1:]:
+        safekeeper.kill()
+    monkeypatch.setattr(safekeeper_input, "PATIENCE_SECONDS", 1.0)
+    with pytest.raises(WalInputError, match=r"another one may: .*connection failed"):
+        read()
+
+
+def kept_from(cluster: QuorumCluster, number: int) -> Lsn:
+    return Lsn.parse(timeline_of(cluster.safekeepers[number])["local_start_lsn"])
+
+
+def committed_on(cluster: QuorumCluster, number: int) -> Lsn:
+    return Lsn.parse(timeline_of(cluster.safekeepers[number])["commit_lsn"])
 
 
 def test_an_archive_of_another_cluster_is_refused(cluster: QuorumCluster, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ nothing but the beginning of all WAL ends a look back."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,14 @@ from pg_fixtures.postgres import Postgres
 from pgwal.lsn import format_lsn
 from spark.changes.catalog import Catalog
 from spark.changes.catalog_snapshot import take_catalog
-from spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
+from spark.changes.change_reader import (
+    ChangeOptions,
+    _ChangeReader,
+    read_changes,
+    restart_lsn,
+)
 from spark.changes.change_set import ChangeSet
+from spark.changes.transaction_glance import Glance
 from spark.errors import WalInputError
 from spark.inputs.folder_input import FolderInput
 from spark.inputs.wal_input import LostWal, WalChunk
@@ -181,3 +188,28 @@ def test_silence_is_no_beginning(log: Log, on_damage: OnDamage) -> None:
     object.__setattr__(away, "lsn", log.begin_lsns[3])
     with pytest.raises(WalInputError, match="no safekeeper answers"):
         log.read(log.begin_lsns[3], on_damage, away)
+
+
+@pytest.mark.parametrize("log", ["replica"], indirect=True)
+@pytest.mark.parametrize(
+    ("swallowed", "guard"),
+    [
+        (LostWal, lambda log, folder: test_damage_before_the_range_is_no_beginning(log, folder)),
+        (WalInputError, lambda log, _: test_silence_is_no_beginning(log, OnDamage.FAIL)),
+    ],
+    ids=["damage", "silence"],
+)
+def test_a_look_back_that_ends_at_an_error_is_seen(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    swallowed: type[WalInputError], guard: Callable[[Log, Path], None],
+) -> None:  # fmt: skip
+    """A planted bug: WAL that could not be read is taken for the beginning of all WAL."""
+    real = _ChangeReader._backwards
+
+    def backwards(reader: _ChangeReader, lsn: int) -> Iterator[tuple[int, list[Glance]]]:
+        with suppress(swallowed):
+            yield from real(reader, lsn)
+
+    monkeypatch.setattr(_ChangeReader, "_backwards", backwards)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        guard(log, tmp_path / "wal")

@@ -1,0 +1,145 @@
+"""Safekeepers that have removed WAL, are away, or are behind: WAL is lost only when every one of
+them has removed it, since each keeps its own slots; the log's own start is said by one alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import pytest
+
+from consensus.messages import ServerFacts
+from pgwal.history import TimelineHistory
+from spark.errors import WalInputError
+from spark.inputs import safekeeper_input
+from spark.inputs.safekeeper_input import SafekeeperInput
+from spark.inputs.safekeeper_session import (
+    UNDEFINED_FILE,
+    Position,
+    SafekeeperAddress,
+    SafekeeperRefused,
+)
+from spark.inputs.wal_input import LostWal
+
+MIB = 1 << 20
+START_LSN, KEPT_LSN, COMMIT_LSN = 16 * MIB, 24 * MIB, 32 * MIB
+SERVER = ServerFacts(7, 160000, MIB)
+
+#: (name, lsn)
+Member = Callable[[str, int], bytes]
+
+
+def keeps_from(begin_lsn: int, end_lsn: int = COMMIT_LSN) -> Member:
+    """What it has from an LSN on; nothing where it is behind."""
+
+    def piece(name: str, lsn: int) -> bytes:
+        if lsn < begin_lsn:
+            raise SafekeeperRefused(f"safekeeper {name}: removed", sqlstate=UNDEFINED_FILE)
+        return b"w" * min(MIB, max(0, end_lsn - lsn))
+
+    return piece
+
+
+def away(name: str, lsn: int) -> bytes:
+    raise WalInputError(f"safekeeper {name}: connection failed: no route to host")
+
+
+def damaged(name: str, lsn: int) -> bytes:
+    raise SafekeeperRefused(f"safekeeper {name}: WAL is damaged", sqlstate="XX001")
+
+
+REMOVED, BEHIND = keeps_from(KEPT_LSN), keeps_from(START_LSN, START_LSN)
+WHOLE = keeps_from(START_LSN)
+
+
+class Session:
+    """One connection, by which a member does what it does."""
+
+    members: ClassVar[dict[str, Member]] = {}
+
+    def __init__(self, address: SafekeeperAddress) -> None:
+        self.name = address.name
+        self._member = self.members[address.name]
+        if self._member is away:
+            away(self.name, 0)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def position(self) -> Position:
+        return Position(SERVER, TimelineHistory(1), COMMIT_LSN, START_LSN)
+
+    def commit_lsn(self) -> int:
+        return COMMIT_LSN
+
+    def stream(self, lsn: int, tli: int) -> Iterator[bytes]:
+        yield self._member(self.name, lsn)
+
+
+@pytest.fixture
+def input_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SafekeeperInput]:
+    monkeypatch.setattr(safekeeper_input, "SafekeeperSession", Session)
+    monkeypatch.setattr(safekeeper_input, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(safekeeper_input, "RETRY_SECONDS", 0.01)
+
+    def make(*members: Member) -> SafekeeperInput:
+        names = [f"sk{number}" for number in range(1, len(members) + 1)]
+        monkeypatch.setattr(Session, "members", dict(zip(names, members, strict=True)))
+        return SafekeeperInput([SafekeeperAddress(name, "") for name in names])
+
+    return make
+
+
+InputOf = Callable[..., SafekeeperInput]
+
+
+@pytest.mark.parametrize("members", [(REMOVED,), (REMOVED, REMOVED, REMOVED)])
+def test_what_all_have_removed_is_lost(input_of: InputOf, members: tuple[Member, ...]) -> None:
+    wal_input = input_of(*members)
+    with pytest.raises(LostWal, match="no safekeeper has WAL from 0/1000000 on") as lost:
+        next(wal_input.read(START_LSN))
+    assert lost.value.lsn == START_LSN
+    assert wal_input.extent() == (KEPT_LSN, COMMIT_LSN)
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [
+        ((REMOVED, away, away), "safekeeper sk2: connection failed.*safekeeper sk3: connection"),
+        ((REMOVED, REMOVED, away), "safekeeper sk3: connection failed"),
+        ((away, REMOVED), "safekeeper sk1: connection failed"),
+        ((REMOVED, BEHIND), "safekeeper sk2 has not come so far"),
+        ((REMOVED, damaged), "safekeeper sk2: WAL is damaged"),
+    ],
+    ids=["two are away", "one is away", "the first is away", "one is behind", "one is damaged"],
+)
+def test_what_another_one_may_have_is_not_lost(
+    input_of: InputOf, members: tuple[Member, ...], text: str
+) -> None:
+    wal_input = input_of(*members)
+    for ask in (lambda: next(wal_input.read(START_LSN)), wal_input.extent):
+        with pytest.raises(WalInputError, match=f"another one may: .*{text}") as error:
+            ask()
+        assert not isinstance(error.value, LostWal)
+        assert "option safekeepers" in error.value.hint
+
+
+def test_silence_of_all_is_no_answer(input_of: InputOf) -> None:
+    wal_input = input_of(away, away)
+    for ask in (lambda: next(wal_input.read(START_LSN)), wal_input.extent):
+        with pytest.raises(WalInputError, match="no safekeeper answers") as error:
+            ask()
+        assert not isinstance(error.value, LostWal)
+
+
+def test_one_that_has_it_is_enough(input_of: InputOf) -> None:
+    wal_input = input_of(away, REMOVED, WHOLE)
+    assert sum(len(chunk.data) for chunk in wal_input.read(START_LSN)) == COMMIT_LSN - START_LSN
+    assert wal_input.extent() == (START_LSN, COMMIT_LSN)
+
+
+def test_below_the_start_of_the_log_there_is_nothing(input_of: InputOf) -> None:
+    """Which every member knows: those that are away cannot have it."""
+    wal_input = input_of(away, REMOVED)
+    with pytest.raises(LostWal, match="the log begins at 0/1000000"):
+        next(wal_input.read(START_LSN - MIB))
