@@ -6,7 +6,7 @@ must be asked itself. Its commits wait, and what it shows to its readers is out 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -28,11 +28,16 @@ from walproposer.upstream import PrimaryAddress
 
 #: What else the preflight may find that matters while commits run.
 REMARKABLE = ("commits", "fsync")
+CONTENDED = (
+    "it and another server are primaries that could go on with the log: run sk attach for one of "
+    "them, stop the other, then sk rejoin or make it anew from a base backup"
+)
 
 
 class Role(Enum):
     PRIMARY = "primary"
     DEPOSED = "deposed primary"
+    CONTENDER = "one of several primaries"  # each could go on with the log
     OTHER = "not the log's primary"  # of two promotions at once the loser, or a copy
     STANDBY = "standby"
     STRANGER = "stranger"  # the safekeepers have no timeline of its system
@@ -51,12 +56,13 @@ class Leader:
 class ServerView:
     """One server. All that is said of it is sentences, each with what to do: why its commits return
     without the quorum (`dangers`), why they may, or some of them do (`risks`), and what else there
-    is to know."""
+    is to know. `holder_pid`: of the walsender that has our slot, by which a proposer streams."""
 
     dsn: str
     role: Role
     system_id: int = 0
     tli: int = 0
+    holder_pid: int | None = None
     commit_waits: CommitWaits = NO_WAITS
     dangers: tuple[str, ...] = ()
     risks: tuple[str, ...] = ()
@@ -79,7 +85,35 @@ def server_views(dsns: Sequence[str], discovery: Discovery) -> list[ServerView]:
     """All asked at once."""
     logs, names, leaders = logs_of(discovery), names_of(discovery), leaders_of(discovery)
     with ThreadPoolExecutor(max(1, len(dsns))) as pool:
-        return list(pool.map(lambda dsn: _ask(PrimaryAddress(dsn), logs, names, leaders), dsns))
+        views = pool.map(lambda dsn: _ask(PrimaryAddress(dsn), logs, names, leaders), dsns)
+        return with_contenders(list(views), {system for system, of in logs.items() if len(of) == 1})
+
+
+def with_contenders(views: Sequence[ServerView], systems: Set[int]) -> list[ServerView]:
+    """Of several primaries of one log at most one stays that; `systems` are those with one log."""
+    return [
+        _beside(
+            view, [v for v in views if v.role is Role.PRIMARY and v.system_id == view.system_id]
+        )
+        if view.role is Role.PRIMARY and view.system_id in systems
+        else view
+        for view in views
+    ]
+
+
+def _beside(view: ServerView, primaries: Sequence[ServerView]) -> ServerView:
+    """As one of these it is the primary if a proposer is connected to it, and to no other; the pid
+    tells two servers from one that was given by two names."""
+    holders = {primary.holder_pid for primary in primaries} - {None}
+    if len({primary.dsn for primary in primaries}) == 1 or holders == {view.holder_pid}:
+        return view
+    if len(holders) == 1:
+        (dsn, *_) = (primary.dsn for primary in primaries if primary.holder_pid is not None)
+        says = f"a proposer is connected to another server ({dsn})"
+        role, remark = Role.OTHER, _other(says, returns_without_quorum=bool(view.dangers))
+    else:
+        role, remark = Role.CONTENDER, CONTENDED
+    return replace(view, role=role, remarks=(remark, *view.remarks))
 
 
 def leaders_of(discovery: Discovery) -> dict[int, Leader]:
@@ -160,13 +194,16 @@ def server_view(
     if not settings.in_recovery:
         remarks = [f.sentence for f in check_primary(settings, address) if _is_remarkable(f)]
     role, remark = _role(settings, history, logs, returns_without_quorum=bool(dangers))
-    if role is Role.PRIMARY and leader is not None and not _is_streamed(settings):
-        role, remark = Role.OTHER, _other(leader, returns_without_quorum=bool(dangers))
+    holder_pid = settings.slot.holder_pid if settings.slot is not None else None
+    if role is Role.PRIMARY and leader is not None and holder_pid is None:
+        says = f"the proposer at {leader.http} streams from another server ({leader.dsn})"
+        role, remark = Role.OTHER, _other(says, returns_without_quorum=bool(dangers))
     return ServerView(
         dsn=str(address),
         role=role,
         system_id=settings.system_id,
         tli=history.tli if isinstance(history, TimelineHistory) else 0,
+        holder_pid=holder_pid,
         commit_waits=settings.commit_waits,
         dangers=tuple(dangers),
         risks=tuple(risks),
@@ -199,18 +236,13 @@ def _role(
     return Role.DEPOSED, f"left the quorum's log at {format_lsn(fork_lsn)}, {fate}"
 
 
-def _is_streamed(settings: PrimarySettings) -> bool:
-    """A proposer has our slot on it."""
-    return settings.slot is not None and settings.slot.holder_pid is not None
-
-
-def _other(leader: Leader, *, returns_without_quorum: bool) -> str:
+def _other(says: str, *, returns_without_quorum: bool) -> str:
     """Two promotions at once give both servers the same timeline, so histories do not tell. Nor can
     pg_rewind, which compares no more."""
     fate = "return without the quorum" if returns_without_quorum else "cannot be acknowledged"
     return (
-        f"the proposer at {leader.http} streams from another server ({leader.dsn}), commits here "
-        f"{fate}: if that stays so, stop this one and make it anew from a base backup"
+        f"{says}, commits here {fate}: if that stays so, stop this one and make it anew from a "
+        "base backup"
     )
 
 

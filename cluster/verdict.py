@@ -9,6 +9,7 @@
     NO PROPOSER   nobody is there to confirm commits
     HUNG          the proposer or the primary is there, but does not move: commits wait
     FENCED        the proposer that is there was deposed, and no other has won
+    CONTESTED     several servers are primaries, and it is not decided which goes on with the log
     UNFINISHED    the timeline was not created on all members yet
 
 Each is one line: what is so, why, and what mends it.
@@ -48,6 +49,7 @@ class Condition(Enum):
     NO_PROPOSER = "NO PROPOSER"
     HUNG = "HUNG"
     FENCED = "FENCED"
+    CONTESTED = "CONTESTED"
     UNFINISHED = "UNFINISHED"
 
 
@@ -74,11 +76,11 @@ class Verdict:
 def judge(view: TimelineView, servers: Sequence[ServerView] = ()) -> Verdict:
     """The one line on this timeline; `servers` are those that were asked, of any system."""
     verdict = _of_timeline(view)
-    primaries = [
-        server
-        for server in servers
-        if server.role is Role.PRIMARY and str(server.system_id) == view.system_id
-    ]
+    own = [server for server in servers if str(server.system_id) == view.system_id]
+    contenders = [server for server in own if server.role is Role.CONTENDER]
+    if contenders:
+        verdict = _contested(verdict, contenders)
+    primaries = contenders or [server for server in own if server.role is Role.PRIMARY]
     for primary in primaries:
         verdict = _with_primary(verdict, primary)
     page = view.leader.page if view.leader is not None else None
@@ -86,6 +88,15 @@ def judge(view: TimelineView, servers: Sequence[ServerView] = ()) -> Verdict:
     if problems and not primaries:
         return _unprotected(verdict, problems)
     return verdict
+
+
+def _contested(verdict: Verdict, contenders: Sequence[ServerView]) -> Verdict:
+    names = ", ".join(server.dsn for server in contenders)
+    return Verdict(
+        Condition.CONTESTED,
+        f"{len(contenders)} servers are primaries that could go on with the log: {names}; run sk "
+        f"attach for one of them, stop the others; besides, {verdict}",
+    )
 
 
 def _unprotected(verdict: Verdict, problems: Sequence[str]) -> Verdict:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import re
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from pg_fixtures.process_table import session_members
 from pg_fixtures.processes import SK
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import READY_TIMEOUT, SafekeeperProcess
+from pg_fixtures.waiting import wait_until
 from pg_server.binaries import PostgresBinaries
 from pg_server.program import run_program
 from pgwire.auth import make_verifier
@@ -370,6 +372,45 @@ def dial(address: str) -> socket.socket:
 
 
 # ---- the HTTP ports
+
+
+def test_a_proposer_that_starts_anew_finds_a_place_in_a_crowd(
+    secured: QuorumCluster, secret_files: Secrets
+) -> None:
+    """Idle replicas and monitors have all the places on every safekeeper that they can get."""
+    others = DEFAULT_LIMITS.connections_max - DEFAULT_LIMITS.connections_reserved
+    with ExitStack() as stack:
+        for safekeeper in secured.safekeepers:
+            crowd = [
+                connection
+                for user in ("reader", "watcher")
+                for connection in crowd_of(safekeeper, secret_files.conninfo(user=user))
+            ]
+            for connection in crowd:
+                stack.enter_context(closing(connection))
+            assert len(crowd) == others
+        secured.proposer.kill()
+        secured.proposer.start()
+        secured.proposer.wait_streaming(TIMEOUT)
+        secured.postgres.execute("CREATE TABLE in_a_crowd (a int)")
+        wait_until(
+            lambda: secured.proposer.status()["quorum"]["connected"] == 3, TIMEOUT, "all members"
+        )
+        for safekeeper in secured.safekeepers:
+            for user in ("reader", "watcher"):
+                assert not crowd_of(safekeeper, secret_files.conninfo(user=user))
+
+
+def crowd_of(safekeeper: SafekeeperProcess, conninfo: str) -> list[psycopg.Connection]:
+    """As many connections as are let in."""
+    crowd = []
+    while True:
+        try:
+            crowd.append(connect(safekeeper, make_conninfo(conninfo, password=PASSWORD)))
+        except psycopg.OperationalError as error:
+            if not re.search("too many connections|connection slots are reserved", str(error)):
+                raise
+            return crowd
 
 
 def test_the_http_ports_demand_tls_and_the_token(

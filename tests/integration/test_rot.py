@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +194,54 @@ def test_an_old_segment_that_rotted_is_not_passed_on_and_is_mended(
     assert_nothing_lost(cluster, ledger)
     assert verdict(cluster).startswith("OK: ")
     assert vote_of(rotten).granted
+
+
+def test_a_donor_that_meets_rot_passes_nothing_of_it_on_and_is_named(
+    quorum_cluster: Callable[..., QuorumCluster], ledger_of: Callable[[QuorumCluster], Ledger]
+) -> None:
+    """Nothing has found it yet, so the donor votes; and there is no other one to catch up from."""
+    cluster = quorum_cluster(wal_seg_size=1 << 20, safekeeper_arguments=["--scrub-rate", "0"])
+    ledger = ledger_of(cluster)
+    donor, other, late = cluster.safekeepers
+    late.kill()
+    cluster.postgres.execute(SIX_SEGMENTS)
+    ledger.wait_for_progress(20, TIMEOUT)
+    lsn = first_whole_segment(donor, control_of(late).flush_lsn) + 300_000
+    wait_until(lambda: control_of(donor).commit_lsn > lsn + (2 << 20), TIMEOUT, "the commit")
+    cluster.proposer.kill()  # it may have the WAL itself
+    other.kill()
+    before = wal_path(donor, lsn).read_bytes()
+    flip(donor, lsn)
+    assert not damage_of(donor)
+
+    start(late)
+    cluster.proposer.start()
+    cluster.proposer.wait_streaming()
+    wait_until(lambda: damage_of(donor), TIMEOUT, "the donor to meet it")
+    named = f"safekeeper 1 ({donor.address}) does not vote until a proposer has mended it: segment "
+    assert f"{named}{wal_path(donor, lsn).name} at " in verdict(cluster)
+    tries = catch_ups_of(cluster, late)
+    wait_until(lambda: catch_ups_of(cluster, late) > tries + 1, TIMEOUT, "it to be asked again")
+    assert flush_lsn(late) <= lsn
+    assert not wal_path(late, lsn).exists() or not written_from(late, lsn).strip(b"\0")
+
+    other.start()
+    wait_until(lambda: not damage_of(donor), TIMEOUT, "the segment to be mended")
+    assert wal_path(donor, lsn).read_bytes() == before
+    assert_nothing_lost(cluster, ledger)
+    assert verdict(cluster).startswith("OK: ")
+
+
+def catch_ups_of(cluster: QuorumCluster, safekeeper: SafekeeperProcess) -> int:
+    """How often the proposer has asked a donor for it."""
+    words = re.compile(rf"catching up .*safekeeper={re.escape(safekeeper.address)}")
+    return len(words.findall(cluster.proposer.log_text()))
+
+
+def written_from(safekeeper: SafekeeperProcess, lsn: int) -> bytes:
+    """What its segment has from `lsn` on."""
+    offset = lsn % control_of(safekeeper).server.wal_seg_size
+    return wal_path(safekeeper, lsn).read_bytes()[offset:]
 
 
 def test_the_scrub_finds_what_nobody_reads_and_says_so(

@@ -4,12 +4,33 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.interpreter_probe import longest_hold
 
 
 def test_a_long_copy_holds_it() -> None:
     large = bytes(256 << 20)
     assert longest_hold(lambda: bytearray(large)) > 0.02
+
+
+@pytest.mark.parametrize(
+    ("holds", "tries"),
+    [
+        ((0, 0, 1), 2),
+        ((0, 1, 0), 3),
+        ((1, 0, 0), 3),
+        ((0, 1, 1), 3),
+        ((1, 0, 1), 3),
+        ((1, 1, 0), 3),
+    ],
+)
+def test_what_most_tries_show_counts(holds: tuple[int, ...], tries: int) -> None:
+    """Two that hold it for no longer than is allowed are enough."""
+    large, coming = bytes(256 << 20), iter(holds)
+    held_seconds = longest_hold(lambda: bytearray(large if next(coming) else b""), enough=0.02)
+    assert (held_seconds > 0.02) is (sum(holds) > 1)
+    assert len(list(coming)) == 3 - tries
 
 
 def test_work_in_the_interpreter_does_not() -> None:

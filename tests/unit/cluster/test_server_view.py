@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from healthy_primary import ADDRESS, HEALTHY
 
-from cluster.server_view import Leader, Role, server_view
+from cluster.server_view import Leader, Role, ServerView, server_view, with_contenders
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
 from walproposer.commit_waits import CommitWaits
@@ -62,6 +62,35 @@ def test_one_of_the_same_timeline_that_no_proposer_streams_from(
     if role is Role.OTHER:
         assert "streams from another server (host=winner)" in view.remarks[0]
         assert "base backup" in view.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("holder_pids", "roles"),
+    [
+        ((None, None), [Role.CONTENDER, Role.CONTENDER]),
+        ((42, None), [Role.PRIMARY, Role.OTHER]),  # its proposer's page does not answer
+        ((None, 42), [Role.OTHER, Role.PRIMARY]),
+        ((42, 43), [Role.CONTENDER, Role.CONTENDER]),
+        ((42, 42), [Role.PRIMARY, Role.PRIMARY]),  # one server under two names
+        ((42, 43, None), [Role.CONTENDER] * 3),
+    ],
+)
+def test_of_several_primaries_one_stays_that(
+    holder_pids: tuple[int | None, ...], roles: list[Role]
+) -> None:
+    views = [
+        ServerView(dsn=f"host={i}", role=Role.PRIMARY, system_id=7, holder_pid=pid)
+        for i, pid in enumerate(holder_pids)
+    ]
+    settled = with_contenders(views, {7})
+    assert [view.role for view in settled] == roles
+    for view in settled:
+        assert bool(view.remarks) is (view.role is not Role.PRIMARY)
+    assert with_contenders(views, set()) == views  # each may have a log of its own
+    stranger = replace(views[0], system_id=8)
+    standby = replace(views[0], role=Role.STANDBY)
+    assert with_contenders([stranger, views[1], standby], {7, 8}) == [stranger, views[1], standby]
+    assert with_contenders([views[0], views[0]], {7}) == [views[0], views[0]]
 
 
 def test_a_standby_has_nothing_to_wait_for() -> None:

@@ -312,6 +312,25 @@ def test_what_the_primary_says_beside_what_is_wrong_already() -> None:
     assert not judged.is_well
 
 
+@pytest.mark.parametrize("proposers", ["none", "one"])
+def test_several_primaries_are_never_well(proposers: str) -> None:
+    """Nor if commits seem to proceed: of which of them is not known."""
+    nobody = Answers([safekeeper(i, proposer=None) for i in (1, 2, 3)], {})
+    view = (nobody if proposers == "none" else Answers()).view()
+    rivals = [server(dsn=dsn, role=Role.CONTENDER) for dsn in ("host=a", "host=b")]
+    judged = judge(view, rivals)
+    assert str(judged).startswith(
+        "CONTESTED: 2 servers are primaries that could go on with the log: host=a, host=b; run sk "
+        "attach for one of them"
+    )
+    assert ("; besides, NO PROPOSER: " if proposers == "none" else "; besides, OK: ") in judged.text
+    assert not judged.is_well
+    assert not judged.commits_proceed
+    unsafe = [rivals[0], server(dsn="host=b", role=Role.CONTENDER, dangers=(DANGER,))]
+    assert str(judge(view, unsafe)).startswith("UNPROTECTED: ")
+    assert "; besides, CONTESTED: " in judge(view, unsafe).text
+
+
 def test_a_deposed_proposer_is_named_beside_the_leader() -> None:
     answers = Answers(
         [safekeeper(1, proposer=proposer_of(4, OTHER_HTTP)), safekeeper(2), safekeeper(3)],
