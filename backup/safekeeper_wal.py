@@ -76,7 +76,10 @@ class SafekeeperWalSource:
     def segment(self, name: str) -> bytes:
         beginnings: list[tuple[int, int, Position]] = []
         failures: list[WalSourceError] = []
+        removed: list[Position] = []
+        answered = 0
         for position in self._positions():
+            answered += 1
             asked = parse_segment_name(name, position.server.wal_seg_size)
             begin_lsn, end_lsn = _range_of(position, asked.tli, asked.segno)
             if end_lsn - begin_lsn < position.server.wal_seg_size:
@@ -90,8 +93,11 @@ class SafekeeperWalSource:
                 continue
             if content:
                 return content
+            removed.append(position)
         if failures:
             raise failures[0]  # somebody has it
+        if removed and answered < len(self._safekeepers):
+            raise _removed(name, removed)
         for end_lsn, begin_lsn, position in sorted(beginnings, key=itemgetter(0), reverse=True):
             content = _read(position, asked.tli, begin_lsn, end_lsn)
             if content:
@@ -133,6 +139,16 @@ class SafekeeperWalSource:
             hint="Without a majority there may be WAL that nobody told of.",
             is_transient=True,
         )
+
+
+def _removed(name: str, positions: Sequence[Position]) -> WalSourceError:
+    names = ", ".join(position.safekeeper.name for position in positions)
+    return WalSourceError(
+        f"segment {name} has been removed on safekeeper {names}, and another one, which may have "
+        "it, does not answer",
+        hint="Start it, or name the archive, too.",
+        is_transient=True,
+    )
 
 
 def _history_of(history: TimelineHistory, tli: int) -> TimelineHistory | None:

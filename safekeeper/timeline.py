@@ -303,8 +303,7 @@ class Timeline:
             self.archive.warn_of_backlog(str(self.control.timeline), self.positions.commit_lsn)
 
     def maybe_heal(self, free_bytes: int) -> None:
-        """After a full disk or archive backlog: load again once there is room for the next
-        segments."""
+        """After a full disk or archive backlog: load again once there is room."""
         if not self._heals or free_bytes < self.room_bytes:
             return
         if self.archive is not None and self.archive.is_backlog_full(self.positions.commit_lsn):

@@ -58,6 +58,24 @@ class JoinedInput:
         return self.safekeepers.newest_lsn(from_lsn)
 
     def read(self, lsn: int, end_lsn: int | None = None) -> Iterator[WalChunk]:
+        while True:
+            for chunk in self._archived(lsn, end_lsn):
+                yield chunk
+                lsn = chunk.lsn + len(chunk.data)
+            if lsn == end_lsn:
+                return
+            try:
+                for chunk in self.safekeepers.read(lsn, end_lsn):
+                    yield chunk
+                    lsn = chunk.lsn + len(chunk.data)
+                return
+            except WalInputError:
+                # What they have removed since the archive was read is archived by now.
+                if next(self._archived(lsn, end_lsn), None) is None:
+                    raise
+
+    def _archived(self, lsn: int, end_lsn: int | None) -> Iterator[WalChunk]:
+        """Up to a page's start, or to `end_lsn`."""
         for chunk in self.archive.read(lsn):
             data = chunk.data if end_lsn is None else chunk.data[: end_lsn - chunk.lsn]
             behind = chunk.lsn + len(data)
@@ -65,7 +83,5 @@ class JoinedInput:
                 data = data[: len(data) - behind % WAL_PAGE_SIZE]
             if data:
                 yield WalChunk(chunk.lsn, data, chunk.name)
-                lsn = chunk.lsn + len(data)
-            if lsn == end_lsn:
+            if behind == end_lsn:
                 return
-        yield from self.safekeepers.read(lsn, end_lsn)

@@ -70,7 +70,8 @@ class PushedFilters:
                 return replace(self, xids=_both(self.xids, [xid]))
             case In(("xid",), xids):
                 return replace(self, xids=_both(self.xids, xids))
-        return self
+            case _:
+                return self
 
     def narrow_range(self, whole: WalRange) -> WalRange:
         start_lsn = min(max(whole.start_lsn, self.from_lsn), whole.end_lsn)

@@ -148,6 +148,13 @@ def test_what_only_a_primary_has_is_refused(client: ReplicationClient, command: 
     assert client.row("SHOW wal_segment_size") == (b"1MB",)  # and the connection lives
 
 
+def test_where_the_log_begins(client: ReplicationClient, keeper: SafekeeperProcess) -> None:
+    """Which no walsender says."""
+    status = keeper.timeline()
+    assert status is not None
+    assert client.row("SHOW timeline_start_lsn") == (status["start_lsn"].encode(),)
+
+
 def test_the_timeline_may_be_named(cluster: QuorumCluster, keeper: SafekeeperProcess) -> None:
     status = keeper.timeline()
     assert status is not None

@@ -94,6 +94,16 @@ def test_fewer_are_not_believed(source_of: Make, lengths: tuple[int, ...]) -> No
         source.history(2)
 
 
+@pytest.mark.parametrize("lengths", [(REMOVED, REMOVED, DEAD), (REMOVED, 5000, DEAD)])
+def test_who_is_silent_may_have_what_others_have_removed(
+    source_of: Make, lengths: tuple[int, ...]
+) -> None:
+    """Members keep WAL for slots of their own: there is more, and a recovery must not end here."""
+    with pytest.raises(WalSourceError, match="has been removed on safekeeper 0") as error:
+        source_of(*lengths).segment(NAME)
+    assert error.value.is_transient
+
+
 def test_who_has_it_and_breaks_off(source_of: Make) -> None:
     """Nobody else has it whole: a beginning is not taken for all there is."""
     with pytest.raises(WalSourceError, match="lost safekeeper"):

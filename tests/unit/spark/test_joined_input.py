@@ -1,0 +1,57 @@
+"""The seam between the archive and the safekeepers, while both move on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from pgwal.page import WAL_PAGE_SIZE
+from spark.inputs.joined_input import JoinedInput
+from spark.inputs.wal_input import LostWal, WalChunk
+
+MIB = 1 << 20
+WAL = bytes(page % 251 for page in range(4 * MIB // WAL_PAGE_SIZE) for _ in range(WAL_PAGE_SIZE))
+
+
+class Part:
+    """It has [begin_lsn, end_lsn) of WAL, which others may move while it is read."""
+
+    def __init__(self, begin_lsn: int, end_lsn: int) -> None:
+        self.begin_lsn = begin_lsn
+        self.end_lsn = end_lsn
+        self.reads: list[int] = []
+
+    def read(self, lsn: int, end_lsn: int | None = None) -> Iterator[WalChunk]:
+        self.reads.append(lsn)
+        end_lsn = self.end_lsn if end_lsn is None else min(end_lsn, self.end_lsn)
+        while lsn < end_lsn:
+            if lsn < self.begin_lsn:
+                raise LostWal(lsn, "it was removed")
+            behind = min(lsn - lsn % MIB + MIB, end_lsn)
+            yield WalChunk(lsn, WAL[lsn:behind], "part")
+            lsn = behind
+
+
+def joined(archive: Part, safekeepers: Part) -> JoinedInput:
+    return JoinedInput(cast("Any", archive), cast("Any", safekeepers))
+
+
+def test_what_is_archived_and_removed_meanwhile_is_read_from_the_archive() -> None:
+    archive, safekeepers = Part(0, MIB), Part(MIB, len(WAL))
+    chunks = joined(archive, safekeepers).read(0, len(WAL))
+    found = next(chunks).data
+    # A slow reader: the others go on archiving and removing.
+    archive.end_lsn = safekeepers.begin_lsn = 3 * MIB
+    found += b"".join(chunk.data for chunk in chunks)
+    assert found == WAL
+    assert safekeepers.reads == [MIB, 3 * MIB]
+
+
+def test_what_neither_has_is_lost() -> None:
+    chunks = joined(Part(0, MIB), Part(2 * MIB, len(WAL))).read(0, len(WAL))
+    assert next(chunks).data == WAL[:MIB]
+    with pytest.raises(LostWal) as lost:
+        next(chunks)
+    assert lost.value.lsn == MIB
