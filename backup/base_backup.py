@@ -15,7 +15,6 @@ after the stop LSN: the backup is complete then, with the damage the server has.
 
 from __future__ import annotations
 
-import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ import psycopg
 from psycopg import pq
 
 from backup.errors import BackupError
+from pgclient.errors import PgClientError, ServerError
+from pgclient.results import next_result, receive_copy_data, send_command
 from pgwal.errors import WalError
 from pgwal.lsn import Lsn
 
@@ -116,7 +117,7 @@ class BaseBackup:
             )
         self._connection.add_notice_handler(self._notice)
         with _errors():
-            self._pgconn.send_query(self._options.command().encode())
+            send_command(self._pgconn, self._options.command())
         began = _position(self._result(pq.ExecStatus.TUPLES_OK))
         tablespaces = self._result(pq.ExecStatus.TUPLES_OK)
         sizes = [tablespaces.get_value(row, 2) for row in range(tablespaces.ntuples)]
@@ -126,18 +127,12 @@ class BaseBackup:
 
     def messages(self) -> Iterator[Message]:
         """What is in a message is valid until the next is asked for."""
-        poll = select.poll()
-        poll.register(self._pgconn.socket, select.POLLIN)
         while True:
             with _errors():
-                size, data = self._pgconn.get_copy_data(1)
-                if size == 0:
-                    poll.poll()
-                    self._pgconn.consume_input()
-            if size < 0:
+                data = receive_copy_data(self._pgconn)
+            if data is None:
                 return
-            if size > 0:
-                yield parse_message(data)
+            yield parse_message(data)
 
     def finish(self) -> BackupPosition:
         """Where it ended: a server started from it is consistent when it has replayed that."""
@@ -145,28 +140,25 @@ class BaseBackup:
         if result.status == pq.ExecStatus.COMMAND_OK:
             result = self._result(pq.ExecStatus.TUPLES_OK)
         ended = _position(result)
-        while (last := self._next_result()) is not None:
-            if last.status != pq.ExecStatus.FATAL_ERROR:
-                continue
-            if _field(last, pq.DiagnosticField.SQLSTATE) != DATA_CORRUPTED:
-                raise _server_error(last)
-            self.checksum_failures = self.checksum_failures or [str(_server_error(last))]
+        with _errors():
+            try:
+                while next_result(self._pgconn) is not None:
+                    continue
+            except ServerError as error:
+                if error.sqlstate != DATA_CORRUPTED:
+                    raise
+                self.checksum_failures = self.checksum_failures or [_said(error)]
         return ended
 
     def _result(self, *expected: pq.ExecStatus) -> pq.abc.PGresult:
-        result = self._next_result()
+        with _errors():
+            result = next_result(self._pgconn)
         if result is None:
             raise BackupError("the server ended the base backup too early")
-        if result.status == pq.ExecStatus.FATAL_ERROR:
-            raise _server_error(result)
         if result.status not in expected:
             status = pq.ExecStatus(result.status).name
             raise BackupError(f"unexpected answer to BASE_BACKUP: {status}")
         return result
-
-    def _next_result(self) -> pq.abc.PGresult | None:
-        with _errors():
-            return self._pgconn.get_result()
 
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
         text = notice.message_primary or ""
@@ -218,20 +210,16 @@ def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _field(result: pq.abc.PGresult, code: pq.DiagnosticField) -> str:
-    return (result.error_field(code) or b"").decode(errors="replace")
-
-
-def _server_error(result: pq.abc.PGresult) -> BackupError:
-    text = _field(result, pq.DiagnosticField.MESSAGE_PRIMARY) or "the server gave no reason"
-    return BackupError(f"base backup: {text}", hint=_field(result, pq.DiagnosticField.MESSAGE_HINT))
-
-
 @contextmanager
 def _errors() -> Iterator[None]:
-    """What libpq says becomes a BackupError."""
+    """What the server says, and its silence, become a BackupError."""
     try:
         yield
-    except psycopg.Error as error:
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise BackupError(f"lost the server in the base backup: {text}") from error
+    except ServerError as error:
+        raise BackupError(_said(error), hint=error.hint) from error
+    except PgClientError as error:
+        raise BackupError(f"lost the server in the base backup: {error}") from error
+
+
+def _said(error: ServerError) -> str:
+    return f"base backup: {error}"

@@ -8,11 +8,10 @@ every committed byte, so no committed segment can be missing from a majority.
 
 from __future__ import annotations
 
-import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
 from queue import Empty, SimpleQueue
@@ -20,19 +19,18 @@ from queue import Empty, SimpleQueue
 import psycopg
 from psycopg import pq
 
-from backup.errors import BackupError
 from backup.wal_source import WalSourceError, check_beginning, check_same_server
 from consensus.messages import ServerFacts
+from pgclient.errors import UNDEFINED_FILE, ConnectionLost, PgClientError, ServerError, Silent
+from pgclient.questions import identify_system, read_server_facts, read_timeline_history
+from pgclient.stream import ReplicationStream, start_copy
 from pgwal.errors import WalError
 from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn, format_lsn
+from pgwal.lsn import Lsn
 from pgwal.segment import parse_segment_name
-from pgwire.errors import ProtocolError
-from pgwire.replication import XLogData, parse_server_message
+from pgwire.commands import StartReplication, format_start_replication
 
 ANSWER_SECONDS = 20.0
-UNDEFINED_FILE = "58P01"
-_UNITS = {"kB": 10, "MB": 20, "GB": 30}
 
 Connect = Callable[[], psycopg.Connection]
 
@@ -176,53 +174,24 @@ def _range_of(position: Position, tli: int, segno: int) -> tuple[int, int]:
 # ---- one safekeeper
 
 
+class _Removed(WalSourceError):
+    """It has had this WAL."""
+
+
 def _ask(safekeeper: Safekeeper, answers: SimpleQueue[Position | Exception]) -> None:
     """Whatever comes of it is an answer."""
     try:
-        with closing(safekeeper.connect()) as connection:
-            answers.put(_position(safekeeper, connection.pgconn))
-    except Exception as error:  # of `connect`, whatever it is; it is shown to the user
+        with _connected(safekeeper) as pgconn:
+            answers.put(_position(safekeeper, pgconn))
+    except WalSourceError as error:
         answers.put(error)
 
 
 def _position(safekeeper: Safekeeper, pgconn: pq.abc.PGconn) -> Position:
-    system_id, tli_text, commit_lsn, *_ = _row(pgconn, "IDENTIFY_SYSTEM")
-    (size,) = _row(pgconn, "SHOW wal_segment_size")
-    tli = int(tli_text)
-    history = TimelineHistory(tli)
-    if tli > 1:
-        history = TimelineHistory.parse(tli, _row(pgconn, f"TIMELINE_HISTORY {tli}")[1])
-    version = (pgconn.parameter_status(b"server_version") or b"0").decode()
-    major, _, minor = version.split()[0].partition(".")
-    server = ServerFacts(
-        int(system_id), int(major) * 10000 + int(minor or 0), int(size[:-2]) << _UNITS[size[-2:]]
-    )
-    return Position(safekeeper, server, history, int(Lsn.parse(commit_lsn)))
-
-
-def _row(pgconn: pq.abc.PGconn, command: str) -> list[str]:
-    """The only row of an answer. Raises WalSourceError with the server's words."""
-    result = pgconn.exec_(command.encode())
-    if result.status != pq.ExecStatus.TUPLES_OK or result.ntuples != 1:
-        raise _refused(result, pgconn)
-    return [(result.get_value(0, column) or b"").decode() for column in range(result.nfields)]
-
-
-class _Refused(WalSourceError):
-    """By a server, with its SQLSTATE."""
-
-    def __init__(self, message: str, hint: str, sqlstate: str) -> None:
-        super().__init__(message, hint=hint)
-        self.sqlstate = sqlstate
-
-
-def _refused(result: pq.abc.PGresult, pgconn: pq.abc.PGconn) -> _Refused:
-    fields = pq.DiagnosticField
-    message, hint, sqlstate = (
-        (result.error_field(code) or b"").decode(errors="replace")
-        for code in (fields.MESSAGE_PRIMARY, fields.MESSAGE_HINT, fields.SQLSTATE)
-    )
-    return _Refused(message or pgconn.get_error_message().strip(), hint, sqlstate)
+    system = identify_system(pgconn)
+    server = read_server_facts(pgconn, system.system_id)
+    history = read_timeline_history(pgconn, system.tli)
+    return Position(safekeeper, server, history, system.flush_lsn)
 
 
 def _read(position: Position, tli: int, begin_lsn: int, end_lsn: int) -> bytes:
@@ -230,49 +199,36 @@ def _read(position: Position, tli: int, begin_lsn: int, end_lsn: int) -> bytes:
 
     Raises WalSourceError.
     """
-    name = position.safekeeper.name
+    command = format_start_replication(StartReplication(Lsn(begin_lsn), timeline=tli))
     try:
-        with closing(position.safekeeper.connect()) as connection:
-            content = _stream(connection.pgconn, tli, begin_lsn, end_lsn)
-    except _Refused as error:
-        if error.sqlstate == UNDEFINED_FILE:
-            return b""
-        raise WalSourceError(f"safekeeper {name}: {error}", hint=error.hint) from error
-    except (psycopg.Error, ProtocolError, BackupError) as error:
-        raise WalSourceError(f"lost safekeeper {name}: {error}", is_transient=True) from error
-    seg_size = position.server.wal_seg_size
+        with _connected(position.safekeeper) as pgconn:
+            if not start_copy(pgconn, command):
+                raise ConnectionLost("the server ended the stream")
+            content = ReplicationStream(pgconn, begin_lsn, ANSWER_SECONDS).read(end_lsn)
+    except _Removed:
+        return b""
     try:
-        check_beginning(content, tli, begin_lsn // seg_size, position.server)
+        check_beginning(content, tli, begin_lsn // position.server.wal_seg_size, position.server)
     except WalError as error:
+        name = position.safekeeper.name
         raise WalSourceError(f"safekeeper {name} has damaged WAL: {error}") from error
     return content
 
 
-def _stream(pgconn: pq.abc.PGconn, tli: int, begin_lsn: int, end_lsn: int) -> bytes:
-    pgconn.send_query(f"START_REPLICATION PHYSICAL {format_lsn(begin_lsn)} TIMELINE {tli}".encode())
-    result = pgconn.get_result()
-    if result is None or result.status != pq.ExecStatus.COPY_BOTH:
-        raise _refused(result, pgconn) if result else WalSourceError("the connection was closed")
-    wal = bytearray()
-    deadline = time.monotonic() + ANSWER_SECONDS
-    while begin_lsn + len(wal) < end_lsn:
-        size, data = pgconn.get_copy_data(1)
-        if size < 0:
-            ended = pgconn.get_result()
-            raise _refused(ended, pgconn) if ended else WalSourceError("the stream ended")
-        if size == 0:
-            timeout = deadline - time.monotonic()
-            if timeout <= 0 or not select.select([pgconn.socket], [], [], timeout)[0]:
-                raise WalSourceError(f"no WAL in {ANSWER_SECONDS:g} s", is_transient=True)
-            pgconn.consume_input()
-            continue
-        deadline = time.monotonic() + ANSWER_SECONDS
-        message = parse_server_message(data)
-        if isinstance(message, XLogData):
-            if message.start_lsn != begin_lsn + len(wal):
-                raise ProtocolError(
-                    f"WAL at {format_lsn(message.start_lsn)} came, expected "
-                    f"{format_lsn(begin_lsn + len(wal))}"
-                )
-            wal += message.data
-    return bytes(wal[: end_lsn - begin_lsn])
+@contextmanager
+def _connected(safekeeper: Safekeeper) -> Iterator[pq.abc.PGconn]:
+    """Raises WalSourceError for whatever goes wrong with it in the block."""
+    try:
+        connection = safekeeper.connect()
+    except Exception as error:  # of `connect`, whatever it is; it is shown to the user
+        raise WalSourceError(str(error), is_transient=True) from error
+    name = safekeeper.name
+    with closing(connection):
+        try:
+            yield connection.pgconn
+        except ServerError as error:
+            kind = _Removed if error.sqlstate == UNDEFINED_FILE else WalSourceError
+            raise kind(f"safekeeper {name}: {error}", hint=error.hint) from error
+        except PgClientError as error:
+            what = f"no WAL in {ANSWER_SECONDS:g} s" if isinstance(error, Silent) else str(error)
+            raise WalSourceError(f"lost safekeeper {name}: {what}", is_transient=True) from error

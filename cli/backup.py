@@ -29,9 +29,10 @@ from objectstore.archive import require_archive
 from objectstore.sealed import ZSTD_LEVEL
 from pg_server.binaries import find_postgres
 from pg_server.program import run_program
+from pgclient.questions import identify_system
 from pgwal.lsn import Lsn, format_lsn
 from telemetry.size import bytes_text
-from walproposer.connection import identify_system, open_connection
+from walproposer.connection import open_connection, refusing
 from walproposer.upstream import PrimaryAddress
 
 RATE_BYTES_MIN, RATE_BYTES_MAX = 32 << 10, 1 << 30  # as BASE_BACKUP's MAX_RATE
@@ -160,9 +161,10 @@ def _replication(address: PrimaryAddress) -> psycopg.Connection:
 
 
 def _read_server(address: PrimaryAddress, connection: psycopg.Connection) -> BackedUpServer:
-    system_id, _, _ = identify_system(connection.pgconn)
+    with refusing("could not identify the server"):
+        system = identify_system(connection.pgconn)
     return BackedUpServer(
-        system_id=system_id,
+        system_id=system.system_id,
         pg_version=connection.info.server_version,
         is_standby=_ask(address, "SELECT pg_is_in_recovery()"),
         read_clock=lambda: _ask(address, "SELECT clock_timestamp()").astimezone(UTC),

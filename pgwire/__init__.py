@@ -13,7 +13,6 @@ last five modules, which join a state machine to a socket.
     framing       a stream of bytes                   -> frames
     connection    which message is legal now: one table for both halves
     handshake     from the first byte to "authenticated", both halves
-    required_auth which proof of a password our own clients let a server ask for
     errors        what can go wrong, with SQLSTATEs
     blocking      a server connection on a blocking socket
     copy_stream   CopyData on it, in both directions: the hot path

@@ -13,9 +13,11 @@ from collections.abc import Callable
 import psycopg
 from psycopg import pq
 
+from pgclient.errors import first_line
+from pgclient.results import result_error
 from pgwire.errors import ProtocolError
 from pgwire.replication import ServerReplicationMessage, parse_server_message
-from walproposer.connection import first_line, server_error
+from walproposer.connection import as_said
 from walproposer.errors import PrimaryLost, Unreachable, WalProposerError
 
 
@@ -106,7 +108,7 @@ class CopyConnection:
         if result is None:
             return Unreachable("the connection was closed by the other side")
         if result.status == pq.ExecStatus.FATAL_ERROR:
-            return server_error(result, self.pgconn)
+            return as_said(result_error(result, self.pgconn))
         return PrimaryLost("the server ended the stream", orderly=True)
 
 

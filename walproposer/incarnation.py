@@ -19,6 +19,7 @@ import structlog
 from consensus.codec import decode_safekeeper_message, encode
 from consensus.errors import MessageError
 from consensus.messages import Append, ProposerMessage
+from pgclient.errors import UNDEFINED_FILE
 from pgwal.lsn import format_lsn
 from pgwire.replication import XLogData
 from walproposer.config import ProposerConfig
@@ -69,7 +70,6 @@ DRAIN_SECONDS = 5.0
 # than this (a distant safekeeper), the next one follows it unanswered.
 GATHER_SECONDS = 0.001
 
-UNDEFINED_FILE = "58P01"
 #: Of a member that has no such timeline, or cannot trust what it has of it.
 LOST_DATA = ("42704", "XX001")
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 import msgspec
 import structlog
 
 from consensus.ids import NodeId, TimelineId
+from pgclient.errors import ConnectionLost
+from pgclient.stream import ReplicationStream
 from pgwal.lsn import Lsn
-from pgwire.replication import XLogData
 from telemetry.stop_signal import StopSignal
 from walproposer.copy_connection import CopyConnection
 from walproposer.errors import Unreachable, WalProposerError
@@ -109,27 +111,23 @@ class Mender:
         self, donor: SafekeeperAddress, address: SafekeeperAddress, node_id: NodeId, begin_lsn: int
     ) -> None:
         """Raises WalProposerError."""
-        source = CopyConnection(open_donor(donor, self._timeline, node_id, begin_lsn))
-        try:
-            target = CopyConnection(open_mend(address, self._timeline, begin_lsn))
-            try:
-                self._copy(source, target)
-                _await_mended(target)
-            finally:
-                target.close()
-        finally:
-            source.close()
+        with (
+            closing(open_donor(donor, self._timeline, node_id, begin_lsn)) as connection,
+            closing(CopyConnection(open_mend(address, self._timeline, begin_lsn))) as target,
+        ):
+            with donor.answering():
+                self._copy(ReplicationStream(connection.pgconn, begin_lsn, ANSWER_SECONDS), target)
+            _await_mended(target)
 
-    def _copy(self, source: CopyConnection, target: CopyConnection) -> None:
-        missing = self._seg_size
-        while missing:
-            for message in source.receive_replication():
-                if isinstance(message, XLogData):
-                    part = bytes(message.data[:missing])
-                    missing -= len(part)
-                    _send(target, part)
-            if missing:
-                _wait(source, writes=False)
+    def _copy(self, source: ReplicationStream, target: CopyConnection) -> None:
+        end_lsn = source.next_lsn + self._seg_size
+        for piece in source.pieces():
+            surplus = max(0, source.next_lsn - end_lsn)
+            if piece:
+                _send(target, bytes(piece[: len(piece) - surplus]))
+            if source.next_lsn >= end_lsn:
+                return
+        raise ConnectionLost("the server ended the stream")
 
 
 def _send(target: CopyConnection, part: bytes) -> None:

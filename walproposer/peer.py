@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import select
+from contextlib import closing
 
 import psycopg
-from psycopg import pq
 
 from consensus.ids import NodeId, TimelineId
+from pgclient.errors import Silent
+from pgclient.stream import ReplicationStream, start_copy
 from pgwal.lsn import Lsn
 from pgwire.commands import StartReplication, format_option_command, format_start_replication
-from pgwire.replication import XLogData
-from walproposer.connection import command_result
-from walproposer.copy_connection import CopyConnection
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
 
@@ -53,23 +51,18 @@ def read_tail(
     begin_lsn: int,
     end_lsn: int,
 ) -> bytes:
-    """[begin_lsn, end_lsn) of the donor's log. Blocks, but not the interpreter, as libpq's own
-    blocking calls would; raises WalProposerError."""
-    copy = CopyConnection(open_donor(address, timeline, node_id, begin_lsn))
-    tail = bytearray()
-    try:
-        while True:
-            for message in copy.receive_replication():
-                if isinstance(message, XLogData):
-                    tail += message.data
-            if len(tail) >= end_lsn - begin_lsn:
-                return bytes(tail[: end_lsn - begin_lsn])
-            if copy.end is not None:
-                raise copy.end
-            if not select.select([copy], [], [], DONOR_TIMEOUT_SECONDS)[0]:
-                raise Unreachable(f"donor {address} sent nothing for {DONOR_TIMEOUT_SECONDS} s")
-    finally:
-        copy.close()
+    """[begin_lsn, end_lsn) of the donor's log. Blocks; raises WalProposerError."""
+    with (
+        closing(open_donor(address, timeline, node_id, begin_lsn)) as connection,
+        address.answering(),
+    ):
+        stream = ReplicationStream(connection.pgconn, begin_lsn, DONOR_TIMEOUT_SECONDS)
+        try:
+            return stream.read(end_lsn)
+        except Silent as error:
+            raise Unreachable(
+                f"donor {address} sent nothing for {DONOR_TIMEOUT_SECONDS} s"
+            ) from error
 
 
 def _start_copy(
@@ -77,12 +70,9 @@ def _start_copy(
 ) -> psycopg.Connection:
     connection = address.connect(timeline, **options)
     try:
-        result = command_result(connection.pgconn, command)
-        if result.status != pq.ExecStatus.COPY_BOTH:
-            raise Unreachable(f"safekeeper {address} did not start CopyBoth")
-    except psycopg.Error as error:
-        connection.close()
-        raise Unreachable(f"lost safekeeper {address}: {error}") from error
+        with address.answering():
+            if not start_copy(connection.pgconn, command):
+                raise Unreachable(f"safekeeper {address} did not start CopyBoth")
     except WalProposerError:
         connection.close()
         raise

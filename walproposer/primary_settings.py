@@ -15,9 +15,11 @@ from typing import Any
 
 import psycopg
 
+from pgclient.errors import PgClientError
+from pgclient.questions import identify_system
 from pgwal.lsn import Lsn
 from walproposer.commit_waits import NO_WAITS, CommitWaits, may_see_waits, read_commit_waits
-from walproposer.connection import command_result, open_connection, refusing
+from walproposer.connection import open_connection, refusing
 from walproposer.errors import WalProposerError
 from walproposer.log_marker import read_markers
 from walproposer.upstream import PrimaryAddress
@@ -220,8 +222,8 @@ def _replication_error(address: PrimaryAddress) -> str:
             application_name="sk",
         )
         with closing(connection):
-            command_result(connection.pgconn, "IDENTIFY_SYSTEM")
-    except (WalProposerError, psycopg.Error) as error:
+            identify_system(connection.pgconn)
+    except (WalProposerError, PgClientError) as error:
         return " ".join(str(error).split())
     return ""
 

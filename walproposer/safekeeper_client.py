@@ -5,9 +5,8 @@ The data path has its own connection (`peer.py`); this one may block.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +15,12 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from consensus.ids import TimelineId
+from pgclient.connection import connect_safekeeper
+from pgclient.errors import PgClientError
+from pgclient.questions import ask
 from pgwire.commands import format_option_command
-from pgwire.required_auth import required_auth
 from pgwire.startup import format_options
-from walproposer.connection import command_result, open_connection, port_number, rows_of
+from walproposer.connection import as_said, connecting, port_number
 from walproposer.errors import Unreachable, WalProposerError
 
 DEFAULT_PORT = 5454
@@ -62,23 +63,29 @@ class SafekeeperAddress:
         if timeline is not None:
             options["tenant_id"] = timeline.tenant_id.hex()
             options["timeline_id"] = timeline.timeline_id.hex()
-        settings = conninfo_to_dict(self.conninfo)
         try:
-            return open_connection(
-                self.conninfo,
-                f"safekeeper {self}",
-                host=self.host,
-                port=self.port,
-                dbname="replication",
-                replication="true",
-                options=format_options(options),
-                user=settings.get("user") or "walproposer",
-                **required_auth(settings, os.environ),
-            )
+            with connecting(f"safekeeper {self}"):
+                return connect_safekeeper(
+                    self.conninfo,
+                    host=self.host,
+                    port=self.port,
+                    dbname="replication",
+                    options=format_options(options),
+                    user=conninfo_to_dict(self.conninfo).get("user") or "walproposer",
+                )
         except Unreachable as error:
             if NOT_ASKED in str(error):
                 error.hint = ASKED_NOTHING_HINT
             raise
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """What it refuses in the block becomes a WalProposerError with its words; when it is lost,
+        Unreachable."""
+        try:
+            yield
+        except PgClientError as error:
+            raise as_said(error, f"lost safekeeper {self}: ") from error
 
 
 class SafekeeperClient:
@@ -90,16 +97,8 @@ class SafekeeperClient:
 
     def command(self, name: str, options: Mapping[str, str] | None = None) -> list[dict[str, str]]:
         """The rows of one command of ours, by column name."""
-        with closing(self.address.connect()) as connection:
-            try:
-                result = command_result(connection.pgconn, format_option_command(name, options))
-            except psycopg.Error as error:
-                raise Unreachable(f"lost safekeeper {self.address}: {error}") from error
-            names = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
-            return [
-                {name: value or "" for name, value in zip(names, row, strict=True)}
-                for row in rows_of(result)
-            ]
+        with closing(self.address.connect()) as connection, self.address.answering():
+            return ask(connection.pgconn, format_option_command(name, options))
 
     def identify(self) -> dict[str, str]:
         """safekeeper_id, version, http (its status page's host:port)."""

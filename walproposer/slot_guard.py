@@ -13,7 +13,8 @@ from contextlib import closing, contextmanager
 import psycopg
 import structlog
 
-from walproposer.connection import first_line, refusing
+from pgclient.errors import first_line
+from walproposer.connection import refusing
 from walproposer.errors import WalProposerError
 from walproposer.upstream import PrimaryAddress
 

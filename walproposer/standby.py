@@ -18,10 +18,11 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from consensus.ids import TimelineId
+from pgclient.questions import identify_system, read_timeline_history
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from pgwire.startup import format_options
-from walproposer.connection import identify_system, open_connection, port_number, refusing
+from walproposer.connection import open_connection, port_number, refusing
 from walproposer.log_marker import mark_log
 from walproposer.primary_settings import PrimarySettings
 from walproposer.promotion import Standby
@@ -94,8 +95,8 @@ class StandbyServer:
             application_name="sk",
         )
         with closing(connection), refusing("could not identify the standby"):
-            _, history, flush_lsn = identify_system(connection.pgconn)
-        return history, flush_lsn
+            system = identify_system(connection.pgconn)
+            return read_timeline_history(connection.pgconn, system.tli), system.flush_lsn
 
     def read_history_of(self, settings: PrimarySettings) -> TimelineHistory:
         """Its timeline's history; by SQL where no replication connection can be made. The file of

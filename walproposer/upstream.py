@@ -19,16 +19,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from consensus.messages import HotStandbyFeedback, ServerFacts
 from consensus.tli_history import last_switch_lsn
+from pgclient.questions import identify_system, read_timeline_history
+from pgclient.stream import start_copy
 from pgwal.lsn import Lsn, format_lsn
 from pgwire import replication
 from pgwire.commands import StartReplication, format_start_replication
 from pgwire.replication import Keepalive, StandbyStatus, postgres_time_us
-from walproposer.connection import (
-    command_result,
-    identify_system,
-    open_connection,
-    refusing,
-)
+from walproposer.connection import open_connection, refusing
 from walproposer.copy_connection import CopyConnection
 from walproposer.errors import PrimaryLost, Refusal, Unreachable
 from walproposer.events import Primary
@@ -186,13 +183,16 @@ class Upstream:
 
     def _identify(self) -> Primary:
         with refusing("could not identify the primary"):
-            system_id, history, flush_lsn = identify_system(self._connection.pgconn)
-        if system_id != self.server.system_id:
-            raise Refusal(f"the DSN leads to two systems: {self.server.system_id} and {system_id}")
+            system = identify_system(self._connection.pgconn)
+            history = read_timeline_history(self._connection.pgconn, system.tli)
+        if system.system_id != self.server.system_id:
+            raise Refusal(
+                f"the DSN leads to two systems: {self.server.system_id} and {system.system_id}"
+            )
         return Primary(
             server=self.server,
             tli_history=history,
-            flush_lsn=flush_lsn,
+            flush_lsn=system.flush_lsn,
             slot_lsn=self._slot_lsn,
         )
 
@@ -213,7 +213,7 @@ class Upstream:
         while True:
             try:
                 with refusing("the primary did not stream"):
-                    result = command_result(self._connection.pgconn, command)
+                    has_begun = start_copy(self._connection.pgconn, command)
                 break
             except Refusal as error:
                 if error.sqlstate != OBJECT_IN_USE:
@@ -225,7 +225,7 @@ class Upstream:
                     has_ended_holder = True
                     end_predecessor(self.address)
                 time.sleep(SLOT_RETRY_SECONDS)  # nothing announces a slot's release
-        if result.status != pq.ExecStatus.COPY_BOTH:
+        if not has_begun:
             raise Unreachable("the primary did not start to stream")
         self._next_lsn = begin_lsn
         self.copy = CopyConnection(self._connection, changed)

@@ -19,11 +19,11 @@ from contextlib import closing
 from typing import TypeVar
 
 from consensus.messages import ServerFacts
+from pgclient.errors import UNDEFINED_FILE
 from pgwal.lsn import format_lsn
 from pgwal.page import WAL_PAGE_SIZE
 from spark.errors import WalInputError
 from spark.inputs.safekeeper_session import (
-    UNDEFINED_FILE,
     Position,
     SafekeeperAddress,
     SafekeeperRefused,
@@ -58,6 +58,9 @@ class SafekeeperInput:
 
     def __reduce__(self) -> tuple[type[SafekeeperInput], tuple[tuple[SafekeeperAddress, ...]]]:
         return type(self), (self.addresses,)
+
+    def __del__(self) -> None:
+        self._forget_session()
 
     def __repr__(self) -> str:
         return f"SafekeeperInput({', '.join(address.name for address in self.addresses)})"

@@ -7,31 +7,33 @@ becomes part of a message: it may hold a password, and a mistake may have put it
 
 from __future__ import annotations
 
-import os
-import select
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import psycopg
-from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from consensus.errors import MessageError
 from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
+from pgclient.connection import connect_safekeeper
+from pgclient.errors import NotConnected, PgClientError, ServerError
+from pgclient.questions import (
+    ask,
+    identify_system,
+    read_server_facts,
+    read_timeline_history,
+    show,
+)
+from pgclient.stream import ReplicationStream, start_copy
 from pgwal.errors import WalError
 from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn, format_lsn
-from pgwire.errors import ProtocolError
-from pgwire.replication import (
-    ServerReplicationMessage,
-    StandbyStatus,
-    XLogData,
-    parse_server_message,
-    postgres_time_us,
-)
-from pgwire.required_auth import required_auth
+from pgwal.lsn import Lsn
+from pgwire.commands import StartReplication, format_start_replication
+from pgwire.replication import StandbyStatus, postgres_time_us
+from pgwire.startup import format_options
 from spark.errors import OptionError, WalInputError
 
 CONNECT_SECONDS = 10
@@ -40,9 +42,7 @@ SILENCE_SECONDS = 20.0
 STATUS_SECONDS = 10.0
 DEFAULT_PORT = "5454"
 
-UNDEFINED_FILE = "58P01"
 _HINT = "sk1:5454,sk2:5454,sk3:5454, or 'host=sk1,sk2,sk3 port=5454 user=... passfile=...'."
-_UNITS = {"kB": 10, "MB": 20, "GB": 30}
 
 
 class SafekeeperRefused(WalInputError):
@@ -114,7 +114,9 @@ def _timeline_options(timeline: str) -> str:
         parsed = TimelineId.parse(timeline)
     except MessageError as error:
         raise OptionError(f"option timeline: {error}") from error
-    return f"-c tenant_id={parsed.tenant_id.hex()} -c timeline_id={parsed.timeline_id.hex()}"
+    return format_options(
+        {"tenant_id": parsed.tenant_id.hex(), "timeline_id": parsed.timeline_id.hex()}
+    )
 
 
 class SafekeeperSession:
@@ -122,48 +124,30 @@ class SafekeeperSession:
 
     def __init__(self, address: SafekeeperAddress) -> None:
         self.name = address.name
-        proof = required_auth(conninfo_to_dict(address.conninfo), os.environ)
-        self._pgconn = pq.PGconn.connect(make_conninfo(address.conninfo, **proof).encode())
-        if self._pgconn.status != pq.ConnStatus.OK:
-            reason = self._pgconn.get_error_message()
-            self.close()
-            raise self._failed(f"connection failed: {reason}")
+        with self._errors():
+            self._connection = connect_safekeeper(address.conninfo)
+        self._pgconn = self._connection.pgconn
 
     def close(self) -> None:
-        self._pgconn.finish()
+        self._connection.close()
 
     # ---- questions
 
     def position(self) -> Position:
-        system_id, tli_text, commit_lsn, *_ = self.row("IDENTIFY_SYSTEM")
-        (size,) = self.row("SHOW wal_segment_size")
-        (start_lsn,) = self.row("SHOW timeline_start_lsn")
-        tli = int(tli_text)
-        history = TimelineHistory(tli)
-        if tli > 1:
-            try:
-                history = TimelineHistory.parse(tli, self.row(f"TIMELINE_HISTORY {tli}")[1])
-            except WalError as error:
-                raise self._failed(str(error)) from error
-        version = (self._pgconn.parameter_status(b"server_version") or b"0").decode()
-        major = int(version.split()[0].partition(".")[0])
-        server = ServerFacts(int(system_id), major * 10000, int(size[:-2]) << _UNITS[size[-2:]])
-        return Position(server, history, int(Lsn.parse(commit_lsn)), int(Lsn.parse(start_lsn)))
+        with self._errors():
+            system = identify_system(self._pgconn)
+            server = read_server_facts(self._pgconn, system.system_id)
+            start_lsn = Lsn.parse(show(self._pgconn, "timeline_start_lsn"))
+            history = read_timeline_history(self._pgconn, system.tli)
+        return Position(server, history, system.flush_lsn, int(start_lsn))
 
     def commit_lsn(self) -> int:
-        return int(Lsn.parse(self.row("IDENTIFY_SYSTEM")[2]))
-
-    def row(self, command: str) -> list[str]:
-        """The only row of an answer; a null is an empty text."""
-        result = self._pgconn.exec_(command.encode())
-        if result.status != pq.ExecStatus.TUPLES_OK or result.ntuples != 1:
-            raise self._refused(result)
-        return [(result.get_value(0, column) or b"").decode() for column in range(result.nfields)]
+        with self._errors():
+            return identify_system(self._pgconn).flush_lsn
 
     def execute(self, command: str) -> None:
-        result = self._pgconn.exec_(command.encode())
-        if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-            raise self._refused(result)
+        with self._errors():
+            ask(self._pgconn, command)
 
     # ---- streams
 
@@ -171,97 +155,51 @@ class SafekeeperSession:
         """The log from `lsn` on, as it comes, without an end but that of its timeline; an empty
         piece says that there is nothing new."""
         told_at = time.monotonic()
-        if not self.start_stream(f"START_REPLICATION PHYSICAL {format_lsn(lsn)} TIMELINE {tli}"):
-            return
-        while (message := self._message()) is not None:
-            if time.monotonic() - told_at > STATUS_SECONDS:
-                told_at = time.monotonic()
-                self.send_status(lsn, flush_lsn=0)
-            if not isinstance(message, XLogData):
-                yield b""
-                continue
-            if message.start_lsn != lsn:
-                raise self._failed(
-                    f"WAL at {format_lsn(message.start_lsn)} came, expected {format_lsn(lsn)}"
-                )
-            lsn += len(message.data)
-            yield bytes(message.data)
+        with self._errors():
+            stream = self._start(StartReplication(Lsn(lsn), timeline=tli))
+            if stream is None:
+                return
+            for piece in stream.pieces():
+                if time.monotonic() - told_at > STATUS_SECONDS:
+                    told_at = time.monotonic()
+                    stream.send_status(_status(lsn, flush_lsn=0))
+                lsn = stream.next_lsn
+                yield bytes(piece)
 
-    def start_stream(self, command: str) -> bool:
-        """Whether there is a stream; there is none where a timeline was left right there."""
+    def tell_flushed(self, slot: str, lsn: int, tli: int) -> None:
+        """Start a stream of this slot, say that all below `lsn` is flushed, and end it: when this
+        returns, the safekeeper has heard it."""
+        with self._errors():
+            stream = self._start(StartReplication(Lsn(lsn), slot=slot, timeline=tli))
+            if stream is not None:
+                stream.send_status(_status(lsn, flush_lsn=lsn))
+                stream.end()
+
+    def _start(self, command: StartReplication) -> ReplicationStream | None:
+        """None where a timeline was left right there."""
+        if not start_copy(self._pgconn, format_start_replication(command)):
+            return None
+        return ReplicationStream(self._pgconn, command.start_lsn, SILENCE_SECONDS)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Of the safekeeper in the block."""
         try:
-            self._pgconn.send_query(command.encode())
-            result = self._pgconn.get_result()
-        except psycopg.Error as error:
-            raise self._failed(str(error)) from error
-        if result is None or result.status not in (
-            pq.ExecStatus.COPY_BOTH,
-            pq.ExecStatus.TUPLES_OK,
-        ):
-            raise self._refused(result)
-        return result.status == pq.ExecStatus.COPY_BOTH
+            yield
+        except ServerError as error:
+            raise SafekeeperRefused(
+                self._said(str(error)), hint=error.hint, sqlstate=error.sqlstate
+            ) from error
+        except NotConnected as error:
+            reason = str(error).removeprefix("connection failed: ")
+            raise WalInputError(self._said(f"connection failed: {reason}")) from error
+        except (PgClientError, WalError) as error:
+            raise WalInputError(self._said(str(error))) from error
 
-    def send_status(self, write_lsn: int, *, flush_lsn: int) -> None:
-        """`flush_lsn` 0: nothing is said of it, and a slot stays where it is."""
-        status = StandbyStatus(write_lsn, flush_lsn, 0, postgres_time_us(time.time_ns()))
-        try:
-            self._pgconn.put_copy_data(status.encode())
-            self._pgconn.flush()
-        except psycopg.Error as error:
-            raise self._failed(str(error)) from error
+    def _said(self, words: str) -> str:
+        return f"safekeeper {self.name}: {' '.join(words.split())}"
 
-    def tell_flushed(self, command: str, lsn: int) -> None:
-        """Start the stream that `command` says, say that all below `lsn` is flushed, and end it:
-        when this returns, the safekeeper has heard it."""
-        if not self.start_stream(command):
-            return
-        self.send_status(lsn, flush_lsn=lsn)
-        try:
-            self._pgconn.put_copy_end()
-            self._pgconn.flush()
-        except psycopg.Error as error:
-            raise self._failed(str(error)) from error
-        while self._message() is not None:
-            continue
-        while self._pgconn.get_result() is not None:
-            continue
 
-    def _message(self) -> ServerReplicationMessage | None:
-        """None: the stream has ended in good order."""
-        deadline = time.monotonic() + SILENCE_SECONDS
-        try:
-            while True:
-                size, data = self._pgconn.get_copy_data(1)
-                if size > 0:
-                    return parse_server_message(data)
-                if size < 0:
-                    self._end_of_stream()
-                    return None
-                timeout = deadline - time.monotonic()
-                if timeout <= 0 or not select.select([self._pgconn.socket], [], [], timeout)[0]:
-                    raise self._failed(f"nothing was heard for {SILENCE_SECONDS:g} s")
-                self._pgconn.consume_input()
-        except (psycopg.Error, ProtocolError, OSError) as error:
-            raise self._failed(str(error)) from error
-
-    def _end_of_stream(self) -> None:
-        """Raises SafekeeperRefused."""
-        result = self._pgconn.get_result()
-        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
-            raise self._refused(result)
-
-    def _refused(self, result: pq.abc.PGresult | None) -> SafekeeperRefused:
-        if result is None:
-            return SafekeeperRefused(f"safekeeper {self.name}: the connection was closed")
-        fields = pq.DiagnosticField
-        message, hint, sqlstate = (
-            (result.error_field(code) or b"").decode(errors="replace")
-            for code in (fields.MESSAGE_PRIMARY, fields.MESSAGE_HINT, fields.SQLSTATE)
-        )
-        text = message or self._pgconn.get_error_message()
-        return SafekeeperRefused(
-            f"safekeeper {self.name}: {' '.join(text.split())}", hint=hint, sqlstate=sqlstate
-        )
-
-    def _failed(self, reason: str) -> WalInputError:
-        return WalInputError(f"safekeeper {self.name}: {' '.join(reason.split())}")
+def _status(write_lsn: int, *, flush_lsn: int) -> StandbyStatus:
+    """`flush_lsn` 0: nothing is said of it, and a slot stays where it is."""
+    return StandbyStatus(write_lsn, flush_lsn, 0, postgres_time_us(time.time_ns()))

@@ -17,13 +17,13 @@ from contextlib import closing
 
 import structlog
 
+from pgclient.errors import UNDEFINED_FILE
 from pgwal.lsn import format_lsn
 from pgwire.commands import quote_name
 from spark.errors import WalInputError
 from spark.inputs.joined_input import JoinedInput
 from spark.inputs.safekeeper_input import SafekeeperInput, none_answers
 from spark.inputs.safekeeper_session import (
-    UNDEFINED_FILE,
     SafekeeperAddress,
     SafekeeperRefused,
     SafekeeperSession,
@@ -82,17 +82,15 @@ class StreamSlot:
                 f"safekeeper {session.name} is behind: {format_lsn(position.commit_lsn)} is "
                 f"committed there, {format_lsn(lsn)} has been read"
             )
-        name, tli = quote_name(self._name), position.history.tli_at(lsn)
-        command = f"START_REPLICATION SLOT {name} PHYSICAL {format_lsn(lsn)} TIMELINE {tli}"
         try:
-            session.tell_flushed(command, lsn)
+            session.tell_flushed(self._name, lsn, position.history.tli_at(lsn))
         except SafekeeperRefused as error:
             if error.sqlstate == UNDEFINED_FILE:
                 return  # read from the archive as yet; there is nothing here to hold
             if error.sqlstate != UNDEFINED_OBJECT:
                 raise
             # Without RESERVE_WAL, which would begin at the newest WAL instead of at `lsn`.
-            session.execute(f"CREATE_REPLICATION_SLOT {name} PHYSICAL")
+            session.execute(f"CREATE_REPLICATION_SLOT {quote_name(self._name)} PHYSICAL")
             self._move(session, lsn)
 
 

@@ -33,9 +33,10 @@ from consensus.messages import (
 from consensus.term_history import TermHistory, TermStart
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.ledger import Ledger
+from pgclient.errors import ServerError
+from pgclient.questions import ask
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
-from walproposer.connection import command_result
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.peer import read_tail
 from walproposer.safekeeper_client import SafekeeperAddress
@@ -402,13 +403,9 @@ def test_a_reader_is_refused_what_it_may_not_have(cluster: QuorumCluster) -> Non
         assert (refusal.value.sqlstate, sentence in str(refusal.value)) == (sqlstate, True)
     for nonsense in ("9" * 5000 + "/" + "00" * 16, "1/00", "one/" + "00" * 16):
         with closing(address.connect(timeline)) as connection:
-            with pytest.raises(
-                WalProposerError, match=r"invalid (node id|proposer uuid)"
-            ) as refusal:
-                command_result(
-                    connection.pgconn, f"START_REPLICATION PHYSICAL 0/0 (node_id '{nonsense}')"
-                )
-            assert refusal.value.sqlstate == "08P01"
+            with pytest.raises(ServerError, match=r"invalid (node id|proposer uuid)") as refused:
+                ask(connection.pgconn, f"START_REPLICATION PHYSICAL 0/0 (node_id '{nonsense}')")
+            assert refused.value.sqlstate == "08P01"
     assert state_of(cluster) == before
 
 
@@ -470,7 +467,7 @@ def test_a_bad_option_names_itself(cluster: QuorumCluster) -> None:
         ("TIMELINE_STATUS", "22023", 'option "tenant_id" is missing'),
     ):
         with closing(address.connect()) as connection:
-            with pytest.raises(WalProposerError) as refusal:
-                command_result(connection.pgconn, text)
+            with pytest.raises(ServerError) as refusal:
+                ask(connection.pgconn, text)
             assert (refusal.value.sqlstate, sentence in str(refusal.value)) == (sqlstate, True)
-            command_result(connection.pgconn, "IDENTIFY_SAFEKEEPER")  # the connection lives on
+            ask(connection.pgconn, "IDENTIFY_SAFEKEEPER")  # the connection lives on

@@ -29,12 +29,12 @@ from pg_fixtures.proxy import TcpProxy
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
 from pg_fixtures.wal_comparison import compare_wal
+from pgclient.connection import CONNECT_TIMEOUT_SECONDS
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from safekeeper.data_directory import folder_name
 from walproposer import service
 from walproposer.config import ProposerConfig
-from walproposer.connection import CONNECT_TIMEOUT_SECONDS
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.events import Primary
 from walproposer.primary_log import PrimaryLog

@@ -104,6 +104,23 @@ def test_who_is_silent_may_have_what_others_have_removed(
     assert error.value.is_transient
 
 
+def test_who_leaves_before_it_is_read_may_come_back(
+    source_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What connects has errors of its own."""
+    read = safekeeper_wal._read
+
+    def connect() -> Any:
+        raise OSError("nobody listens")
+
+    source = source_of(SEG_SIZE)
+    monkeypatch.setattr(safekeeper_wal, "_read", read)
+    source._safekeepers = [Safekeeper("0", connect)]
+    with pytest.raises(WalSourceError, match="nobody listens") as error:
+        source.segment(NAME)
+    assert error.value.is_transient
+
+
 def test_who_has_it_and_breaks_off(source_of: Make) -> None:
     """Nobody else has it whole: a beginning is not taken for all there is."""
     with pytest.raises(WalSourceError, match="lost safekeeper"):

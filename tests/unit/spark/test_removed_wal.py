@@ -9,12 +9,12 @@ from typing import ClassVar
 import pytest
 
 from consensus.messages import ServerFacts
+from pgclient.errors import UNDEFINED_FILE
 from pgwal.history import TimelineHistory
 from spark.errors import WalInputError
 from spark.inputs import safekeeper_input
 from spark.inputs.safekeeper_input import SafekeeperInput
 from spark.inputs.safekeeper_session import (
-    UNDEFINED_FILE,
     Position,
     SafekeeperAddress,
     SafekeeperRefused,

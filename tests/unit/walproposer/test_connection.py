@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
+from pgclient.errors import ConnectionLost, ServerError
 from walproposer.connection import refusing
 from walproposer.errors import Refusal, Unreachable, WalProposerError
 from walproposer.primary_settings import read_primary_settings
@@ -23,8 +24,9 @@ from walproposer.upstream import PrimaryAddress, Upstream
         (psycopg.errors.CannotConnectNow("the database system is starting up"), Unreachable),
         (psycopg.OperationalError("server closed the connection unexpectedly"), Unreachable),
         (psycopg.errors.InsufficientPrivilege("permission denied"), Refusal),
-        (WalProposerError("shutting down", sqlstate="57P01"), Unreachable),
-        (WalProposerError("no such slot", sqlstate="42704"), Refusal),
+        (ServerError("shutting down", sqlstate="57P01"), Unreachable),
+        (ServerError("no such slot", sqlstate="42704"), Refusal),
+        (ConnectionLost("server closed the connection unexpectedly"), Unreachable),
     ],
 )
 def test_what_a_server_says_is_judged_by_its_code(

@@ -1,0 +1,103 @@
+"""What a server is asked on a replication connection, and its answers, parsed.
+
+A safekeeper answers as a primary does; what it calls its flush position is how far it knows the
+log to be committed. Sources: Postgres `walsender.c` (IdentifySystem, SendTimeLineHistory).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from psycopg import pq
+
+from consensus.messages import ServerFacts
+from pgclient.errors import ConnectionLost
+from pgclient.results import run_command
+from pgwal.errors import WalError
+from pgwal.history import TimelineHistory
+from pgwal.lsn import Lsn
+
+_SIZE = re.compile(r"([0-9]{1,10})(B|kB|MB|GB)")
+_UNITS = {"B": 0, "kB": 10, "MB": 20, "GB": 30}
+
+
+@dataclass(frozen=True, slots=True)
+class SystemPosition:
+    """Whose WAL it is, on which timeline, and where what it serves ends."""
+
+    system_id: int
+    tli: int
+    flush_lsn: int
+
+
+def ask(pgconn: pq.abc.PGconn, command: str) -> list[dict[str, str]]:
+    """The rows of a command by column name; a null is an empty text.
+
+    Raises ServerError, ConnectionLost.
+    """
+    result = run_command(pgconn, command)
+    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+        status = pq.ExecStatus(result.status).name
+        raise ConnectionLost(f"unexpected answer to {_name(command)}: {status}")
+    with _answer_of(command):
+        names = [(result.fname(column) or b"").decode() for column in range(result.nfields)]
+        return [
+            {
+                name: (result.get_value(row, column) or b"").decode()
+                for column, name in enumerate(names)
+            }
+            for row in range(result.ntuples)
+        ]
+
+
+def identify_system(pgconn: pq.abc.PGconn) -> SystemPosition:
+    """Raises ServerError, ConnectionLost."""
+    command = "IDENTIFY_SYSTEM"
+    with _answer_of(command):
+        (row,) = ask(pgconn, command)
+        return SystemPosition(
+            int(row["systemid"]), int(row["timeline"]), int(Lsn.parse(row["xlogpos"]))
+        )
+
+
+def read_timeline_history(pgconn: pq.abc.PGconn, tli: int) -> TimelineHistory:
+    """The first timeline has none, and is not asked for. Raises ServerError, ConnectionLost."""
+    command = f"TIMELINE_HISTORY {tli}"
+    with _answer_of(command):
+        if tli <= 1:
+            return TimelineHistory(tli)
+        (row,) = ask(pgconn, command)
+        return TimelineHistory.parse(tli, row["content"])
+
+
+def show(pgconn: pq.abc.PGconn, setting: str) -> str:
+    """Raises ServerError, ConnectionLost."""
+    command = f"SHOW {setting}"
+    with _answer_of(command):
+        ((value,),) = (row.values() for row in ask(pgconn, command))
+        return value
+
+
+def read_server_facts(pgconn: pq.abc.PGconn, system_id: int) -> ServerFacts:
+    """Of the server that IDENTIFY_SYSTEM has told of. Raises ServerError, ConnectionLost."""
+    text = show(pgconn, "wal_segment_size")
+    size = _SIZE.fullmatch(text)
+    if size is None:
+        raise ConnectionLost(f"invalid wal_segment_size {text!r}")
+    return ServerFacts(system_id, pgconn.server_version, int(size[1]) << _UNITS[size[2]])
+
+
+def _name(command: str) -> str:
+    return command.partition(" ")[0]
+
+
+@contextmanager
+def _answer_of(command: str) -> Iterator[None]:
+    """What in the block cannot be understood of an answer is a ConnectionLost."""
+    try:
+        yield
+    except (WalError, ValueError, KeyError) as error:
+        raise ConnectionLost(f"invalid answer to {_name(command)}: {error}") from error

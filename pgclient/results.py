@@ -1,0 +1,128 @@
+"""libpq's results and CopyData, one by one, and a server's error in one of them.
+
+libpq is asked only for what has arrived, and the socket is waited for here: get_result() would keep
+the interpreter from all other threads while it waits, and no blocking call knows a time limit.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import time
+
+import psycopg
+from psycopg import pq
+
+from pgclient.errors import ConnectionLost, PgClientError, ServerError, Silent, first_line
+
+#: TLS may hold decrypted bytes that the socket no longer announces: it is looked at this often.
+TLS_WAIT_SECONDS = 0.1
+
+COPIES = (pq.ExecStatus.COPY_BOTH, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_IN)
+
+
+def send_command(pgconn: pq.abc.PGconn, command: str) -> None:
+    """Raises ConnectionLost."""
+    try:
+        pgconn.send_query(command.encode())
+    except psycopg.Error as error:
+        raise lost(error) from error
+
+
+def next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
+    """None when the command has no more. Raises ServerError, ConnectionLost."""
+    try:
+        while pgconn.is_busy():
+            _read_input(pgconn, None)
+        result = pgconn.get_result()
+    except psycopg.Error as error:
+        raise lost(error) from error
+    if result is not None and result.status in (
+        pq.ExecStatus.FATAL_ERROR,
+        pq.ExecStatus.BAD_RESPONSE,
+    ):
+        raise result_error(result, pgconn)
+    return result
+
+
+def run_command(pgconn: pq.abc.PGconn, command: str) -> pq.abc.PGresult:
+    """The last result, or the one that begins a copy. After a ServerError the connection is ready
+    for the next command. Raises ServerError, ConnectionLost."""
+    send_command(pgconn, command)
+    last: pq.abc.PGresult | None = None
+    try:
+        while (result := next_result(pgconn)) is not None:
+            last = result
+            if result.status in COPIES:
+                break
+    except ServerError:
+        _skip_results(pgconn)
+        raise
+    if last is None:
+        raise ConnectionLost("the connection was closed")
+    return last
+
+
+def receive_copy_data(pgconn: pq.abc.PGconn, timeout: float | None = None) -> memoryview | None:
+    """The payload of the next CopyData; None at the end of the copy, which next_result() tells of.
+
+    Raises Silent when it did not come within `timeout` seconds, ConnectionLost.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    try:
+        while True:
+            size, data = pgconn.get_copy_data(1)
+            if size != 0:
+                return data if size > 0 else None
+            if not _read_input(pgconn, deadline):
+                assert timeout is not None
+                raise Silent(timeout)
+    except psycopg.Error as error:
+        raise lost(error) from error
+
+
+def result_error(result: pq.abc.PGresult, pgconn: pq.abc.PGconn) -> PgClientError:
+    """A failed result as an error. One without a SQLSTATE is libpq's own: no server said it."""
+
+    def field(code: pq.DiagnosticField) -> str:
+        return (result.error_field(code) or b"").decode(errors="replace")
+
+    message = field(pq.DiagnosticField.MESSAGE_PRIMARY)
+    sqlstate = field(pq.DiagnosticField.SQLSTATE)
+    if not sqlstate:
+        return ConnectionLost(message or first_line(pgconn.get_error_message()))
+    return ServerError(message, sqlstate=sqlstate, hint=field(pq.DiagnosticField.MESSAGE_HINT))
+
+
+def lost(error: psycopg.Error) -> ConnectionLost:
+    """In libpq's words, without what psycopg was doing."""
+    return ConnectionLost(first_line(error).removeprefix("consuming input failed: "))
+
+
+def _skip_results(pgconn: pq.abc.PGconn) -> None:
+    """Up to the end of the command."""
+    while True:
+        try:
+            if next_result(pgconn) is None:
+                return
+        except ServerError:
+            continue
+        except ConnectionLost:
+            return  # the server's error, before this, says why
+
+
+def _read_input(pgconn: pq.abc.PGconn, deadline: float | None) -> bool:
+    """Wait for input and take it; False when that moment of time.monotonic() has passed.
+
+    Raises psycopg.Error.
+    """
+    seconds = math.inf if deadline is None else deadline - time.monotonic()
+    if seconds <= 0:
+        return False
+    if pgconn.ssl_in_use:
+        seconds = min(seconds, TLS_WAIT_SECONDS)
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    poll.poll(None if seconds == math.inf else math.ceil(seconds * 1000))
+    pgconn.consume_input()
+    return True
