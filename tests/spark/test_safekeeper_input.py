@@ -109,7 +109,7 @@ def primary_rows(cluster: QuorumCluster, begin: int, end: int) -> pa.Table:
 
 def test_one_log_from_archive_and_safekeepers(cluster: QuorumCluster, tmp_path: Path) -> None:
     live = pickle.loads(pickle.dumps(input_of(cluster, archived_timeline(tmp_path))))
-    first_lsn, end_lsn = live.extent()
+    held, first_lsn, end_lsn = hold_all(live)
     wait_until(lambda: archived_lsn(tmp_path) >= end_lsn - MIB, TIMEOUT, "the archive to follow")
 
     # alone, whatever of it is still there
@@ -132,6 +132,7 @@ def test_one_log_from_archive_and_safekeepers(cluster: QuorumCluster, tmp_path: 
         return all(Lsn.parse(timeline_of(s)["local_start_lsn"]) > first_lsn for s in keepers)
 
     keepers = cluster.safekeepers
+    held.drop()
     cluster.postgres.execute(FILL.format(4))
     wait_until(is_removed, TIMEOUT, "old WAL to leave the safekeepers")
     with pytest.raises(LostWal, match=f"no safekeeper has WAL from {format_lsn(first_lsn)} on"):
@@ -148,6 +149,17 @@ def test_one_log_from_archive_and_safekeepers(cluster: QuorumCluster, tmp_path: 
     cuts = [begin, *range(begin + MIB + 4321, end_lsn, MIB), end_lsn]
     parts = [rows_of(joined, *cut) for cut in pairwise(cuts)]
     assert pa.concat_tables(parts).equals(whole)
+
+
+def hold_all(live: SafekeeperInput) -> tuple[StreamSlot, int, int]:
+    """A slot, and the extent of what is there: none of it is removed while the slot is."""
+    while True:
+        held = StreamSlot("held", live.addresses)
+        first_lsn, end_lsn = live.extent()
+        held.hold(first_lsn, MIB)
+        if live.extent()[0] == first_lsn:
+            return held, first_lsn, end_lsn
+        held.drop()  # retention was faster
 
 
 def test_a_safekeeper_that_stands_still_is_left(
