@@ -25,7 +25,9 @@ from safekeeper.errors import SafekeeperError
 from safekeeper.events import Action, BatchEnded, Disconnected, Event, Received, Reply, TruncateWal
 from safekeeper.read_wal import read_wal
 from safekeeper.retention import RetentionPolicy
-from safekeeper.timeline import Timeline, TimelineHooks, TimelineState
+from safekeeper.timeline import Timeline
+from safekeeper.timeline_hooks import TimelineHooks
+from safekeeper.timeline_state import TimelineState
 from safekeeper.wal_removal import horizon_of, remove_old_wal
 from storage import durable
 from storage.errors import StorageError
