@@ -66,7 +66,7 @@ def test_a_truncation_does_not_wait_for_a_reader_that_checks_a_whole_segment(
     monkeypatch.setattr(checked, "_read_raw", read)
     reader.start()
     assert reads.wait(10)
-    cut = Thread(target=lambda: (checked.save(), store.truncate(pusher.log.records[3].end_lsn)))
+    cut = Thread(target=lambda: (checked.save(), store.truncate(pusher.log.ends[3])))
     cut.start()
     cut.join(10)
     is_cut = not cut.is_alive()
