@@ -23,8 +23,6 @@ from safekeeper.wal_store import WalStore
 
 _HEAD_BYTES, _WAL_AT = APPEND_HEAD.size, APPEND.size
 _unpack_positions = APPEND_POSITIONS.unpack_from
-#: One gathering write takes no more (IOV_MAX).
-PAYLOADS_MAX = 1000
 
 
 class SteadyPath:
@@ -72,7 +70,7 @@ class SteadyPath:
             if size:
                 parts.append(payload[_WAL_AT:])
         if parts:
-            if len(parts) > PAYLOADS_MAX or not self._store.has_room(end_lsn):
+            if not self._store.has_room(end_lsn):
                 return None
             self._store.write_open(begin_lsn, end_lsn, parts)
             self._flush()

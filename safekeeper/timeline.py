@@ -346,16 +346,21 @@ class Timeline:
         with self._lock:
             steady = self._steady
             if steady is not None and steady.connection == connection:
-                try:
-                    answer = steady.take(payloads)
-                except Exception as error:
-                    self._fail(error)
-                    raise
+                answer = self._take_steady(steady, payloads)
                 if answer is not None:
-                    self._publish()
                     return [answer]
         messages = [decode_proposer_message(payload) for payload in payloads]
         return [encode(reply) for reply in self.receive(connection, messages)]
+
+    def _take_steady(self, steady: SteadyPath, payloads: Sequence[memoryview]) -> bytes | None:
+        try:
+            answer = steady.take(payloads)
+        except Exception as error:
+            self._fail(error)
+            raise
+        if answer is not None:
+            self._publish()
+        return answer
 
     def _check_usable(self) -> None:
         if self.state in (TimelineState.STOPPED, TimelineState.DAMAGED):

@@ -159,10 +159,9 @@ class WalStore:
     def write_open(self, begin_lsn: int, end_lsn: int, parts: Sequence[memoryview]) -> None:
         """Hand bytes to the OS that the open segment has room for, in one call."""
         assert begin_lsn == self.end_lsn
-        durable.write_parts(self._fd, parts, begin_lsn % self.wal_seg_size, self._path)
-        for part in parts:
-            self.checked.written(begin_lsn, part)
-            begin_lsn += len(part)
+        wal = parts[0] if len(parts) == 1 else b"".join(parts)
+        durable.write_all(self._fd, wal, begin_lsn % self.wal_seg_size, self._path)
+        self.checked.written(begin_lsn, wal)
         self.end_lsn = end_lsn
 
     def adopt(self, history: TimelineHistory) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -81,20 +81,6 @@ def write_all(fd: int, data: bytes | memoryview, offset: int, path: Path) -> Non
     except OSError:
         with storage_errors(path, "write"):
             raise
-
-
-def write_parts(fd: int, parts: Sequence[memoryview], offset: int, path: Path) -> None:
-    """The parts in a row, at most a thousand, as if they were one."""
-    if len(parts) == 1:
-        write_all(fd, parts[0], offset, path)
-        return
-    try:
-        written = os.pwritev(fd, parts, offset)
-    except OSError:
-        with storage_errors(path, "write"):
-            raise
-    if written < sum(map(len, parts)):
-        write_all(fd, memoryview(b"".join(parts))[written:], offset + written, path)
 
 
 def replace_file(path: Path, data: bytes, *, like: Path | None = None) -> None:
