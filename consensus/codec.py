@@ -56,6 +56,9 @@ T = TypeVar("T")
 HISTORY_ENTRIES_MAX = 100_000
 
 APPEND = struct.Struct("!cIQ16sQQQQQ")
+#: Its two halves: whose it is, and what it says.
+APPEND_HEAD = struct.Struct("!cIQ16s")
+APPEND_POSITIONS = struct.Struct("!QQQQQ")
 APPEND_RESPONSE = struct.Struct("!cIQ16sQQQQqIIII")
 _APPEND_TAG, _APPEND_RESPONSE_TAG = b"aA"
 _GREETING = struct.Struct("!I16s16sQII16s")
@@ -75,6 +78,11 @@ def encode_append(message: Append) -> bytes:
         message.end_lsn, message.record_end_lsn, message.commit_lsn, message.truncate_lsn,
     )  # fmt: skip
     return b"".join((header, message.wal))
+
+
+def append_head(generation: int, node_id: NodeId) -> bytes:
+    """With which every Append of this proposer begins."""
+    return APPEND_HEAD.pack(b"a", generation, node_id.term, node_id.proposer_uuid)
 
 
 def encode_append_response(message: AppendResponse) -> bytes:

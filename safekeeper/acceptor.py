@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+from consensus.codec import append_head, encode_append_response
 from consensus.errors import HistoryError
 from consensus.ids import NodeId
 from consensus.membership import Membership
@@ -347,6 +348,30 @@ class Acceptor:
             actions += self._maybe_whole()
         actions.append(Reply(connection, self._append_response()))
         return actions
+
+    # ---- the steady state: Appends of the leader, one after the other
+
+    def steady_head(self) -> bytes | None:
+        """How an Append begins that needs nothing but to be written, flushed and answered; None
+        while one may need more, or be refused."""
+        is_flushed = self.durable_lsn == self.written_lsn
+        if self.streaming is None or self.control.lost_lsn or not is_flushed:
+            return None
+        return append_head(self.control.membership.generation, self.control.promised)
+
+    def take_steady(
+        self, end_lsn: int, record_end_lsn: int, commit_lsn: int, truncate_lsn: int
+    ) -> bytes:
+        """Rule 4 for a whole batch: Appends from `written_lsn` to `end_lsn`, by the greatest
+        positions that they named, are written and flushed. The answer, encoded."""
+        assert end_lsn >= self.written_lsn
+        self.written_lsn = end_lsn
+        self.record_end_lsn = max(self.record_end_lsn, record_end_lsn)
+        self.truncate_lsn = max(self.truncate_lsn, truncate_lsn)
+        self._sent_commit_lsn = max(self._sent_commit_lsn, commit_lsn)
+        self._has_append = True
+        self._flush()
+        return encode_append_response(self._append_response())
 
     # ---- parts
 

@@ -22,7 +22,8 @@ from safekeeper.data_directory import DataDirectory
 from safekeeper.roles import Role
 from safekeeper.scrub import Scrub
 from safekeeper.status import is_in_danger
-from safekeeper.timeline import Timeline, TimelineState
+from safekeeper.timeline import Timeline
+from safekeeper.timeline_state import TimelineState
 from safekeeper.timelines import Timelines
 from safekeeper.wal_removal import log_extent
 

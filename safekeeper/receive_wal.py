@@ -1,6 +1,6 @@
 """START_WAL_PUSH: a proposer's messages, from the wire to the timeline. The hot path.
 
-    drain (one recv) -> decode -> acceptor, write -> one fdatasync -> one answer
+    drain (one recv) -> steady path, or decode -> acceptor -> write -> one fdatasync -> one answer
 
 One blocking thread a connection. Whatever arrived together shares one flush.
 """
@@ -11,8 +11,6 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from consensus.codec import decode_proposer_message, encode
-from consensus.messages import ProposerMessage
 from pgwire.blocking import Session
 from pgwire.copy_stream import CopyStream
 from pgwire.errors import CopyEnded
@@ -62,6 +60,5 @@ class WalReceiver:
     def _batch(self, stream: CopyStream, timeline: Timeline) -> None:
         payloads = stream.drain()
         self.heard_at = time.monotonic()
-        messages: list[ProposerMessage] = [decode_proposer_message(p) for p in payloads]
-        for reply in timeline.receive(self.number, messages):
-            stream.send(encode(reply))
+        for answer in timeline.receive_payloads(self.number, payloads):
+            stream.send(answer)

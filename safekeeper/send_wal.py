@@ -20,7 +20,8 @@ from safekeeper.block_sums import BLOCK_BYTES
 from safekeeper.donor_rule import DonorRule
 from safekeeper.errors import SafekeeperError
 from safekeeper.read_wal import read_wal
-from safekeeper.timeline import Timeline, TimelineState
+from safekeeper.timeline import Timeline
+from safekeeper.timeline_state import TimelineState
 
 SEND_BYTES_MAX = 128 * 1024  # one message, as MAX_SEND_SIZE
 READ_BYTES_MAX = 1024 * 1024  # one read: finding and opening the file costs as much as 100 KiB

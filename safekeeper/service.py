@@ -33,7 +33,9 @@ from safekeeper.scrub import Scrub
 from safekeeper.server_settings import FALLBACK_VERSION, version_text
 from safekeeper.session import ClientSession
 from safekeeper.status import damage_of, timeline_status
-from safekeeper.timeline import Timeline, TimelineHooks, TimelineState
+from safekeeper.timeline import Timeline
+from safekeeper.timeline_hooks import TimelineHooks
+from safekeeper.timeline_state import TimelineState
 from safekeeper.timelines import Timelines
 from safekeeper.wal_removal import remove_old_wal
 from storage.errors import StorageError

@@ -13,7 +13,8 @@ from safekeeper.retention import (
     wal_status,
 )
 from safekeeper.slots import Slot
-from safekeeper.timeline import Timeline, TimelineState
+from safekeeper.timeline import Timeline
+from safekeeper.timeline_state import TimelineState
 from safekeeper.wal_removal import horizon_of, log_extent
 
 

@@ -10,17 +10,17 @@ as after a start; a failed fsync stays failed until an operator restarts the pro
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import structlog
-from msgspec import Struct, structs
+from msgspec import structs
 
+from consensus.codec import decode_proposer_message, encode
 from consensus.messages import HotStandbyFeedback, ProposerMessage, SafekeeperMessage
 from pgwal.end_of_wal import EndOfWal
 from pgwal.lsn import format_lsn
@@ -46,9 +46,13 @@ from safekeeper.events import (
     TruncateWal,
     WriteWal,
 )
+from safekeeper.proposer_connection import ProposerConnection
 from safekeeper.replicas import Replicas
 from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
 from safekeeper.slots import Slots
+from safekeeper.steady_path import SteadyPath
+from safekeeper.timeline_hooks import TimelineHooks
+from safekeeper.timeline_state import Positions, TimelineState
 from safekeeper.wal_store import WalStore
 from storage import durable
 from storage.durable import DISK_FULL
@@ -58,45 +62,6 @@ log = structlog.get_logger()
 
 # Hints are saved when the log has grown by this much since, which bounds what a start must decode.
 HINTS_BYTES_MAX = 16 * 1024 * 1024
-
-
-class TimelineState(Enum):
-    """In order of a timeline's life."""
-
-    CREATING = "creating"  #: created, not yet activated: never votes
-    ACTIVE = "active"
-    STOPPED = "stopped"  #: a write failed or the disk is full; `stopped_reason` says which
-    DAMAGED = "damaged"  #: what is on disk cannot be trusted; never votes
-
-
-class Positions(Struct, frozen=True, gc=False):
-    """What others may see: published after the actions of a step were executed."""
-
-    written_lsn: int
-    flush_lsn: int
-    commit_lsn: int
-    truncate_lsn: int
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineHooks:
-    """What a timeline tells the process; called on the append path, so they must be quick."""
-
-    wants_housekeeping: Callable[[], None]
-    flush_seconds: Callable[[float], None]
-
-
-class ProposerConnection(Protocol):
-    """What the timeline needs of a connection that pushes WAL."""
-
-    number: int
-
-    @property
-    def silent_seconds(self) -> float: ...
-
-    def describe(self) -> dict[str, object]: ...
-
-    def close(self, reason: str) -> None: ...
 
 
 class Refused(SafekeeperError):
@@ -167,6 +132,7 @@ class Timeline:
             self.directory / "wal", control.server, control.tli_history, self._check_room
         )
         self._acceptor: Acceptor | None = None
+        self._steady: SteadyPath | None = None
         seg_size = control.server.wal_seg_size
         known_lsn = max(control.commit_lsn, control.local_start_lsn)
         start_lsn = known_lsn - known_lsn % seg_size
@@ -237,9 +203,14 @@ class Timeline:
         self.stopped_reason = reason
         log.error("timeline is damaged", timeline=str(self.control.timeline), reason=reason)
 
+    def _fail(self, error: Exception) -> None:
+        if not isinstance(error, SafekeeperError | StorageError):
+            error = SafekeeperError(f"unexpected {type(error).__name__}: {error}")
+        self._stop(error)
+
     def _stop(self, error: SafekeeperError | StorageError) -> None:
         """From here on nothing is written, and nothing is believed that is not on disk."""
-        self._acceptor = None
+        self._acceptor = self._steady = None
         self.store.abandon()
         self.state = TimelineState.STOPPED
         self.stopped_reason = str(error)
@@ -330,7 +301,7 @@ class Timeline:
             self._control_file.persist_hints(self._hints)
             self.slots.save()
             self.store.close()
-            self._acceptor = None
+            self._acceptor = self._steady = None
             self.state = TimelineState.STOPPED
             self.stopped_reason = reason
             self._close_connections(reason)
@@ -363,7 +334,33 @@ class Timeline:
                 raise TimelineError("a newer connection took over", sqlstate="55000")
             events: list[Event] = [Received(connection, message) for message in messages]
             events.append(BatchEnded(connection))
-            return self._run(events)
+            replies = self._run(events)
+            self._steady = SteadyPath.of(self._acceptor, self.store, self._flush)
+            return replies
+
+    def receive_payloads(self, connection: int, payloads: Sequence[memoryview]) -> list[bytes]:
+        """The same on the wire's bytes. In the steady state no message is decoded.
+
+        Raises MessageError, Refused, StorageError or TimelineError; the connection ends then.
+        """
+        with self._lock:
+            steady = self._steady
+            if steady is not None and steady.connection == connection:
+                answer = self._take_steady(steady, payloads)
+                if answer is not None:
+                    return [answer]
+        messages = [decode_proposer_message(payload) for payload in payloads]
+        return [encode(reply) for reply in self.receive(connection, messages)]
+
+    def _take_steady(self, steady: SteadyPath, payloads: Sequence[memoryview]) -> bytes | None:
+        try:
+            answer = steady.take(payloads)
+        except Exception as error:
+            self._fail(error)
+            raise
+        if answer is not None:
+            self._publish()
+        return answer
 
     def _check_usable(self) -> None:
         if self.state in (TimelineState.STOPPED, TimelineState.DAMAGED):
@@ -380,6 +377,7 @@ class Timeline:
         a refusal is none: it is the acceptor's own answer.
         """
         assert self._acceptor is not None
+        self._steady = None
         replies: list[SafekeeperMessage] = []
         try:
             for event in events:
@@ -387,11 +385,8 @@ class Timeline:
                     self._execute(action, replies)
         except Refused:
             raise
-        except (SafekeeperError, StorageError) as error:
-            self._stop(error)
-            raise
         except Exception as error:
-            self._stop(SafekeeperError(f"unexpected {type(error).__name__}: {error}"))
+            self._fail(error)
             raise
         self._publish()
         return replies
@@ -403,9 +398,7 @@ class Timeline:
             self.store.write(action.begin_lsn, action.wal)
             return
         if type(action) is FlushWal:
-            begun = time.perf_counter()
-            self.store.flush()
-            self._hooks.flush_seconds(time.perf_counter() - begun)
+            self._flush()
             return
         if type(action) is Reply:
             replies.append(action.message)
@@ -425,6 +418,11 @@ class Timeline:
                 raise Refused(message, sqlstate=sqlstate, hint=hint)
             case _:
                 assert_never(action)
+
+    def _flush(self) -> None:
+        begun = time.perf_counter()
+        self.store.flush()
+        self._hooks.flush_seconds(time.perf_counter() - begun)
 
     def _publish(self) -> None:
         acceptor = self._acceptor

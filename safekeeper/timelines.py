@@ -20,7 +20,8 @@ from safekeeper.control_state import ControlState, encode_control_state
 from safekeeper.data_directory import DataDirectory, no_such_timeline, parse_folder_name
 from safekeeper.errors import ControlFileError, TimelineError
 from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
-from safekeeper.timeline import Timeline, TimelineHooks
+from safekeeper.timeline import Timeline
+from safekeeper.timeline_hooks import TimelineHooks
 from storage import durable
 from storage.errors import StorageError
 

@@ -15,6 +15,7 @@ from msgspec import structs
 import consensus.codec
 from consensus.messages import AppendResponse
 from consensus.term_history import TermHistory
+from safekeeper.steady_path import SteadyPath
 from safekeeper.timeline import Timeline
 from safekeeper.wal_store import WalStore
 from storage import durable
@@ -176,3 +177,9 @@ def later_segments_survive_a_truncation(patch: Patch) -> None:
         self._names = names  # type: ignore[method-assign]
 
     patch(WalStore, "_cut", partly)
+
+
+@plant_in_files
+def steady_path_without_a_flush(patch: Patch) -> None:
+    of = SteadyPath.of
+    patch(SteadyPath, "of", lambda acceptor, store, _: of(acceptor, store, nothing))

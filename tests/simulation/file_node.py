@@ -9,6 +9,7 @@ synced then, names included, is lost wholly, in part, or not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,10 @@ from safekeeper.errors import SafekeeperError
 from safekeeper.events import Action, BatchEnded, Disconnected, Event, Received, Reply, TruncateWal
 from safekeeper.read_wal import read_wal
 from safekeeper.retention import RetentionPolicy
-from safekeeper.timeline import Timeline, TimelineHooks, TimelineState
+from safekeeper.steady_path import SteadyPath
+from safekeeper.timeline import Timeline
+from safekeeper.timeline_hooks import TimelineHooks
+from safekeeper.timeline_state import TimelineState
 from safekeeper.wal_removal import horizon_of, remove_old_wal
 from storage import durable
 from storage.errors import StorageError
@@ -38,7 +42,7 @@ from .log import WAL_SEG_SIZE
 from .node import HINTS_US, RESTART_US, SERVER, Node, NodeState
 
 if TYPE_CHECKING:
-    from .world import World
+    from .file_world import FileWorld
 
 HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_seconds=lambda _: None)
 #: Nothing is kept but what somebody needs.
@@ -56,6 +60,17 @@ class NodeTimeline(Timeline):
         self._node = node
         self.executed: list[Action] = []
         super().__init__(node.number, folder, ControlFile.read(folder), HOOKS, RETENTION)
+
+    def receive_payloads(self, connection: int, payloads: Sequence[memoryview]) -> list[bytes]:
+        if not self._node.takes_steady_path:
+            self._steady = None
+        return super().receive_payloads(connection, payloads)
+
+    def _take_steady(self, steady: SteadyPath, payloads: Sequence[memoryview]) -> bytes | None:
+        answer = super()._take_steady(steady, payloads)
+        if answer is not None:
+            self._node.world.count("batches by the steady path")
+        return answer
 
     def _execute(self, action: Action, replies: list[SafekeeperMessage]) -> None:
         if isinstance(action, TruncateWal):
@@ -87,9 +102,10 @@ class FileNode(Node):
     """`acceptor` is the timeline's, to be looked at; `actions_left` counts calls to the disk."""
 
     def __init__(
-        self, world: World, number: int, membership: Membership, machine: DroppingDisk
+        self, world: FileWorld, number: int, membership: Membership, machine: DroppingDisk
     ) -> None:
         super().__init__(world, number, membership)
+        self.takes_steady_path = world.takes_steady_path
         folder = Path(machine.root) / self.name
         self.files = FileDisk(machine, folder)
         self.disk = self.files  # type: ignore[assignment]
@@ -150,10 +166,11 @@ class FileNode(Node):
             self._receive(number, messages, event)
 
     def _receive(self, number: int, messages: list[ProposerMessage], event: Event) -> None:
-        replies: list[SafekeeperMessage] = []
-        self._try(event, lambda: replies.extend(self.timeline.receive(number, messages)))
+        payloads = [memoryview(encode(message)) for message in messages]
+        replies: list[bytes] = []
+        self._try(event, lambda: replies.extend(self.timeline.receive_payloads(number, payloads)))
         for reply in replies:
-            answer = decode_safekeeper_message(encode(reply))
+            answer = decode_safekeeper_message(reply)
             self.world.invariants.replied(self, Reply(number, answer))
             self.world.network.send_to_proposer(number, answer)
 

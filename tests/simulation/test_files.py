@@ -19,7 +19,8 @@ SEEDS_OF_A_BUG = 5
 MUST_BE_COVERED = (
     "elections", "commits", "truncations", "truncations interrupted", "torn tails",
     "timeline switches", "catch-ups from a donor", "segments begun", "removals of segments",
-    "records that end with their segment", "losses of what was not synced",
+    "records that end with their segment", "batches by the steady path",
+    "losses of what was not synced",
     "crashes between calls to the disk", "crashes in a recovery",
     "disk: an error that stops the timeline",
 )  # fmt: skip

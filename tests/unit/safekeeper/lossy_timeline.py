@@ -27,7 +27,8 @@ from consensus.messages import AppendResponse, SafekeeperMessage, VoteResponse
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
 from safekeeper.events import Received
-from safekeeper.timeline import Timeline, TimelineState
+from safekeeper.timeline import Timeline
+from safekeeper.timeline_state import TimelineState
 from storage import durable
 from tests.dropping_disk import LOSSES, DroppingDisk, Loss, RandomLoss, write_tree
 

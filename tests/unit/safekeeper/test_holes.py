@@ -24,7 +24,8 @@ from safekeeper.block_sums import BLOCK_BYTES, BlockSums, decode_block_sums, enc
 from safekeeper.errors import WalDamaged
 from safekeeper.read_wal import read_wal
 from safekeeper.status import damage_of
-from safekeeper.timeline import Timeline, TimelineState
+from safekeeper.timeline import Timeline
+from safekeeper.timeline_state import TimelineState
 
 SECOND_LSN = START_LSN + WAL_SEG_SIZE
 

@@ -17,7 +17,8 @@ from timeline_on_disk import Pusher, filled_timeline, load_timeline
 from wal_log import START_LSN, WalLog, named_records
 
 from consensus.term_history import highest_common_point
-from safekeeper.timeline import Timeline, TimelineState
+from safekeeper.timeline import Timeline
+from safekeeper.timeline_state import TimelineState
 from storage import durable
 
 STEPS = (

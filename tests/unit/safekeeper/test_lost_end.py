@@ -18,7 +18,8 @@ from pgwal.page import WAL_PAGE_SIZE
 from safekeeper.acceptor import Acceptor
 from safekeeper.control_file import ControlFile
 from safekeeper.events import BatchEnded, PersistControl, Reply
-from safekeeper.timeline import Timeline, TimelineState
+from safekeeper.timeline import Timeline
+from safekeeper.timeline_state import TimelineState
 
 END_LSN = START_LSN + 1000
 LOST_LSN = START_LSN + 3000

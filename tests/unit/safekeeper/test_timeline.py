@@ -22,7 +22,9 @@ from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 import safekeeper.timeline
 from safekeeper.control_file import ControlFile
 from safekeeper.errors import SafekeeperError, TimelineError
-from safekeeper.timeline import Refused, Timeline, TimelineHooks, TimelineState
+from safekeeper.timeline import Refused, Timeline
+from safekeeper.timeline_hooks import TimelineHooks
+from safekeeper.timeline_state import TimelineState
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

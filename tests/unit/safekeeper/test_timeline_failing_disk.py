@@ -13,7 +13,7 @@ from timeline_on_disk import Pusher, leading_pusher, load_timeline, raising, sta
 from wal_log import WAL_SEG_SIZE
 
 from safekeeper.errors import TimelineError
-from safekeeper.timeline import TimelineState
+from safekeeper.timeline_state import TimelineState
 from storage.errors import StorageError
 
 EIO = OSError(errno.EIO, "Input/output error")

@@ -21,7 +21,7 @@ from pgwal.errors import WalError
 from pgwal.history import TimelineHistory
 from safekeeper.data_directory import DataDirectory, folder_name
 from safekeeper.errors import DataDirError, TimelineError
-from safekeeper.timeline import TimelineState
+from safekeeper.timeline_state import TimelineState
 from safekeeper.timelines import Timelines
 from storage import durable
 from storage.errors import StorageError

@@ -16,7 +16,7 @@ from safekeeper.archive_progress import ArchiveProgress, ArchiveSettings
 from safekeeper.read_wal import read_wal
 from safekeeper.retention import Horizon, RetentionPolicy
 from safekeeper.status import damage_of
-from safekeeper.timeline import TimelineState
+from safekeeper.timeline_state import TimelineState
 from safekeeper.wal_removal import horizon_of, remove_old_wal
 from storage import durable
 from storage.errors import StorageError

@@ -18,7 +18,9 @@ from consensus.term_history import TermHistory
 from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
 from safekeeper.control_state import encode_control_state
 from safekeeper.events import Received
-from safekeeper.timeline import Timeline, TimelineHooks, TimelineState
+from safekeeper.timeline import Timeline
+from safekeeper.timeline_hooks import TimelineHooks
+from safekeeper.timeline_state import TimelineState
 from storage import durable
 
 HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_seconds=lambda _: None)

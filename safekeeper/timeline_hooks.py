@@ -1,0 +1,14 @@
+"""What a timeline tells the process it runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineHooks:
+    """Called on the append path, so they must be quick."""
+
+    wants_housekeeping: Callable[[], None]
+    flush_seconds: Callable[[float], None]
