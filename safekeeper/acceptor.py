@@ -331,13 +331,9 @@ class Acceptor:
                     f"{format_lsn(append.record_end_lsn)}",
                 )
             ]
-        self.written_lsn = append.end_lsn
-        self.record_end_lsn = max(self.record_end_lsn, append.record_end_lsn)
-        self.truncate_lsn = max(self.truncate_lsn, append.truncate_lsn)
-        self._has_append = True
-        if append.commit_lsn > self._sent_commit_lsn:
-            self._sent_commit_lsn = append.commit_lsn
-            self._advance_commit()
+        self._take_append(
+            append.end_lsn, append.record_end_lsn, append.commit_lsn, append.truncate_lsn
+        )
         return [WriteWal(append.begin_lsn, append.wal)] if append.wal else []
 
     def _batch_ended(self, connection: int) -> list[Action]:
@@ -365,15 +361,23 @@ class Acceptor:
         """Rule 4 for a whole batch: Appends from `written_lsn` to `end_lsn`, by the greatest
         positions that they named, are written and flushed. The answer, encoded."""
         assert end_lsn >= self.written_lsn
-        self.written_lsn = end_lsn
-        self.record_end_lsn = max(self.record_end_lsn, record_end_lsn)
-        self.truncate_lsn = max(self.truncate_lsn, truncate_lsn)
-        self._sent_commit_lsn = max(self._sent_commit_lsn, commit_lsn)
-        self._has_append = True
+        self._take_append(end_lsn, record_end_lsn, commit_lsn, truncate_lsn)
         self._flush()
         return encode_append_response(self._append_response())
 
     # ---- parts
+
+    def _take_append(
+        self, end_lsn: int, record_end_lsn: int, commit_lsn: int, truncate_lsn: int
+    ) -> None:
+        """What the leader sent from `written_lsn` to `end_lsn`, and what it said with it."""
+        self.written_lsn = end_lsn
+        self.record_end_lsn = max(self.record_end_lsn, record_end_lsn)
+        self.truncate_lsn = max(self.truncate_lsn, truncate_lsn)
+        self._has_append = True
+        if commit_lsn > self._sent_commit_lsn:
+            self._sent_commit_lsn = commit_lsn
+            self._advance_commit()
 
     def _flush(self) -> list[Action]:
         """Everything written becomes durable; the record boundary below it becomes flush_lsn."""

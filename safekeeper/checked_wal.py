@@ -79,7 +79,7 @@ class CheckedWal:
         opened, self._open = self._open, None
         with self._lock:
             if opened is None or opened.begin_lsn != first * self.wal_seg_size:
-                opened = self._full.get(first) or self._kept.get(first) or self._load(first)
+                opened = self._find(first)
             self._is_cut_damaged = opened is not None and self._is_damaged_at(opened, end_lsn)
             self._open = opened.cut(end_lsn) if opened is not None else None
             for known in (self._full, self._kept):
@@ -207,7 +207,11 @@ class CheckedWal:
 
     def _known(self, segno: int) -> BlockSums | None:
         with self._lock:
-            return self._full.get(segno) or self._kept.get(segno) or self._load(segno)
+            return self._find(segno)
+
+    def _find(self, segno: int) -> BlockSums | None:
+        """The lock is held."""
+        return self._full.get(segno) or self._kept.get(segno) or self._load(segno)
 
     def _load(self, segno: int) -> BlockSums | None:
         path = self._file(segno)
