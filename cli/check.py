@@ -25,9 +25,9 @@ from walproposer.errors import WalProposerError
 from walproposer.finding import Finding, Level
 from walproposer.preflight import check_primary
 from walproposer.preflight_members import check_safekeepers
+from walproposer.primary_address import PrimaryAddress
 from walproposer.primary_settings import PrimarySettings, read_primary_settings
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.upstream import PrimaryAddress
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 

@@ -25,10 +25,10 @@ from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
 from walproposer.failover import Failover
 from walproposer.log_view import LogView
+from walproposer.primary_address import PrimaryAddress
 from walproposer.promotion import Situation, Step, plan
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timeline_creation import FoundTimeline
-from walproposer.upstream import PrimaryAddress
 
 
 @click.command()

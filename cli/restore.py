@@ -33,8 +33,8 @@ from telemetry.status_server import HttpListener
 from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
 from walproposer.failover import Failover
+from walproposer.primary_address import PrimaryAddress
 from walproposer.timeline_creation import require_timeline
-from walproposer.upstream import PrimaryAddress
 
 
 @click.command()

@@ -30,8 +30,9 @@ from pgwal.lsn import Lsn
 from pgwal.versions import SUPPORTED_MAJORS
 from walproposer.discovery import check_any_tells, discover
 from walproposer.errors import Refusal, Unreachable
-from walproposer.events import Primary
 from walproposer.log_marker import PREFIX
+from walproposer.primary import Primary
+from walproposer.primary_address import PrimaryAddress
 from walproposer.primary_log import mark_primary, read_primary_log
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.slot_guard import slot_dropped_on_failure
@@ -48,7 +49,7 @@ from walproposer.timeline_deletion import (
     check_deletable,
     delete_timeline,
 )
-from walproposer.upstream import PrimaryAddress, Upstream
+from walproposer.upstream import Upstream
 
 FACTS = ("--system-id", "--pg-version", "--wal-seg-size", "--start-lsn")
 

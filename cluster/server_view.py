@@ -22,9 +22,9 @@ from walproposer.finding import Finding, Level
 from walproposer.log_view import LogView, log_view
 from walproposer.preflight import check_primary
 from walproposer.preflight_commits import check_opt_outs, check_protection
+from walproposer.primary_address import PrimaryAddress
 from walproposer.primary_settings import PrimarySettings, read_primary_settings
 from walproposer.standby import StandbyServer
-from walproposer.upstream import PrimaryAddress
 
 #: What else the preflight may find that matters while commits run.
 REMARKABLE = ("commits", "fsync")

@@ -20,8 +20,8 @@ from telemetry.stop_signal import StopSignal
 from walproposer.errors import WalProposerError
 from walproposer.finding import Finding, Level
 from walproposer.preflight_commits import check_protection
+from walproposer.primary_address import PrimaryAddress
 from walproposer.primary_settings import inspect_primary
-from walproposer.upstream import PrimaryAddress
 
 log = structlog.get_logger()
 

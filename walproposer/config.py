@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from consensus.ids import TimelineId
 from walproposer.lease import LEASE_SECONDS
+from walproposer.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.upstream import PrimaryAddress
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from walproposer.promotion import (
     next_step,
 )
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.slot import PREDECESSOR_SECONDS
 from walproposer.standby import StandbyServer, safekeepers_conninfo
 from walproposer.timeline_creation import (
     LATE_SECONDS,
@@ -40,7 +41,6 @@ from walproposer.timeline_creation import (
     require_timeline,
     survey,
 )
-from walproposer.upstream import PREDECESSOR_SECONDS
 
 log = structlog.get_logger()
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from walproposer.finding import Finding, alter_system, fail, ok, quoted, warn
+from walproposer.primary_address import PrimaryAddress
 from walproposer.primary_settings import COMMIT_SETTING, Override, PrimarySettings
 from walproposer.standby_names import EVERYBODY, Method, StandbyNames, parse_standby_names
-from walproposer.upstream import PrimaryAddress
 from walproposer.walsenders import STREAMING, WalSender, names_of
 
 NAMES = "synchronous_standby_names"

@@ -29,9 +29,10 @@ from walproposer.log_marker import (
     mark_log,
     read_markers,
 )
+from walproposer.primary_address import PrimaryAddress
+from walproposer.server_facts import read_server_facts
 from walproposer.standby_names import names_us
 from walproposer.timeline_creation import FoundTimeline, Member
-from walproposer.upstream import PrimaryAddress, read_server_facts
 
 log = structlog.get_logger()
 

@@ -22,7 +22,7 @@ from walproposer.commit_waits import NO_WAITS, CommitWaits, may_see_waits, read_
 from walproposer.connection import open_connection, refusing
 from walproposer.errors import WalProposerError
 from walproposer.log_marker import read_markers
-from walproposer.upstream import PrimaryAddress
+from walproposer.primary_address import PrimaryAddress
 from walproposer.walsenders import WalSender, read_walsenders
 
 COMMIT_SETTING = "synchronous_commit"

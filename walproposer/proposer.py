@@ -43,7 +43,6 @@ from walproposer.events import (
     PeerConnected,
     PeerLost,
     PeerMessage,
-    Primary,
     RareEvent,
     ReadTail,
     Send,
@@ -56,6 +55,7 @@ from walproposer.events import (
     WalReceived,
 )
 from walproposer.leader import Leader, WonTerm
+from walproposer.primary import Primary
 from walproposer.progress import PeerState, Progress
 
 # More WAL than this on its way is a bulk load, which is pipelined.

@@ -29,11 +29,12 @@ from walproposer.commit_watch import CommitWatch
 from walproposer.config import ProposerConfig
 from walproposer.election import behind_problem, fork_problem
 from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
-from walproposer.events import Outcome, Primary, Stop
+from walproposer.events import Outcome, Stop
 from walproposer.incarnation import Incarnation
 from walproposer.lease import Lease, open_lock
 from walproposer.mender import Mender
 from walproposer.metrics import ProposerCollector
+from walproposer.primary import Primary
 from walproposer.primary_log import mark_primary, read_primary_log, warn_of_promotion
 from walproposer.proposer import Candidacy
 from walproposer.status import hung_reason, incarnation_status

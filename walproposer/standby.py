@@ -24,11 +24,12 @@ from pgwal.lsn import Lsn
 from pgwire.startup import format_options
 from walproposer.connection import open_connection, port_number, refusing
 from walproposer.log_marker import mark_log
+from walproposer.primary_address import PrimaryAddress
 from walproposer.primary_settings import PrimarySettings
 from walproposer.promotion import Standby
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.slot import ensure_slot, read_slot
 from walproposer.standby_names import parse_standby_names
-from walproposer.upstream import PrimaryAddress, ensure_slot, read_slot
 
 _STATE = """
 SELECT pg_is_in_recovery(),

@@ -19,7 +19,8 @@ from walproposer.commit_waits import CommitWaits, may_see_waits, read_commit_wai
 from walproposer.connection import refusing
 from walproposer.errors import CommitsWait, Refusal, WalProposerError
 from walproposer.log_marker import forget_log
-from walproposer.upstream import PrimaryAddress, read_slot
+from walproposer.primary_address import PrimaryAddress
+from walproposer.slot import read_slot
 
 log = structlog.get_logger()
 

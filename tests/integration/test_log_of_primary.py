@@ -26,7 +26,7 @@ from pg_fixtures.waiting import wait_until
 from walproposer import log_marker
 from walproposer.errors import Refusal
 from walproposer.log_marker import mark_log, marker_name, read_markers
-from walproposer.upstream import PrimaryAddress
+from walproposer.primary_address import PrimaryAddress
 
 TIMEOUT = 120.0
 LEAVE = "sk detach --drop-slot"

@@ -36,7 +36,8 @@ from safekeeper.data_directory import folder_name
 from walproposer import service
 from walproposer.config import ProposerConfig
 from walproposer.errors import Unreachable, WalProposerError
-from walproposer.events import Primary
+from walproposer.primary import Primary
+from walproposer.primary_address import PrimaryAddress
 from walproposer.primary_log import PrimaryLog
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 from walproposer.service import WalProposer
@@ -49,7 +50,6 @@ from walproposer.timeline_creation import (
     require_timeline,
     survey,
 )
-from walproposer.upstream import PrimaryAddress
 
 SEG_SIZE = 1 << 20
 TIMEOUT = 120.0

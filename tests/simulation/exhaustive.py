@@ -51,7 +51,6 @@ from walproposer.events import (
     PeerConnected,
     PeerLost,
     PeerMessage,
-    Primary,
     ReadTail,
     ReportFlushed,
     Send,
@@ -63,6 +62,7 @@ from walproposer.events import (
     WalReceived,
 )
 from walproposer.leader import Leader
+from walproposer.primary import Primary
 from walproposer.progress import Progress
 from walproposer.proposer import Candidacy, Proposer
 

@@ -31,7 +31,7 @@ from walproposer.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.events import Primary as PrimaryFacts
+from walproposer.primary import Primary as PrimaryFacts
 from walproposer.proposer import Candidacy, Proposer, State
 
 from .log import PAGE_SIZE, START_LSN

@@ -6,8 +6,8 @@ from cluster_pages import TIMELINE
 
 from walproposer.finding import Finding, Level
 from walproposer.log_marker import marker_name
+from walproposer.primary_address import PrimaryAddress
 from walproposer.primary_settings import PrimarySettings, Slot
-from walproposer.upstream import PrimaryAddress
 from walproposer.walsenders import WalSender
 
 ADDRESS = PrimaryAddress("host=db")

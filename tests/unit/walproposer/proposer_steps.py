@@ -17,13 +17,13 @@ from walproposer.events import (
     Action,
     PeerConnected,
     PeerMessage,
-    Primary,
     Send,
     Stop,
     TailRead,
     UpstreamStarted,
     WalReceived,
 )
+from walproposer.primary import Primary
 from walproposer.proposer import Candidacy, Proposer, State
 
 T = TypeVar("T")

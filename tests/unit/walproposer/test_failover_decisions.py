@@ -16,10 +16,10 @@ from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal
 from walproposer.failover import Failover
 from walproposer.log_view import LogView
+from walproposer.primary_address import PrimaryAddress
 from walproposer.promotion import Standby, Step
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timeline_creation import FoundTimeline
-from walproposer.upstream import PrimaryAddress
 
 END = 0x5000000
 FORK = 0x4000000

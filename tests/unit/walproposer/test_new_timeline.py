@@ -14,8 +14,8 @@ from consensus.messages import ServerFacts
 from pgwal.history import TimelineHistory
 from walproposer import primary_log, timeline_creation
 from walproposer.errors import Refusal, Unreachable, WalProposerError
-from walproposer.events import Primary
 from walproposer.log_marker import marker_name
+from walproposer.primary import Primary
 from walproposer.primary_log import PrimaryLog
 from walproposer.timeline_creation import FoundTimeline, Member, create_timeline, folder_name
 
