@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consensus.ids import TimelineId
-from walproposer.lease import LEASE_SECONDS
-from walproposer.primary_address import PrimaryAddress
+from walproposer.locks.lease import LEASE_SECONDS
+from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
 
 

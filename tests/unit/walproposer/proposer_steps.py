@@ -13,7 +13,8 @@ from consensus.membership import Membership
 from consensus.messages import AppendResponse, SafekeeperGreeting, VoteResponse
 from consensus.term_history import TermHistory
 from pgwal.history import TimelineHistory
-from walproposer.events import (
+from walproposer.primary.primary import Primary
+from walproposer.stream.events import (
     Action,
     PeerConnected,
     PeerMessage,
@@ -23,8 +24,7 @@ from walproposer.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.primary import Primary
-from walproposer.proposer import Candidacy, Proposer, State
+from walproposer.stream.proposer import Candidacy, Proposer, State
 
 T = TypeVar("T")
 

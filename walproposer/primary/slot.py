@@ -14,7 +14,7 @@ import structlog
 from pgwal.lsn import Lsn
 from walproposer.connection import refusing
 from walproposer.errors import Refusal, Unreachable
-from walproposer.primary_address import PrimaryAddress
+from walproposer.primary.primary_address import PrimaryAddress
 
 log = structlog.get_logger()
 

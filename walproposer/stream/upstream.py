@@ -20,14 +20,14 @@ from pgwire import replication
 from pgwire.commands import StartReplication, format_start_replication
 from pgwire.replication import Keepalive, StandbyStatus, postgres_time_us
 from walproposer.connection import open_connection, refusing
-from walproposer.copy_connection import CopyConnection
 from walproposer.errors import PrimaryLost, Refusal, Unreachable
-from walproposer.log_marker import mark_log
-from walproposer.primary import Primary
-from walproposer.primary_address import PrimaryAddress
-from walproposer.server_facts import read_server_facts
-from walproposer.slot import PREDECESSOR_SECONDS, end_predecessor, ensure_slot
-from walproposer.timeline_creation import FoundTimeline
+from walproposer.primary.log_marker import mark_log
+from walproposer.primary.primary import Primary
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.server_facts import read_server_facts
+from walproposer.primary.slot import PREDECESSOR_SECONDS, end_predecessor, ensure_slot
+from walproposer.stream.copy_connection import CopyConnection
+from walproposer.timelines.timeline_creation import FoundTimeline
 
 OBJECT_IN_USE = "55006"
 SLOT_WAIT_SECONDS = 15
