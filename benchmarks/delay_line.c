@@ -1,19 +1,22 @@
 /*
- * delay_line NANOSECONDS NAMESPACE...
+ * delay_line NANOSECONDS INTERFACE...
  *
- * A wire between network namespaces that holds every packet for so long, and nothing else: order is
- * kept, nothing is lost, there is no limit to the rate. It makes the interface `wire` (layer 3) in
- * each NAMESPACE, which is the path of one; a packet goes to the namespace that the last byte of its
- * IPv4 destination numbers, from 1. It says "ready" when all interfaces are there.
+ * A switch for Ethernet that holds every packet for so long, counted from its arrival, and forwards
+ * it to the interface that the last byte of its destination numbers, from 1; multicasts to all
+ * others. It keeps the order of each interface. It says "ready" when it listens on all of them.
  *
- * Large segments pass whole and without checksums, as between a virtual machine and its host, so that
- * a packet costs two system calls and one wake-up or less. A packet that cannot be delivered ends the
- * program: a measurement with losses would not be the one that was asked for.
+ * It must cost little, for what it uses is not there for those who are measured. The kernel notes
+ * the time of arrival, so the program wakes when the next packet is due, and not when one comes.
+ * A packet waits where the kernel has put it and is sent from there; large segments pass whole and
+ * without checksums, as through any virtual network card.
+ *
+ * A packet lost ends the program: a measurement with losses is not the one that was asked for.
  */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/if_tun.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
 #include <linux/virtio_net.h>
 #include <net/if.h>
 #include <poll.h>
@@ -21,28 +24,23 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/ioctl.h>
-#include <sys/prctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
-#define NAMESPACES_MAX 16
-#define PACKET_MAX (65536 + sizeof(struct virtio_net_hdr))
-#define DESTINATION (sizeof(struct virtio_net_hdr) + 19) /* the last byte of the IPv4 destination */
+#define PORTS_MAX 16
+#define FRAMES 128           /* of one interface, that wait at the same time */
+#define FRAME_BYTES (1 << 17) /* a large segment has 64 KiB and headers */
+#define SECOND 1000000000LL
 
-struct packet {
-    struct packet *next;
-    int64_t due;
-    int target;
-    size_t length;
-    unsigned char bytes[];
+struct port {
+    unsigned char *ring;
+    int head; /* the frame that comes next, or has waited longest */
 };
 
-static struct pollfd ends[NAMESPACES_MAX];
+static struct port ports[PORTS_MAX];
+static struct pollfd sockets[PORTS_MAX];
 static int count;
-/* In the order of arrival, which is the order of `due`: all wait equally long. */
-static struct packet *first, **last = &first;
 
 static void check(int64_t result, const char *what)
 {
@@ -55,95 +53,95 @@ static void check(int64_t result, const char *what)
 static int64_t now(void)
 {
     struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * 1000000000LL + time.tv_nsec;
+    clock_gettime(CLOCK_REALTIME, &time); /* the clock of the times of arrival */
+    return time.tv_sec * SECOND + time.tv_nsec;
 }
 
-static int open_end(const char *namespace_path)
+static void set(int fd, int option, const void *value, socklen_t size, const char *what)
 {
-    struct ifreq request = {.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR, .ifr_name = "wire"};
-
-    int namespace = open(namespace_path, O_RDONLY | O_CLOEXEC);
-    check(namespace, namespace_path);
-    check(setns(namespace, CLONE_NEWNET), "setns");
-    int fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
-    check(fd, "/dev/net/tun");
-    check(ioctl(fd, TUNSETIFF, &request), "TUNSETIFF");
-    check(ioctl(fd, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4), "TUNSETOFFLOAD");
-    close(namespace);
-    return fd;
+    check(setsockopt(fd, SOL_PACKET, option, value, size), what);
 }
 
-/* Take all that `fd` has. What is not IPv4 to one of us is noise of the kernel: multicast, IPv6. */
-static void take(int fd, int64_t due)
+static void open_port(int number, const char *interface)
 {
-    static unsigned char bytes[PACKET_MAX];
-    ssize_t length;
+    struct tpacket_req request = {FRAME_BYTES, FRAMES, FRAME_BYTES, FRAMES};
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL)};
+    int on = 1, version = TPACKET_V2;
 
-    while ((length = read(fd, bytes, sizeof bytes)) > 0) {
-        int is_ipv4 = length > (ssize_t) DESTINATION && bytes[DESTINATION - 19] >> 4 == 4;
-        int target = is_ipv4 ? bytes[DESTINATION] - 1 : -1;
-        if (target < 0 || target >= count)
-            continue;
-        struct packet *packet = malloc(sizeof *packet + length);
-        check(packet == NULL ? -1 : 0, "malloc");
-        packet->next = NULL;
-        packet->due = due;
-        packet->target = ends[target].fd;
-        packet->length = length;
-        memcpy(packet->bytes, bytes, length);
-        *last = packet;
-        last = &packet->next;
+    int fd = socket(AF_PACKET, SOCK_RAW, 0);
+    check(fd, "socket");
+    set(fd, PACKET_VERSION, &version, sizeof version, "PACKET_VERSION");
+    set(fd, PACKET_VNET_HDR, &on, sizeof on, "PACKET_VNET_HDR");
+    set(fd, PACKET_IGNORE_OUTGOING, &on, sizeof on, "PACKET_IGNORE_OUTGOING");
+    set(fd, PACKET_RX_RING, &request, sizeof request, "PACKET_RX_RING");
+    void *ring = mmap(NULL, (size_t) FRAMES * FRAME_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    check(ring == MAP_FAILED ? -1 : 0, "mmap");
+    address.sll_ifindex = if_nametoindex(interface);
+    check(bind(fd, (struct sockaddr *) &address, sizeof address), interface);
+    ports[number] = (struct port){ring, 0};
+    sockets[number] = (struct pollfd){.fd = fd, .events = POLLIN};
+}
+
+static void forward(int source, struct tpacket2_hdr *header)
+{
+    const unsigned char *packet = (unsigned char *) header + header->tp_mac;
+    int is_multicast = packet[0] & 1;
+
+    for (int i = 0; i < count; i++)
+        if (i != source && (is_multicast || i == packet[ETH_ALEN - 1] - 1)) {
+            size_t before = sizeof(struct virtio_net_hdr);
+            ssize_t sent = send(sockets[i].fd, packet - before, before + header->tp_snaplen, 0);
+            check(sent, "send");
+        }
+}
+
+/* Forwards what is due, and returns when the next packet is, or INT64_MAX. */
+static int64_t serve(int number, int64_t delay)
+{
+    struct port *port = &ports[number];
+
+    for (;;) {
+        struct tpacket2_hdr *header = (void *) (port->ring + (size_t) port->head * FRAME_BYTES);
+        uint32_t status = __atomic_load_n(&header->tp_status, __ATOMIC_ACQUIRE);
+        if (!(status & TP_STATUS_USER))
+            return INT64_MAX;
+        if (status & TP_STATUS_LOSING || header->tp_snaplen < header->tp_len) {
+            fputs("a packet is lost: too many wait\n", stderr);
+            exit(1);
+        }
+        int64_t due = header->tp_sec * SECOND + header->tp_nsec + delay;
+        if (due > now())
+            return due;
+        forward(number, header);
+        __atomic_store_n(&header->tp_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
+        port->head = (port->head + 1) % FRAMES;
     }
-    if (length < 0 && errno != EAGAIN)
-        check(length, "read");
-}
-
-static void deliver(int64_t until)
-{
-    while (first != NULL && first->due <= until) {
-        struct packet *packet = first;
-        check(write(packet->target, packet->bytes, packet->length), "write");
-        first = packet->next;
-        if (first == NULL)
-            last = &first;
-        free(packet);
-    }
-}
-
-static void wait_for_packets(void)
-{
-    struct timespec timeout = {0, 0};
-
-    if (first != NULL) {
-        int64_t left = first->due - now();
-        if (left > 0)
-            timeout = (struct timespec){left / 1000000000, left % 1000000000};
-    }
-    check(ppoll(ends, count, first == NULL ? NULL : &timeout, NULL), "ppoll");
 }
 
 int main(int argc, char **argv)
 {
-    if (argc < 3 || argc - 2 > NAMESPACES_MAX) {
-        fprintf(stderr, "usage: %s NANOSECONDS NAMESPACE...\n", argv[0]);
+    if (argc < 3 || argc - 2 > PORTS_MAX) {
+        fprintf(stderr, "usage: %s NANOSECONDS INTERFACE...\n", argv[0]);
         return 2;
     }
     int64_t delay = atoll(argv[1]);
     for (count = 0; count < argc - 2; count++)
-        ends[count] = (struct pollfd){.fd = open_end(argv[count + 2]), .events = POLLIN};
+        open_port(count, argv[count + 2]);
     /* On time, as netem is, which runs in the kernel's interrupts. */
-    check(prctl(PR_SET_TIMERSLACK, 1), "PR_SET_TIMERSLACK");
     check(sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){.sched_priority = 1}),
           "SCHED_FIFO");
     puts("ready");
     fflush(stdout);
     for (;;) {
-        wait_for_packets();
-        int64_t due = now() + delay;
-        for (int i = 0; i < count; i++)
-            if (ends[i].revents != 0)
-                take(ends[i].fd, due);
-        deliver(now());
+        int64_t next = INT64_MAX;
+        for (int i = 0; i < count; i++) {
+            int64_t due = serve(i, delay);
+            next = due < next ? due : next;
+        }
+        if (next == INT64_MAX)
+            check(poll(sockets, count, -1), "poll");
+        else
+            clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME,
+                            &(struct timespec){next / SECOND, next % SECOND}, NULL);
     }
 }

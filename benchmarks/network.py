@@ -6,9 +6,13 @@ own, and every packet from one to another takes the same time, one way:
     primary (pgbench too)   proposer   copy 1   copy 2   copy 3
               `---------------`----------`--------`--------'
 
-Where the kernel has netem, a bridge joins the namespaces and each one's own end delays what it
-sends; the bridge adds nothing. Where it has not, a process that may interrupt the others does it
-(delay_line.c); its CPU time is shown, and is to the debit of the setup that sends more packets.
+Cables (veth) lead from all of them to one more namespace, the switch. Where the kernel has netem,
+it is a bridge, and each one's own end of its cable delays what it sends. Where it has not, the
+switch is a process that may interrupt the others (delay_line.c); its CPU time is shown, and is to
+the debit of the setup that sends more packets.
+
+Nothing of this is to be seen outside, and nothing is left: the kernel removes it with the last
+process.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import shutil
 import socket
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -38,8 +42,8 @@ NODES = (PRIMARY, PROPOSER, *COPIES)
 
 LOOPBACK = "127.0.0.1"  # where all fixtures listen
 SUBNET = "10.88.0.0/24"
-INTERFACE = "wire"
-QUEUE_PACKETS = 10_000  # none is lost
+INTERFACE = "cable"
+QUEUE_PACKETS = 10_000  # netem drops more than wait
 SOURCE = Path(__file__).with_name("delay_line.c")
 START_TIMEOUT = 10.0  # seconds
 ROUND_TRIPS = 21
@@ -109,17 +113,19 @@ def delayed_network(delay_ms: float, directory: Path) -> Iterator[DelayedNetwork
     _check_requirements()
     with ExitStack() as stack:
         namespaces = {node: _namespace(stack) for node in NODES}
+        switch = _namespace(stack)
+        ports = [_port(switch, namespaces[node], number) for number, node in enumerate(NODES, 1)]
         delay_line = None
         if _has_netem():
-            _join_by_netem(namespaces, _namespace(stack), delay_ms)
+            _bridge(switch, ports)
+            for namespace in namespaces.values():
+                _delay_by_netem(namespace, delay_ms)
         else:
-            delay_line = stack.enter_context(_delay_line(namespaces, delay_ms, directory))
+            delay_line = stack.enter_context(_delay_line(switch, ports, delay_ms, directory))
             _wait_ready(delay_line)
         network = DelayedNetwork(namespaces, delay_line)
         for node, namespace in namespaces.items():
             namespace.run("ip", "address", "add", f"{network.address(node)}/24", "dev", INTERFACE)
-            queue = ("txqueuelen", str(QUEUE_PACKETS))
-            namespace.run("ip", "link", "set", INTERFACE, *queue, "up")
         stack.enter_context(namespaces[PRIMARY].entered())
         round_trip = network.round_trip_ms()
         if round_trip < 2 * delay_ms:
@@ -134,11 +140,12 @@ def delayed_network(delay_ms: float, directory: Path) -> Iterator[DelayedNetwork
 
 def _check_requirements() -> None:
     if os.geteuid() != 0:
-        raise FixtureError("a network with a delay needs root, for its namespaces")
+        raise FixtureError("--delay-ms needs root, for network namespaces")
     for program in ("ip", "tc", "nsenter"):
         if shutil.which(program) is None:
             raise Unavailable(
-                f'there is no program "{program}"', hint="install iproute2 and util-linux"
+                f'there is no program "{program}", which --delay-ms needs',
+                hint="install iproute2 and util-linux",
             )
 
 
@@ -154,42 +161,48 @@ def _has_netem() -> bool:
         return _namespace(stack).run(*words, check=False).returncode == 0
 
 
-def _join_by_netem(namespaces: dict[str, Namespace], switch: Namespace, delay_ms: float) -> None:
-    """Pairs of virtual Ethernet cards; the far ends are ports of a bridge."""
+def _port(switch: Namespace, namespace: Namespace, number: int) -> str:
+    """A cable from the namespace to the switch; returns what it is called there."""
+    port = f"port{number}"
+    address = ("address", f"02:00:00:00:00:{number:02x}")
+    peer = ("peer", "name", port, "netns", switch.path)
+    namespace.run("ip", "link", "add", INTERFACE, *address, "type", "veth", *peer)
+    namespace.run("ip", "link", "set", INTERFACE, "up")
+    switch.run("ip", "link", "set", port, "up")
+    return port
+
+
+def _bridge(switch: Namespace, ports: Sequence[str]) -> None:
     switch.run("ip", "link", "add", "bridge", "type", "bridge")
     switch.run("ip", "link", "set", "bridge", "up")
+    for port in ports:
+        switch.run("ip", "link", "set", port, "master", "bridge")
+
+
+def _delay_by_netem(namespace: Namespace, delay_ms: float) -> None:
+    """What it sends, and not what it gets."""
     delay = ("delay", f"{delay_ms * 1000:g}us", "limit", str(QUEUE_PACKETS))
-    for number, namespace in enumerate(namespaces.values()):
-        port = f"port{number}"
-        peer = ("peer", "name", port, "netns", switch.path)
-        namespace.run("ip", "link", "add", INTERFACE, "type", "veth", *peer)
-        switch.run("ip", "link", "set", port, "master", "bridge", "up")
-        namespace.run("tc", "qdisc", "add", "dev", INTERFACE, "root", "netem", *delay)
+    namespace.run("tc", "qdisc", "add", "dev", INTERFACE, "root", "netem", *delay)
 
 
 def _delay_line(
-    namespaces: dict[str, Namespace], delay_ms: float, directory: Path
+    switch: Namespace, ports: Sequence[str], delay_ms: float, directory: Path
 ) -> ServiceProcess:
-    if not Path("/dev/net/tun").exists():
-        raise Unavailable(
-            "there are no means to delay packets: no netem in this kernel, and no /dev/net/tun",
-            hint="load the module sch_netem or tun",
-        )
     compiler = next(filter(shutil.which, COMPILERS), None)
     if compiler is None:
         raise Unavailable(
-            "this kernel has no netem, and there is no C compiler to delay packets without",
+            "--delay-ms needs netem in the kernel, or a C compiler for a delay line; "
+            "there is neither",
             hint=f"load the module sch_netem, or install one of {', '.join(COMPILERS)}",
         )
     program = directory / "delay_line"
     run_program([compiler, "-O2", "-Wall", "-o", program, SOURCE])
-    paths = [namespace.path for namespace in namespaces.values()]
     return ServiceProcess(
-        [program, f"{delay_ms * 1e6:.0f}", *paths],
+        switch.command([program, f"{delay_ms * 1e6:.0f}", *ports]),
         name="delay line",
         log_path=directory / "delay_line.log",
     )
 
 
 def _wait_ready(delay_line: ServiceProcess) -> None:
-    delay_line.wait_until(lambda: "ready" in delay_line.log_text(), START_TIMEOUT, "its interfaces")
+    delay_line.wait_until(lambda: "ready" in delay_line.log_text(), START_TIMEOUT, "it to listen")

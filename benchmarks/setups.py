@@ -207,7 +207,10 @@ def attached(primary: Primary, setup: Setup, directory: Path) -> Iterator[None]:
         _check_alive(_all_processes(primary, setup))
     except PgServerError as error:
         processes = _all_processes(primary, setup)
-        logs = [f"{process.name}: {process.log_tail()}" for process in processes]
+        logs = [
+            f"{process.name}{'' if process.alive else ' (has ended)'}: {process.log_tail()}"
+            for process in processes
+        ]
         raise FixtureError("\n".join([f"{setup.name}: {error}", *logs])) from error
     finally:
         primary.wait_for_standbys("")
