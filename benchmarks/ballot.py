@@ -24,8 +24,8 @@ from consensus.messages import (
     VoteResponse,
 )
 from walproposer.errors import Unreachable
-from walproposer.peer import open_push
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.stream.peer import open_push
 
 
 def request_vote(address: SafekeeperAddress, status: Mapping[str, Any]) -> VoteResponse:

@@ -23,7 +23,7 @@ from pgwal.lsn import Lsn, format_lsn
 from telemetry.size import bytes_text
 from walproposer.errors import Unreachable
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timeline_creation import survey
+from walproposer.timelines.timeline_creation import survey
 
 # ---- status
 

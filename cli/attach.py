@@ -37,12 +37,12 @@ from telemetry.status_server import (
 )
 from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
-from walproposer.lease import LEASE_SECONDS
+from walproposer.locks.lease import LEASE_SECONDS
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.slot_guard import slot_dropped_on_failure
+from walproposer.primary.synchronous_standby import reset, setting_statement
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.service import WalProposer
-from walproposer.slot_guard import slot_dropped_on_failure
-from walproposer.synchronous_standby import reset, setting_statement
-from walproposer.upstream import PrimaryAddress
 
 proposer_http_option = click.option(
     "--http",

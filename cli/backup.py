@@ -33,7 +33,7 @@ from pgclient.questions import identify_system
 from pgwal.lsn import Lsn, format_lsn
 from telemetry.size import bytes_text
 from walproposer.connection import open_connection, refusing
-from walproposer.upstream import PrimaryAddress
+from walproposer.primary.primary_address import PrimaryAddress
 
 RATE_BYTES_MIN, RATE_BYTES_MAX = 32 << 10, 1 << 30  # as BASE_BACKUP's MAX_RATE
 ARCHIVED_POLL_SECONDS = 0.5

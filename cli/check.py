@@ -20,14 +20,14 @@ from cli.parameters import (
     with_conninfo,
 )
 from consensus.ids import TimelineId
-from walproposer.discovery import inspect_safekeepers
+from walproposer.checks.finding import Finding, Level
+from walproposer.checks.preflight import check_primary
+from walproposer.checks.preflight_members import check_safekeepers
 from walproposer.errors import WalProposerError
-from walproposer.finding import Finding, Level
-from walproposer.preflight import check_primary
-from walproposer.preflight_members import check_safekeepers
-from walproposer.primary_settings import PrimarySettings, read_primary_settings
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.upstream import PrimaryAddress
+from walproposer.timelines.discovery import inspect_safekeepers
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 

@@ -11,10 +11,10 @@ from cli.parameters import safekeepers_option, timeline_option, timeout_option, 
 from consensus.ids import TimelineId
 from pgwal.lsn import format_lsn
 from walproposer.config import ProposerConfig
+from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.service import elect as run_election
-from walproposer.timeline_creation import FoundTimeline, require_timeline
-from walproposer.upstream import PrimaryAddress
+from walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
 
 
 @click.command()

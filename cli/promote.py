@@ -23,12 +23,12 @@ from consensus.ids import TimelineId
 from pgwal.lsn import format_lsn
 from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
-from walproposer.failover import Failover
-from walproposer.log_view import LogView
-from walproposer.promotion import Situation, Step, plan
+from walproposer.failover.failover import Failover
+from walproposer.failover.log_view import LogView
+from walproposer.failover.promotion import Situation, Step, plan
+from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timeline_creation import FoundTimeline
-from walproposer.upstream import PrimaryAddress
+from walproposer.timelines.timeline_creation import FoundTimeline
 
 
 @click.command()

@@ -13,12 +13,13 @@ from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
 from pgwal.history import TimelineHistory
 from walproposer.errors import Refusal
-from walproposer.old_primary import OldPrimary
-from walproposer.rewind import base_backup_hint
+from walproposer.failover.old_primary import OldPrimary
+from walproposer.failover.rewind import base_backup_hint
+from walproposer.failover.standby import StandbyServer, safekeepers_conninfo
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.server_facts import read_server_facts
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.standby import StandbyServer, safekeepers_conninfo
-from walproposer.timeline_creation import require_timeline
-from walproposer.upstream import PrimaryAddress, read_server_facts
+from walproposer.timelines.timeline_creation import require_timeline
 
 
 @click.command()

@@ -32,9 +32,9 @@ from pgwal.lsn import format_lsn
 from telemetry.status_server import HttpListener
 from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
-from walproposer.failover import Failover
-from walproposer.timeline_creation import require_timeline
-from walproposer.upstream import PrimaryAddress
+from walproposer.failover.failover import Failover
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.timelines.timeline_creation import require_timeline
 
 
 @click.command()

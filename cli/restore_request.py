@@ -36,9 +36,9 @@ from pgwal.errors import WalError
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from telemetry.size import bytes_text
+from walproposer.failover.standby import safekeepers_conninfo
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.standby import safekeepers_conninfo
-from walproposer.timeline_creation import Member, check_members, survey
+from walproposer.timelines.timeline_creation import Member, check_members, survey
 
 #: Words in the names of store options whose values are not written into a file.
 SECRETS = ("secret", "password", "token", "key", "sas")

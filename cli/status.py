@@ -24,8 +24,8 @@ from cluster.server_view import ServerView, server_views
 from cluster.timeline_view import TimelineView, timeline_views, unopened_timelines
 from cluster.verdict import Verdict, judge
 from telemetry.stop_signal import StopSignal
-from walproposer.discovery import Discovery, discover
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.timelines.discovery import Discovery, discover
 
 WATCH_SECONDS = 1.0
 

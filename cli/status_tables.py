@@ -22,7 +22,7 @@ from cluster.timeline_view import (
 from cluster.verdict import Condition, Verdict
 from consensus.ids import NodeId
 from telemetry.size import bytes_text
-from walproposer.discovery import SafekeeperReport
+from walproposer.timelines.discovery import SafekeeperReport
 
 _STYLES = {Condition.OK: "bold green", Condition.DEGRADED: "bold yellow"}
 _UNWELL = "bold red"

@@ -28,14 +28,16 @@ from pgwal.errors import LsnSyntaxError
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from pgwal.versions import SUPPORTED_MAJORS
-from walproposer.discovery import check_any_tells, discover
 from walproposer.errors import Refusal, Unreachable
-from walproposer.events import Primary
-from walproposer.log_marker import PREFIX
-from walproposer.primary_log import mark_primary, read_primary_log
+from walproposer.primary.log_marker import PREFIX
+from walproposer.primary.primary import Primary
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.slot_guard import slot_dropped_on_failure
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.slot_guard import slot_dropped_on_failure
-from walproposer.timeline_creation import (
+from walproposer.stream.upstream import Upstream
+from walproposer.timelines.discovery import check_any_tells, discover
+from walproposer.timelines.primary_log import mark_primary, read_primary_log
+from walproposer.timelines.timeline_creation import (
     DAMAGE_HINT,
     Member,
     check_members,
@@ -43,12 +45,11 @@ from walproposer.timeline_creation import (
     folder_name,
     survey,
 )
-from walproposer.timeline_deletion import (
+from walproposer.timelines.timeline_deletion import (
     DeletionOutcome,
     check_deletable,
     delete_timeline,
 )
-from walproposer.upstream import PrimaryAddress, Upstream
 
 FACTS = ("--system-id", "--pg-version", "--wal-seg-size", "--start-lsn")
 

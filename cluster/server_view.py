@@ -15,16 +15,16 @@ from typing import Any
 from consensus.tli_history import first_difference
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
-from walproposer.commit_waits import NO_WAITS, CommitWaits
-from walproposer.discovery import Discovery
+from walproposer.checks.finding import Finding, Level
+from walproposer.checks.preflight import check_primary
+from walproposer.checks.preflight_commits import check_opt_outs, check_protection
 from walproposer.errors import WalProposerError
-from walproposer.finding import Finding, Level
-from walproposer.log_view import LogView, log_view
-from walproposer.preflight import check_primary
-from walproposer.preflight_commits import check_opt_outs, check_protection
-from walproposer.primary_settings import PrimarySettings, read_primary_settings
-from walproposer.standby import StandbyServer
-from walproposer.upstream import PrimaryAddress
+from walproposer.failover.log_view import LogView, log_view
+from walproposer.failover.standby import StandbyServer
+from walproposer.primary.commit_waits import NO_WAITS, CommitWaits
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
+from walproposer.timelines.discovery import Discovery
 
 #: What else the preflight may find that matters while commits run.
 REMARKABLE = ("commits", "fsync")

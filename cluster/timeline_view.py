@@ -15,17 +15,17 @@ from typing import Any
 from consensus.ids import NodeId, TimelineId
 from consensus.membership import Membership
 from pgwal.lsn import Lsn
-from walproposer.discovery import (
+from walproposer.timelines.discovery import (
     Discovery,
     ProposerReport,
     SafekeeperReport,
     proposer_pages,
 )
-from walproposer.timeline_creation import folder_name
+from walproposer.timelines.timeline_creation import folder_name
 
 Status = Mapping[str, Any]  # a JSON object of a status page
 
-LEFT_BEHIND = "left behind"  # what a proposer calls it (walproposer/progress.py)
+LEFT_BEHIND = "left behind"  # what a proposer calls it (walproposer/stream/progress.py)
 NOWHERE = "0/0"  # a position that is not known
 
 

@@ -34,7 +34,7 @@ from cluster.timeline_view import (
 )
 from consensus.ids import NodeId
 from consensus.quorum import has_quorum, quorum_size
-from walproposer.quorum_watch import SILENT_SECONDS_MAX
+from walproposer.stream.quorum_watch import SILENT_SECONDS_MAX
 
 REASON_CHARACTERS_MAX = 300
 

@@ -1,6 +1,6 @@
 """WAL from a position on, as a server streams it, for those who may block.
 
-The proposer's own streams are on its event loop: `walproposer/copy_connection.py`.
+The proposer's own streams are on its event loop: `walproposer/stream/copy_connection.py`.
 """
 
 from __future__ import annotations

@@ -49,7 +49,9 @@ def test_each_step_of_the_journey_names_where() -> None:
 def test_the_journey_passes_each_module_of_the_path_of_a_commit() -> None:
     """Those that every byte crosses."""
     files = {file for file, _ in JOURNEY}
-    assert files >= {f"walproposer/{name}.py" for name in ("incarnation", "proposer", "leader")}
+    assert files >= {
+        f"walproposer/stream/{name}.py" for name in ("incarnation", "proposer", "leader")
+    }
     assert files >= {f"safekeeper/{name}.py" for name in ("receive_wal", "timeline", "acceptor")}
 
 

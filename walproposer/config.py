@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consensus.ids import TimelineId
-from walproposer.lease import LEASE_SECONDS
+from walproposer.locks.lease import LEASE_SECONDS
+from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.upstream import PrimaryAddress
 
 
 @dataclass(frozen=True, slots=True)

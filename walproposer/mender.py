@@ -19,10 +19,10 @@ from pgclient.errors import ConnectionLost
 from pgclient.stream import ReplicationStream
 from pgwal.lsn import Lsn
 from telemetry.stop_signal import StopSignal
-from walproposer.copy_connection import CopyConnection
 from walproposer.errors import Unreachable, WalProposerError
-from walproposer.peer import open_donor, open_mend
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from walproposer.stream.copy_connection import CopyConnection
+from walproposer.stream.peer import open_donor, open_mend
 
 log = structlog.get_logger()
 

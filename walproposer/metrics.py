@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from walproposer.commit_watch import CommitWatch
-from walproposer.incarnation import Incarnation
-from walproposer.progress import PeerState
+from walproposer.checks.commit_watch import CommitWatch
 from walproposer.status import peer_status
+from walproposer.stream.incarnation import Incarnation
+from walproposer.stream.progress import PeerState
 
 GAUGES = {
     "sk_proposer_commit_lsn": "Position confirmed by a quorum, in bytes",

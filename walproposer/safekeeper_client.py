@@ -1,6 +1,6 @@
 """Commands to a safekeeper, one short connection each: who are you, what have you, create, delete.
 
-The data path has its own connection (`peer.py`); this one may block.
+The data path has its own connection (`stream/peer.py`); this one may block.
 """
 
 from __future__ import annotations

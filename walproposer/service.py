@@ -25,20 +25,22 @@ from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
 from telemetry.status_server import Pages
 from telemetry.stop_signal import StopSignal
-from walproposer.commit_watch import CommitWatch
+from walproposer.checks.commit_watch import CommitWatch
 from walproposer.config import ProposerConfig
-from walproposer.election import behind_problem, fork_problem
 from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
-from walproposer.events import Outcome, Primary, Stop
-from walproposer.incarnation import Incarnation
-from walproposer.lease import Lease, open_lock
+from walproposer.locks.lease import Lease, open_lock
 from walproposer.mender import Mender
 from walproposer.metrics import ProposerCollector
-from walproposer.primary_log import mark_primary, read_primary_log, warn_of_promotion
-from walproposer.proposer import Candidacy
+from walproposer.primary.primary import Primary
+from walproposer.primary.synchronous_standby import configure_when_streaming
 from walproposer.status import hung_reason, incarnation_status
-from walproposer.synchronous_standby import configure_when_streaming
-from walproposer.timeline_creation import (
+from walproposer.stream.election import behind_problem, fork_problem
+from walproposer.stream.events import Outcome, Stop
+from walproposer.stream.incarnation import Incarnation
+from walproposer.stream.proposer import Candidacy
+from walproposer.stream.upstream import Upstream
+from walproposer.timelines.primary_log import mark_primary, read_primary_log, warn_of_promotion
+from walproposer.timelines.timeline_creation import (
     LATE_SECONDS,
     FoundTimeline,
     Member,
@@ -47,7 +49,6 @@ from walproposer.timeline_creation import (
     find_timeline,
     survey,
 )
-from walproposer.upstream import Upstream
 
 log = structlog.get_logger()
 

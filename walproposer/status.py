@@ -7,10 +7,10 @@ from typing import Any
 from consensus.ids import NodeId
 from consensus.quorum import quorum_size
 from pgwal.lsn import format_lsn
-from walproposer.incarnation import Incarnation
-from walproposer.progress import Progress
-from walproposer.proposer import State
-from walproposer.quorum_watch import SILENT_SECONDS_MAX
+from walproposer.stream.incarnation import Incarnation
+from walproposer.stream.progress import Progress
+from walproposer.stream.proposer import State
+from walproposer.stream.quorum_watch import SILENT_SECONDS_MAX
 
 STATE_NAMES = {
     State.COLLECTING: "connecting",

@@ -48,13 +48,13 @@ from safekeeper.data_directory import parse_folder_name
 from safekeeper.errors import ControlFileError, SafekeeperError
 from safekeeper.slots_file import decode_slots
 from telemetry.http_token import read_http_token, read_private_token
-from walproposer import log_view
 from walproposer.errors import Unreachable, WalProposerError
-from walproposer.rewind import ControlData, standby_settings
+from walproposer.failover import log_view
+from walproposer.failover.rewind import ControlData, standby_settings
+from walproposer.failover.standby import sources_of
+from walproposer.primary.standby_names import parse_standby_names
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.standby import sources_of
-from walproposer.standby_names import parse_standby_names
-from walproposer.status_page import PageAddress
+from walproposer.timelines.status_page import PageAddress
 
 from . import seeds
 from .bounds import bounded
@@ -277,17 +277,18 @@ PARSERS: list[Parser] = [
            seeds=(b"\x13\xd1\x02\x00" + bytes(36),)),
     Parser("pgwal.block_ref.decode_body", lambda case: decode_body(_record(case), 16),
            (WalFormatError,), seeds=seeds.RECORD_BODIES),
-    Parser("walproposer.log_view.parse", log_view.parse, (LsnSyntaxError,), texts=_LSNS),
+    Parser("walproposer.failover.log_view.parse", log_view.parse, (LsnSyntaxError,), texts=_LSNS),
     Parser("walproposer.safekeeper_client.SafekeeperAddress.parse", SafekeeperAddress.parse,
            (WalProposerError,), texts=_ADDRESSES),
-    Parser("walproposer.status_page.PageAddress.parse",
+    Parser("walproposer.timelines.status_page.PageAddress.parse",
            lambda text: PageAddress.parse(text, "reached"), (Unreachable,), texts=_ADDRESSES),
-    Parser("walproposer.rewind.ControlData.parse", ControlData.parse, (ValueError,),
+    Parser("walproposer.failover.rewind.ControlData.parse", ControlData.parse, (ValueError,),
            texts=seeds.CONTROL_DATA),
-    Parser("walproposer.rewind.standby_settings", lambda text: standby_settings(text, "host=a"), (),
+    Parser("walproposer.failover.rewind.standby_settings",
+           lambda text: standby_settings(text, "host=a"), (),
            texts=("primary_conninfo = 'host=a'\nport = 1\n",)),
-    Parser("walproposer.standby.sources_of", sources_of, (), texts=_CONNINFO),
-    Parser("walproposer.standby_names.parse_standby_names", parse_standby_names,
+    Parser("walproposer.failover.standby.sources_of", sources_of, (), texts=_CONNINFO),
+    Parser("walproposer.primary.standby_names.parse_standby_names", parse_standby_names,
            (WalProposerError,), texts=("walproposer", 'ANY 2 (a, "b ""c", *)', "FIRST 1 (a)", "")),
     Parser("backup.base_backup.parse_message", lambda case: parse_message(memoryview(case)),
            (BackupError,), seeds=(b"nbase.tar\0/tablespace\0", b"dbytes", b"m", b"p" + bytes(8))),

@@ -24,10 +24,10 @@ from consensus.messages import (
 )
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pgwal.lsn import Lsn
-from walproposer.copy_connection import CopyConnection
 from walproposer.errors import WalProposerError
-from walproposer.peer import open_push
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from walproposer.stream.copy_connection import CopyConnection
+from walproposer.stream.peer import open_push
 
 ANSWER_TIMEOUT = 30.0  # seconds
 

@@ -19,10 +19,10 @@ from pg_fixtures.standby import replayed_lsn, replica_conninfo
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 from walproposer.config import ProposerConfig
-from walproposer.failover import Failover
-from walproposer.promotion import Step
+from walproposer.failover.failover import Failover
+from walproposer.failover.promotion import Step
+from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.upstream import PrimaryAddress
 
 NOBODY = "host=127.0.0.1 port=1 connect_timeout=1"
 THREE_SEGMENTS = "SELECT pg_logical_emit_message(true, 'fill', repeat('x', 3 << 20))"

@@ -27,9 +27,9 @@ from pg_fixtures.waiting import wait_until
 from pg_server.program import run_program
 from pgwal.lsn import Lsn
 from pgwire.replication import XLogData
-from walproposer.copy_connection import CopyConnection
-from walproposer.peer import open_donor
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.stream.copy_connection import CopyConnection
+from walproposer.stream.peer import open_donor
 
 BEHIND = re.compile(
     r"the primary's WAL ends at ([0-9A-F]+/[0-9A-F]+), "

@@ -39,10 +39,10 @@ from pgwal.lsn import Lsn
 from pgwire.replication import StandbyStatus
 from pgwire.startup import StartupMessage
 from safekeeper.admission import DEFAULT_LIMITS
-from walproposer.copy_connection import CopyConnection
 from walproposer.errors import Unreachable
-from walproposer.peer import open_donor
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from walproposer.stream.copy_connection import CopyConnection
+from walproposer.stream.peer import open_donor
 
 SEED_VARIABLE = "SK_HOSTILE_SEED"
 STREAMS = 10_000

@@ -38,8 +38,8 @@ from pgclient.questions import ask
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
 from walproposer.errors import Unreachable, WalProposerError
-from walproposer.peer import read_tail
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.stream.peer import read_tail
 
 SEG_SIZE = 1 << 20
 START_LSN = 0x1100000

@@ -18,8 +18,8 @@ from pg_fixtures.ports import free_port
 from pg_fixtures.processes import ServiceProcess
 from pg_fixtures.waiting import wait_until
 from pg_server.errors import Unavailable
-from walproposer.etcd_lock import EtcdLock
-from walproposer.lease import Lease
+from walproposer.locks.etcd_lock import EtcdLock
+from walproposer.locks.lease import Lease
 
 TIMEOUT = 120.0
 LOCK_SECONDS = 3

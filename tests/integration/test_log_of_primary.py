@@ -23,10 +23,10 @@ from pg_fixtures.postgres import Postgres
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
-from walproposer import log_marker
 from walproposer.errors import Refusal
-from walproposer.log_marker import mark_log, marker_name, read_markers
-from walproposer.upstream import PrimaryAddress
+from walproposer.primary import log_marker
+from walproposer.primary.log_marker import mark_log, marker_name, read_markers
+from walproposer.primary.primary_address import PrimaryAddress
 
 TIMEOUT = 120.0
 LEAVE = "sk detach --drop-slot"

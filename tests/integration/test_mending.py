@@ -32,10 +32,10 @@ from safekeeper.service import Safekeeper
 from safekeeper.status import damage_of, timeline_status
 from safekeeper.timeline import Timeline
 from telemetry.stop_signal import StopSignal
-from walproposer.copy_connection import CopyConnection
 from walproposer.mender import Mender
-from walproposer.peer import open_mend
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.stream.copy_connection import CopyConnection
+from walproposer.stream.peer import open_mend
 
 TIMEOUT = 10.0
 SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)

@@ -27,8 +27,8 @@ from pg_fixtures.wal_comparison import compare_wal
 from pgwal.history import TimelineHistory, history_file_name
 from pgwal.lsn import Lsn
 from pgwal.segment import format_segment_name, segno_of
-from walproposer.peer import read_tail
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.stream.peer import read_tail
 
 SEG_SIZE = 1 << 20
 TIMEOUT = 120.0

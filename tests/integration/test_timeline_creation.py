@@ -1,7 +1,7 @@
 """A timeline is created on all of its members or on none, never twice, and never again.
 
-Creation is two steps, each a command to every member (`walproposer/timeline_creation.py`); here it
-is interrupted before each of the six commands by a member that becomes unreachable.
+Creation is two steps, each a command to every member (`timelines/timeline_creation.py`); here it is
+interrupted before each of the six commands by a member that becomes unreachable.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ from safekeeper.data_directory import folder_name
 from walproposer import service
 from walproposer.config import ProposerConfig
 from walproposer.errors import Unreachable, WalProposerError
-from walproposer.events import Primary
-from walproposer.primary_log import PrimaryLog
+from walproposer.primary.primary import Primary
+from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 from walproposer.service import WalProposer
-from walproposer.timeline_creation import (
+from walproposer.timelines.primary_log import PrimaryLog
+from walproposer.timelines.timeline_creation import (
     LATE_SECONDS,
     FoundTimeline,
     check_members,
@@ -49,7 +50,6 @@ from walproposer.timeline_creation import (
     require_timeline,
     survey,
 )
-from walproposer.upstream import PrimaryAddress
 
 SEG_SIZE = 1 << 20
 TIMEOUT = 120.0

@@ -28,7 +28,7 @@ AS_NOBODY = f"""if True:
     import encodings.idna, os, pkgutil, sys
     from importlib import import_module
     for name in ("backup", "cli", "objectstore", "walproposer"):
-        for module in pkgutil.iter_modules(import_module(name).__path__, name + "."):
+        for module in pkgutil.walk_packages(import_module(name).__path__, name + "."):
             import_module(module.name)
     from cli.main import main
     if os.geteuid() == 0:

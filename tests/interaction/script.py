@@ -61,7 +61,7 @@ from tests.simulation.network import Connection, Message
 from tests.simulation.node import Node
 from tests.simulation.trace import Trace
 from tests.wal_log import NamedRecord, named_records
-from walproposer.events import (
+from walproposer.stream.events import (
     Action,
     ClosePeer,
     ReadTail,

@@ -22,7 +22,7 @@ from tests.simulation.node import Node
 from tests.simulation.primary import Primary
 from tests.simulation.trace import Trace
 from tests.simulation.world import World
-from walproposer.events import Stop
+from walproposer.stream.events import Stop
 
 #: Where all proposers stand in the network: scripts lose connections, and cut no places off.
 PLACE = 0

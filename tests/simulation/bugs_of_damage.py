@@ -10,8 +10,8 @@ from safekeeper.acceptor import Acceptor
 from safekeeper.checked_wal import CheckedWal
 from safekeeper.control_state import ControlState
 from safekeeper.events import Action, PersistControl, TruncateWal
-from walproposer.progress import Progress
-from walproposer.proposer import Proposer
+from walproposer.stream.progress import Progress
+from walproposer.stream.proposer import Proposer
 
 from .planting import Patch, plant
 

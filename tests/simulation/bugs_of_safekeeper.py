@@ -13,7 +13,7 @@ import msgspec
 
 import pgwal.end_of_wal
 import safekeeper.acceptor
-import walproposer.leader
+import walproposer.stream.leader
 from consensus.ids import NodeId
 from consensus.messages import Append, Elected, VoteRequest, VoteResponse
 from consensus.term_history import TermHistory
@@ -25,8 +25,8 @@ from pgwal.walker import RecordWalker
 from safekeeper.acceptor import Acceptor
 from safekeeper.donor_rule import DonorRule
 from safekeeper.events import Action, FlushWal, PersistControl, Reply, TruncateWal
-from walproposer.leader import Leader
-from walproposer.progress import Progress
+from walproposer.stream.leader import Leader
+from walproposer.stream.progress import Progress
 
 from .disk import Disk
 from .planting import Patch, plant, without
@@ -242,7 +242,7 @@ def no_truncation(patch: Patch) -> None:
     def from_term_start(proposer: TermHistory, _: TermHistory, flush_lsn: int) -> int:
         return min(proposer.entries[-1].start_lsn, flush_lsn)
 
-    patch(walproposer.leader, "highest_common_point", from_term_start)
+    patch(walproposer.stream.leader, "highest_common_point", from_term_start)
     patch(safekeeper.acceptor, "highest_common_point", from_term_start)
 
 
@@ -270,7 +270,7 @@ def truncation_below_commit(patch: Patch) -> None:
         return step(self, connection, elected)
 
     step = Acceptor._elected
-    patch(walproposer.leader, "highest_common_point", too_low)
+    patch(walproposer.stream.leader, "highest_common_point", too_low)
     patch(safekeeper.acceptor, "highest_common_point", too_low)
     patch(Acceptor, "_elected_problem", no_objection)
     patch(Acceptor, "_elected", without_assert)

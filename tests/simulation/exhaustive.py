@@ -43,7 +43,8 @@ from safekeeper.events import (
     WriteWal,
 )
 from tests.new_timeline import TIMELINE, new_control_state
-from walproposer.events import (
+from walproposer.primary.primary import Primary
+from walproposer.stream.events import (
     Action,
     CatchUpWal,
     ClosePeer,
@@ -51,7 +52,6 @@ from walproposer.events import (
     PeerConnected,
     PeerLost,
     PeerMessage,
-    Primary,
     ReadTail,
     ReportFlushed,
     Send,
@@ -62,9 +62,9 @@ from walproposer.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.leader import Leader
-from walproposer.progress import Progress
-from walproposer.proposer import Candidacy, Proposer
+from walproposer.stream.leader import Leader
+from walproposer.stream.progress import Progress
+from walproposer.stream.proposer import Candidacy, Proposer
 
 from .invariants import check
 from .limits import small_limits

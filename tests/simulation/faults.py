@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from consensus.messages import Append, AppendResponse, Elected, VoteRequest, VoteResponse
-from walproposer.progress import PeerState
+from walproposer.stream.progress import PeerState
 
 from .disk import Failure
 from .log import HEADER_BYTES, PAGE_SIZE, WAL_SEG_SIZE

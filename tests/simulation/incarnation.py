@@ -9,7 +9,8 @@ from consensus.ids import NodeId
 from safekeeper.donor_rule import DonorRule
 from safekeeper.errors import SafekeeperError, WalDamaged
 from tests.new_timeline import TIMELINE
-from walproposer.events import (
+from walproposer.primary.primary import Primary as PrimaryFacts
+from walproposer.stream.events import (
     Action,
     CatchUpLost,
     CatchUpWal,
@@ -31,8 +32,7 @@ from walproposer.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.events import Primary as PrimaryFacts
-from walproposer.proposer import Candidacy, Proposer, State
+from walproposer.stream.proposer import Candidacy, Proposer, State
 
 from .log import PAGE_SIZE, START_LSN
 from .network import Connection, End, Message

@@ -39,8 +39,8 @@ from safekeeper.control_state import ControlState
 from safekeeper.events import Action as NodeAction
 from safekeeper.events import Event as NodeEvent
 from safekeeper.events import Reply
-from walproposer.events import Event, PeerMessage, WalReceived
-from walproposer.proposer import Proposer, State
+from walproposer.stream.events import Event, PeerMessage, WalReceived
+from walproposer.stream.proposer import Proposer, State
 
 from .ghost import Ghost, clipped
 from .log import START_LSN, WAL_SEG_SIZE, Log, common_bytes

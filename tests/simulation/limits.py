@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 
 from pgwal import segment
-from walproposer import election, leader, progress, proposer, wal_window
+from walproposer.stream import election, leader, progress, proposer, wal_window
 
 from .log import WAL_SEG_SIZE
 

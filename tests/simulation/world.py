@@ -12,7 +12,7 @@ from random import Random
 
 from consensus.membership import Membership
 from pgwal.history import TimelineHistory
-from walproposer.events import Outcome, Stop
+from walproposer.stream.events import Outcome, Stop
 
 from .clock import Clock
 from .faults import PLACES, Fault, Plan, strike

@@ -41,7 +41,7 @@ PACKAGES = (
 #: What is no parser of its own, with the reason.
 NO_PARSERS = {
     "pgwire.blocking.*": "the shell of the wire halves",
-    "walproposer.wal_window.*": "reads what it was given",
+    "walproposer.stream.wal_window.*": "reads what it was given",
 }
 
 

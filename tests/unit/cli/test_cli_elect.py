@@ -13,8 +13,8 @@ from consensus.membership import Membership
 from consensus.messages import ServerFacts
 from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal
-from walproposer.timeline_creation import FoundTimeline
-from walproposer.upstream import PrimaryAddress
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.timelines.timeline_creation import FoundTimeline
 
 CONFIG = ProposerConfig(PrimaryAddress(""), ())
 FOUND = FoundTimeline(

@@ -10,9 +10,9 @@ from healthy_primary import ADDRESS, HEALTHY
 from cluster.server_view import Leader, Role, ServerView, server_view, with_contenders
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
-from walproposer.commit_waits import CommitWaits
-from walproposer.log_view import LogView, log_view
-from walproposer.primary_settings import PrimarySettings, Slot
+from walproposer.failover.log_view import LogView, log_view
+from walproposer.primary.commit_waits import CommitWaits
+from walproposer.primary.primary_settings import PrimarySettings, Slot
 
 FIRST = TimelineHistory(1)
 SECOND = TimelineHistory(2, (TimelineSwitch(1, Lsn(0x3000000)),))

@@ -25,7 +25,7 @@ from cluster_pages import (
 from cluster.server_view import Role, ServerView
 from cluster.timeline_view import MemberState
 from cluster.verdict import judge
-from walproposer.commit_waits import CommitWaits
+from walproposer.primary.commit_waits import CommitWaits
 
 BLOCKED_QUORUM = {"ok": False, "since": "2026-01-31T12:00:10+00:00"}
 

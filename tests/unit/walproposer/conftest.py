@@ -7,7 +7,7 @@ from leader_world import World
 from proposer_steps import leading
 from wal_log import WalLog
 
-from walproposer import progress, wal_window
+from walproposer.stream import progress, wal_window
 
 
 @pytest.fixture

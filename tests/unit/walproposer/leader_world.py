@@ -11,11 +11,11 @@ from proposer_steps import (
 from wal_log import PAGE_SIZE, WalLog
 
 from consensus.messages import Append
-from walproposer.events import (
+from walproposer.stream.events import (
     Action,
     WalReceived,
 )
-from walproposer.proposer import Proposer
+from walproposer.stream.proposer import Proposer
 
 
 class World:

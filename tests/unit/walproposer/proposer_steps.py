@@ -13,18 +13,18 @@ from consensus.membership import Membership
 from consensus.messages import AppendResponse, SafekeeperGreeting, VoteResponse
 from consensus.term_history import TermHistory
 from pgwal.history import TimelineHistory
-from walproposer.events import (
+from walproposer.primary.primary import Primary
+from walproposer.stream.events import (
     Action,
     PeerConnected,
     PeerMessage,
-    Primary,
     Send,
     Stop,
     TailRead,
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.proposer import Candidacy, Proposer, State
+from walproposer.stream.proposer import Candidacy, Proposer, State
 
 T = TypeVar("T")
 

@@ -11,10 +11,11 @@ import pytest
 from pgclient.errors import ConnectionLost, ServerError
 from walproposer.connection import refusing
 from walproposer.errors import Refusal, Unreachable, WalProposerError
-from walproposer.primary_settings import read_primary_settings
-from walproposer.slot_guard import slot_dropped_on_failure
-from walproposer.standby import StandbyServer
-from walproposer.upstream import PrimaryAddress, Upstream
+from walproposer.failover.standby import StandbyServer
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.primary_settings import read_primary_settings
+from walproposer.primary.slot_guard import slot_dropped_on_failure
+from walproposer.stream.upstream import Upstream
 
 
 @pytest.mark.parametrize(

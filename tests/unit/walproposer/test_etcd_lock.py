@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 
 from walproposer.errors import Unreachable
-from walproposer.etcd_lock import EtcdLock
+from walproposer.locks.etcd_lock import EtcdLock
 
 
 class Imposter(http.server.BaseHTTPRequestHandler):

@@ -11,15 +11,15 @@ from consensus.membership import Membership
 from consensus.messages import ServerFacts
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
-from walproposer import failover
 from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal
-from walproposer.failover import Failover
-from walproposer.log_view import LogView
-from walproposer.promotion import Standby, Step
+from walproposer.failover import failover
+from walproposer.failover.failover import Failover
+from walproposer.failover.log_view import LogView
+from walproposer.failover.promotion import Standby, Step
+from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timeline_creation import FoundTimeline
-from walproposer.upstream import PrimaryAddress
+from walproposer.timelines.timeline_creation import FoundTimeline
 
 END = 0x5000000
 FORK = 0x4000000

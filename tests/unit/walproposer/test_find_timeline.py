@@ -6,7 +6,7 @@ from typing import Any
 
 from consensus.ids import TimelineId
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
-from walproposer.timeline_creation import Member, find_timeline
+from walproposer.timelines.timeline_creation import Member, find_timeline
 
 TIMELINE = TimelineId(bytes(16), b"timeline".ljust(16, b"\0"))
 

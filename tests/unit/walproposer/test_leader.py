@@ -23,8 +23,8 @@ from wal_log import PAGE_SIZE, START_LSN, WalLog
 
 from consensus.membership import Membership
 from consensus.messages import Append, Elected
-from walproposer import progress
-from walproposer.events import (
+from walproposer.stream import progress
+from walproposer.stream.events import (
     CatchUpWal,
     ClosePeer,
     Outcome,
@@ -37,8 +37,8 @@ from walproposer.events import (
     Tick,
     WalReceived,
 )
-from walproposer.leader import HEARTBEAT_MS
-from walproposer.proposer import SMALL_ROUND_BYTES_MAX, TELL_ALL_MS, State
+from walproposer.stream.leader import HEARTBEAT_MS
+from walproposer.stream.proposer import SMALL_ROUND_BYTES_MAX, TELL_ALL_MS, State
 
 
 def test_rule_4_each_is_streamed_from_its_own_common_point() -> None:

@@ -8,7 +8,7 @@ from proposer_steps import answer, campaigning, greet, leading, sent, vote
 from wal_log import START_LSN, WalLog
 
 from consensus.messages import Append
-from walproposer.events import (
+from walproposer.stream.events import (
     Action,
     CatchUpLost,
     CatchUpWal,
@@ -23,7 +23,7 @@ from walproposer.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.proposer import Proposer
+from walproposer.stream.proposer import Proposer
 
 LOST = "no such timeline"
 

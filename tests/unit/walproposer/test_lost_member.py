@@ -16,7 +16,7 @@ from proposer_steps import (
 from wal_log import START_LSN, WalLog
 
 from consensus.messages import Append, Elected
-from walproposer.events import (
+from walproposer.stream.events import (
     Action,
     CatchUpLost,
     Outcome,
@@ -28,8 +28,8 @@ from walproposer.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.leader import HEARTBEAT_MS
-from walproposer.proposer import Proposer, State
+from walproposer.stream.leader import HEARTBEAT_MS
+from walproposer.stream.proposer import Proposer, State
 
 
 def come_back(proposer: Proposer, peer: int, flush_lsn: int) -> list[Action]:

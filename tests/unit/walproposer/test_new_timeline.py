@@ -12,12 +12,17 @@ import pytest
 from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
 from pgwal.history import TimelineHistory
-from walproposer import primary_log, timeline_creation
 from walproposer.errors import Refusal, Unreachable, WalProposerError
-from walproposer.events import Primary
-from walproposer.log_marker import marker_name
-from walproposer.primary_log import PrimaryLog
-from walproposer.timeline_creation import FoundTimeline, Member, create_timeline, folder_name
+from walproposer.primary.log_marker import marker_name
+from walproposer.primary.primary import Primary
+from walproposer.timelines import primary_log, timeline_creation
+from walproposer.timelines.primary_log import PrimaryLog
+from walproposer.timelines.timeline_creation import (
+    FoundTimeline,
+    Member,
+    create_timeline,
+    folder_name,
+)
 
 SERVER = ServerFacts(7, 150018, 1 << 20)
 ITS_LOG = TimelineId(bytes(16), b"a" * 16)

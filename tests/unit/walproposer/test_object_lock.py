@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from objectstore.local import LocalStore
-from walproposer.object_lock import FOLDER, ObjectLock
+from walproposer.locks.object_lock import FOLDER, ObjectLock
 
 LEASE_SECONDS = 10.0
 

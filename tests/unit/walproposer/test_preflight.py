@@ -10,12 +10,12 @@ from cluster_pages import TIMELINE, emptied, safekeeper, silent
 from healthy_primary import ADDRESS, HEALTHY, SETTINGS, unwell
 
 from consensus.ids import TimelineId
-from walproposer.discovery import SafekeeperReport
-from walproposer.finding import Finding, Level
-from walproposer.preflight import check_primary
-from walproposer.preflight_members import check_safekeepers
-from walproposer.primary_settings import Override, PrimarySettings, Slot
-from walproposer.walsenders import WalSender
+from walproposer.checks.finding import Finding, Level
+from walproposer.checks.preflight import check_primary
+from walproposer.checks.preflight_members import check_safekeepers
+from walproposer.primary.primary_settings import Override, PrimarySettings, Slot
+from walproposer.primary.walsenders import WalSender
+from walproposer.timelines.discovery import SafekeeperReport
 
 OTHER = WalSender(43, "other")
 

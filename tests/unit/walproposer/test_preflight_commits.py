@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from healthy_primary import ADDRESS, HEALTHY, PROPOSER, SETTINGS, unwell
 
-from walproposer.commit_waits import CommitWaits
-from walproposer.finding import Finding, Level
-from walproposer.preflight_commits import check_commits, check_protection
-from walproposer.primary_settings import Override, PrimarySettings, Slot
-from walproposer.walsenders import WalSender
+from walproposer.checks.finding import Finding, Level
+from walproposer.checks.preflight_commits import check_commits, check_protection
+from walproposer.primary.commit_waits import CommitWaits
+from walproposer.primary.primary_settings import Override, PrimarySettings, Slot
+from walproposer.primary.walsenders import WalSender
 
 HELD = Slot("physical", "reserved", PROPOSER.pid, "walproposer")
 RECEIVER = WalSender(50, "walproposer", client_addr="10.0.0.7", role="backup", sync_state="sync")

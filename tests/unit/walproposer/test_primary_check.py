@@ -20,7 +20,7 @@ from wal_log import PAGE_SIZE, START_LSN, WAL_SEG_SIZE, WalLog
 
 from consensus.messages import Append, Elected
 from pgwal.history import TimelineHistory
-from walproposer.events import (
+from walproposer.stream.events import (
     Outcome,
     PeerLost,
     ReadTail,
@@ -29,7 +29,7 @@ from walproposer.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.proposer import Proposer, State
+from walproposer.stream.proposer import Proposer, State
 
 MIB = 1024 * 1024
 

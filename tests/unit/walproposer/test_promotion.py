@@ -9,7 +9,7 @@ import pytest
 
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
-from walproposer.promotion import (
+from walproposer.failover.promotion import (
     Situation,
     Standby,
     Step,

@@ -34,9 +34,9 @@ from consensus.messages import (
     SafekeeperGreeting,
     VoteRequest,
 )
-from walproposer.events import ClosePeer, Outcome, PeerLost, PeerMessage, Tick
-from walproposer.progress import PeerState
-from walproposer.proposer import RESPONSE_TIMEOUT_MS, State
+from walproposer.stream.events import ClosePeer, Outcome, PeerLost, PeerMessage, Tick
+from walproposer.stream.progress import PeerState
+from walproposer.stream.proposer import RESPONSE_TIMEOUT_MS, State
 
 
 def position(offset: int) -> int:

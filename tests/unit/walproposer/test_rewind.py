@@ -6,7 +6,7 @@ import pytest
 
 from pgwal.history import TimelineHistory
 from pgwal.segment import format_segment_name
-from walproposer.rewind import (
+from walproposer.failover.rewind import (
     ControlData,
     base_backup_hint,
     failure_reason,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from consensus.ids import TimelineId
+from walproposer.failover.standby import safekeepers_conninfo, sources_of
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.standby import safekeepers_conninfo, sources_of
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from consensus.ids import NodeId
 from consensus.messages import NO_FEEDBACK, AppendResponse, HotStandbyFeedback
-from walproposer.progress import PeerState, Progress
-from walproposer.standby_feedback import GRACE_MS, StandbyFeedback
+from walproposer.stream.progress import PeerState, Progress
+from walproposer.stream.standby_feedback import GRACE_MS, StandbyFeedback
 
 BEGIN_MS = 1_000_000
 OLD, NEW = HotStandbyFeedback(1, 700), HotStandbyFeedback(2, 800)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from walproposer.errors import Refusal
-from walproposer.standby_names import Method, StandbyNames, names_us, parse_standby_names
+from walproposer.primary.standby_names import Method, StandbyNames, names_us, parse_standby_names
 
 
 def first(count: int, *names: str) -> StandbyNames:

@@ -7,9 +7,9 @@ from http import HTTPStatus
 
 import pytest
 
-from walproposer import status_page
 from walproposer.errors import Unreachable
-from walproposer.status_page import PageAccess, PageAddress, demands_tls, read_status_page
+from walproposer.timelines import status_page
+from walproposer.timelines.status_page import PageAccess, PageAddress, demands_tls, read_status_page
 
 ACCESS = PageAccess(token="secret")
 TOKEN = {"Authorization": "Bearer secret"}

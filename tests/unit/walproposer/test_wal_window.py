@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from walproposer import wal_window
-from walproposer.wal_window import WalWindow
+from walproposer.stream import wal_window
+from walproposer.stream.wal_window import WalWindow
 
 BEGIN = 1000
 KEEP_BYTES = 64

@@ -25,7 +25,7 @@ from consensus.messages import ServerFacts
 from consensus.quorum import has_quorum
 from pgwal.lsn import format_lsn
 from walproposer.errors import Refusal, Unreachable, WalProposerError
-from walproposer.events import Primary
+from walproposer.primary.primary import Primary
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 
 #: How long a member may be silent when a majority has answered: a failover does not wait for one

@@ -17,11 +17,11 @@ from threading import Thread
 import structlog
 
 from telemetry.stop_signal import StopSignal
+from walproposer.checks.finding import Finding, Level
+from walproposer.checks.preflight_commits import check_protection
 from walproposer.errors import WalProposerError
-from walproposer.finding import Finding, Level
-from walproposer.preflight_commits import check_protection
-from walproposer.primary_settings import inspect_primary
-from walproposer.upstream import PrimaryAddress
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.primary_settings import inspect_primary
 
 log = structlog.get_logger()
 

@@ -12,22 +12,7 @@ from typing import final
 
 from msgspec import Struct
 
-from consensus.messages import ProposerMessage, SafekeeperMessage, ServerFacts
-from pgwal.history import TimelineHistory
-
-
-@dataclass(frozen=True, slots=True)
-class Primary:
-    """What IDENTIFY_SYSTEM, TIMELINE_HISTORY and the slot said before the election.
-
-    `slot_lsn` is the slot's restart_lsn: the primary surely has WAL from its segment on.
-    """
-
-    server: ServerFacts
-    tli_history: TimelineHistory
-    flush_lsn: int
-    slot_lsn: int
-
+from consensus.messages import ProposerMessage, SafekeeperMessage
 
 # ---- events
 

@@ -131,11 +131,11 @@ class Lease:
 def open_lock(url: str, lease_seconds: float) -> Lock:
     """`etcd://host:port/name`, or a folder of an object store. Raises Refusal."""
     if url.startswith(("etcd://", "etcds://")):
-        from walproposer.etcd_lock import EtcdLock
+        from walproposer.locks.etcd_lock import EtcdLock
 
         return EtcdLock(url, lease_seconds)
     from objectstore.store import open_store
-    from walproposer.object_lock import ObjectLock
+    from walproposer.locks.object_lock import ObjectLock
 
     try:
         return ObjectLock(open_store(url), lease_seconds)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from walproposer.finding import Finding, alter_system, fail, ok, quoted, warn
-from walproposer.preflight_commits import SENDERS, check_commits
-from walproposer.primary_settings import PrimarySettings
-from walproposer.upstream import SUPPORTED_MAJORS, PrimaryAddress
+from walproposer.checks.finding import Finding, alter_system, fail, ok, quoted, warn
+from walproposer.checks.preflight_commits import SENDERS, check_commits
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.primary_settings import PrimarySettings
+from walproposer.primary.server_facts import SUPPORTED_MAJORS
 
 CLOCK_SECONDS_MAX = 2.0
 # The proposer reports once a second; less than this leaves no room for a pause of either.

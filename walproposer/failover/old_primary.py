@@ -22,9 +22,8 @@ from pg_server.program import run_program
 from pgwal.history import TimelineHistory
 from storage import durable
 from walproposer.errors import Refusal
-from walproposer.log_marker import PREFIX, marker_name
-from walproposer.promotion import Problem
-from walproposer.rewind import (
+from walproposer.failover.promotion import Problem
+from walproposer.failover.rewind import (
     ControlData,
     failure_reason,
     lost_tails,
@@ -32,6 +31,7 @@ from walproposer.rewind import (
     same_timeline_problem,
     standby_settings,
 )
+from walproposer.primary.log_marker import PREFIX, marker_name
 
 VERSION_FILE = "PG_VERSION"  # of the owner and the mode that all files of the server have
 SIGNAL_FILE = "standby.signal"

@@ -23,12 +23,13 @@ from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from pgwire.startup import format_options
 from walproposer.connection import open_connection, port_number, refusing
-from walproposer.log_marker import mark_log
-from walproposer.primary_settings import PrimarySettings
-from walproposer.promotion import Standby
+from walproposer.failover.promotion import Standby
+from walproposer.primary.log_marker import mark_log
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.primary_settings import PrimarySettings
+from walproposer.primary.slot import ensure_slot, read_slot
+from walproposer.primary.standby_names import parse_standby_names
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.standby_names import parse_standby_names
-from walproposer.upstream import PrimaryAddress, ensure_slot, read_slot
 
 _STATE = """
 SELECT pg_is_in_recovery(),

@@ -12,12 +12,12 @@ from consensus.ids import TimelineId
 from consensus.membership import Membership
 from consensus.quorum import has_quorum
 from pgwal.lsn import Lsn
-from walproposer.discovery import SafekeeperReport
-from walproposer.finding import Finding, fail, ok, warn
-from walproposer.log_marker import LEAVE_HINT, UNKNOWN_LOG, UNKNOWN_LOG_HINT, log_problem
-from walproposer.primary_settings import PrimarySettings
-from walproposer.standby_names import names_us
-from walproposer.timeline_creation import DAMAGE_HINT, folder_name
+from walproposer.checks.finding import Finding, fail, ok, warn
+from walproposer.primary.log_marker import LEAVE_HINT, UNKNOWN_LOG, UNKNOWN_LOG_HINT, log_problem
+from walproposer.primary.primary_settings import PrimarySettings
+from walproposer.primary.standby_names import names_us
+from walproposer.timelines.discovery import SafekeeperReport
+from walproposer.timelines.timeline_creation import DAMAGE_HINT, folder_name
 
 DISK_FREE_BYTES_MIN = 1 << 30
 _SEGMENTS_MIN = 3  # a timeline stops with less: safekeeper/timeline.py, maybe_heal()

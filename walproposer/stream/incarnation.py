@@ -23,10 +23,10 @@ from pgclient.errors import UNDEFINED_FILE
 from pgwal.lsn import format_lsn
 from pgwire.replication import XLogData
 from walproposer.config import ProposerConfig
-from walproposer.copy_connection import CopyConnection
 from walproposer.errors import PrimaryLost, Refusal, WalProposerError
-from walproposer.event_loop import EventLoop
-from walproposer.events import (
+from walproposer.stream.copy_connection import CopyConnection
+from walproposer.stream.event_loop import EventLoop
+from walproposer.stream.events import (
     Action,
     CatchUpLost,
     CatchUpWal,
@@ -48,14 +48,14 @@ from walproposer.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.peer import open_donor, open_push, read_tail
-from walproposer.progress import PeerState
-from walproposer.proposer import Candidacy, Proposer, State
-from walproposer.quorum_watch import QuorumWatch
-from walproposer.shutdown_probe import is_shutting_down
-from walproposer.standby_feedback import StandbyFeedback
-from walproposer.upstream import Upstream
-from walproposer.wal_window import APPEND_BYTES_MAX
+from walproposer.stream.peer import open_donor, open_push, read_tail
+from walproposer.stream.progress import PeerState
+from walproposer.stream.proposer import Candidacy, Proposer, State
+from walproposer.stream.quorum_watch import QuorumWatch
+from walproposer.stream.shutdown_probe import is_shutting_down
+from walproposer.stream.standby_feedback import StandbyFeedback
+from walproposer.stream.upstream import Upstream
+from walproposer.stream.wal_window import APPEND_BYTES_MAX
 
 log = structlog.get_logger()
 

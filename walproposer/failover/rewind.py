@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pgwal.errors import SegmentNameError
 from pgwal.history import TimelineHistory
 from pgwal.segment import parse_segment_name, segment_start_lsn
-from walproposer.promotion import Problem
+from walproposer.failover.promotion import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from consensus.messages import NO_FEEDBACK, HotStandbyFeedback
 from consensus.standby_feedback import oldest_feedback
-from walproposer.progress import Progress
+from walproposer.stream.progress import Progress
 
 # wal_retrieve_retry_interval and wal_receiver_status_interval, 5 and 10 s, have passed then.
 GRACE_MS = 30_000

@@ -16,14 +16,12 @@ import structlog
 from consensus.tli_history import first_difference
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
+from walproposer.checks.finding import Level
+from walproposer.checks.preflight import check_primary
 from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal, Unreachable
-from walproposer.finding import Level
-from walproposer.log_marker import check_log
-from walproposer.log_view import LogView, log_view
-from walproposer.preflight import check_primary
-from walproposer.primary_settings import PrimarySettings, read_primary_settings
-from walproposer.promotion import (
+from walproposer.failover.log_view import LogView, log_view
+from walproposer.failover.promotion import (
     Problem,
     Situation,
     Standby,
@@ -32,15 +30,17 @@ from walproposer.promotion import (
     fork_problem,
     next_step,
 )
+from walproposer.failover.standby import StandbyServer, safekeepers_conninfo
+from walproposer.primary.log_marker import check_log
+from walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
+from walproposer.primary.slot import PREDECESSOR_SECONDS
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.standby import StandbyServer, safekeepers_conninfo
-from walproposer.timeline_creation import (
+from walproposer.timelines.timeline_creation import (
     LATE_SECONDS,
     FoundTimeline,
     require_timeline,
     survey,
 )
-from walproposer.upstream import PREDECESSOR_SECONDS
 
 log = structlog.get_logger()
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from consensus.messages import VoteResponse
 from consensus.tli_history import first_difference, last_switch_lsn
 from pgwal.lsn import format_lsn
-from walproposer.events import Outcome, Primary, Stop
+from walproposer.primary.primary import Primary
+from walproposer.stream.events import Outcome, Stop
 
 # Equal ids, timelines and positions do not prove equal bytes: a machine rolled back to a snapshot
 # writes other WAL on the same timeline. So this much of both logs is compared (law 3).

@@ -27,14 +27,15 @@ from consensus.messages import (
 from consensus.quorum import has_quorum, quorum_lsn
 from pgwal.errors import WalFormatError
 from pgwal.lsn import format_lsn
-from walproposer.election import (
+from walproposer.primary.primary import Primary
+from walproposer.stream.election import (
     behind_problem,
     choose_donor,
     fork_problem,
     tail_begin_lsn,
     tail_problem,
 )
-from walproposer.events import (
+from walproposer.stream.events import (
     Action,
     CatchUpLost,
     CatchUpWal,
@@ -43,7 +44,6 @@ from walproposer.events import (
     PeerConnected,
     PeerLost,
     PeerMessage,
-    Primary,
     RareEvent,
     ReadTail,
     Send,
@@ -55,8 +55,8 @@ from walproposer.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.leader import Leader, WonTerm
-from walproposer.progress import PeerState, Progress
+from walproposer.stream.leader import Leader, WonTerm
+from walproposer.stream.progress import PeerState, Progress
 
 # More WAL than this on its way is a bulk load, which is pipelined.
 SMALL_ROUND_BYTES_MAX = 64 * 1024

@@ -22,7 +22,7 @@ from pgwal.boundary import BoundaryFinder
 from pgwal.errors import WalFormatError
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
-from walproposer.events import (
+from walproposer.stream.events import (
     Action,
     CatchUpLost,
     Outcome,
@@ -32,8 +32,8 @@ from walproposer.events import (
     Stop,
     StopCatchUp,
 )
-from walproposer.progress import PeerState, Progress
-from walproposer.wal_window import WalWindow
+from walproposer.stream.progress import PeerState, Progress
+from walproposer.stream.wal_window import WalWindow
 
 # An idle connection is probed this often; the answer proves the safekeeper alive.
 HEARTBEAT_MS = 1000

@@ -18,12 +18,12 @@ import psycopg
 from pgclient.errors import PgClientError
 from pgclient.questions import identify_system
 from pgwal.lsn import Lsn
-from walproposer.commit_waits import NO_WAITS, CommitWaits, may_see_waits, read_commit_waits
 from walproposer.connection import open_connection, refusing
 from walproposer.errors import WalProposerError
-from walproposer.log_marker import read_markers
-from walproposer.upstream import PrimaryAddress
-from walproposer.walsenders import WalSender, read_walsenders
+from walproposer.primary.commit_waits import NO_WAITS, CommitWaits, may_see_waits, read_commit_waits
+from walproposer.primary.log_marker import read_markers
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.walsenders import WalSender, read_walsenders
 
 COMMIT_SETTING = "synchronous_commit"
 SETTINGS = (

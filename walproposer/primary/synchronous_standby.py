@@ -15,11 +15,12 @@ import structlog
 from psycopg import sql
 
 from telemetry.stop_signal import StopSignal
-from walproposer.commit_waits import CommitWaits, may_see_waits, read_commit_waits
 from walproposer.connection import refusing
 from walproposer.errors import CommitsWait, Refusal, WalProposerError
-from walproposer.log_marker import forget_log
-from walproposer.upstream import PrimaryAddress, read_slot
+from walproposer.primary.commit_waits import CommitWaits, may_see_waits, read_commit_waits
+from walproposer.primary.log_marker import forget_log
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.slot import read_slot
 
 log = structlog.get_logger()
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from walproposer.finding import Finding, alter_system, fail, ok, quoted, warn
-from walproposer.primary_settings import COMMIT_SETTING, Override, PrimarySettings
-from walproposer.standby_names import EVERYBODY, Method, StandbyNames, parse_standby_names
-from walproposer.upstream import PrimaryAddress
-from walproposer.walsenders import STREAMING, WalSender, names_of
+from walproposer.checks.finding import Finding, alter_system, fail, ok, quoted, warn
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.primary_settings import COMMIT_SETTING, Override, PrimarySettings
+from walproposer.primary.standby_names import EVERYBODY, Method, StandbyNames, parse_standby_names
+from walproposer.primary.walsenders import STREAMING, WalSender, names_of
 
 NAMES = "synchronous_standby_names"
 SENDERS = "max_wal_senders"

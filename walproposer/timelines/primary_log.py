@@ -1,8 +1,9 @@
 """What a primary says of the log it belongs to, read before anything is created or taken over.
 
 Two guards keep a second log from being created for a primary whose commits an older one
-acknowledges: its marker (`log_marker.py`), and where there is none (it was promoted by hand, cloned
-or restored, or attached by an older release), that its commits wait for a proposer already.
+acknowledges: its marker (`primary/log_marker.py`), and where there is none (it was promoted by
+hand, cloned or restored, or attached by an older release), that its commits wait for a proposer
+already.
 
 A primary with neither may still have been a standby in a log, promoted by hand. Nothing at it tells
 that from a server that failed over before it had any log, so it gets a new one, with a warning.
@@ -20,7 +21,7 @@ from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
 from walproposer.connection import refusing
 from walproposer.errors import Refusal, Unreachable
-from walproposer.log_marker import (
+from walproposer.primary.log_marker import (
     LEAVE_HINT,
     UNKNOWN_LOG,
     UNKNOWN_LOG_HINT,
@@ -29,9 +30,10 @@ from walproposer.log_marker import (
     mark_log,
     read_markers,
 )
-from walproposer.standby_names import names_us
-from walproposer.timeline_creation import FoundTimeline, Member
-from walproposer.upstream import PrimaryAddress, read_server_facts
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.server_facts import read_server_facts
+from walproposer.primary.standby_names import names_us
+from walproposer.timelines.timeline_creation import FoundTimeline, Member
 
 log = structlog.get_logger()
 

@@ -1,4 +1,4 @@
-"""The primary as the proposer sees it: what it is, its slot, and its WAL stream.
+"""The primary as the proposer sees it: its WAL stream, and what it says before that.
 
 A physical replication client in the seat of the only synchronous standby. It reports
 write = flush = apply = commit_lsn and nothing else: a commit returns when a quorum has flushed it.
@@ -10,14 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 
-import psycopg
-import structlog
-from psycopg import pq
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
-from consensus.messages import HotStandbyFeedback, ServerFacts
+from consensus.messages import HotStandbyFeedback
 from consensus.tli_history import last_switch_lsn
 from pgclient.questions import identify_system, read_timeline_history
 from pgclient.stream import start_copy
@@ -26,128 +20,18 @@ from pgwire import replication
 from pgwire.commands import StartReplication, format_start_replication
 from pgwire.replication import Keepalive, StandbyStatus, postgres_time_us
 from walproposer.connection import open_connection, refusing
-from walproposer.copy_connection import CopyConnection
 from walproposer.errors import PrimaryLost, Refusal, Unreachable
-from walproposer.events import Primary
-from walproposer.log_marker import mark_log
-from walproposer.timeline_creation import FoundTimeline
-
-log = structlog.get_logger()
-
-SUPPORTED_MAJORS = range(13, 19)
+from walproposer.primary.log_marker import mark_log
+from walproposer.primary.primary import Primary
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.server_facts import read_server_facts
+from walproposer.primary.slot import PREDECESSOR_SECONDS, end_predecessor, ensure_slot
+from walproposer.stream.copy_connection import CopyConnection
+from walproposer.timelines.timeline_creation import FoundTimeline
 
 OBJECT_IN_USE = "55006"
-# A fenced predecessor lets go of the slot within moments; the connection of a frozen one is ended.
-PREDECESSOR_SECONDS = 2
 SLOT_WAIT_SECONDS = 15
 SLOT_RETRY_SECONDS = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class PrimaryAddress:
-    """A DSN, and under which names we appear on the primary."""
-
-    dsn: str
-    slot: str = "walproposer"
-    application_name: str = "walproposer"
-
-    def __str__(self) -> str:
-        """Without the passwords: what libpq itself would not display (dispchar '*')."""
-        secret = {o.keyword.decode() for o in pq.Conninfo.get_defaults() if o.dispchar == b"*"}
-        parts = conninfo_to_dict(self.dsn)
-        return make_conninfo("", **{k: v for k, v in parts.items() if k not in secret})
-
-    def connect(self, **overrides: object) -> psycopg.Connection:
-        """An ordinary connection, for questions; it never waits for a synchronous commit."""
-        return open_connection(
-            self.dsn,
-            f"the primary ({self})",
-            **{"application_name": "sk", "options": "-c synchronous_commit=local", **overrides},
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SlotState:
-    """Our slot on the primary; `holder` is the application that uses it now."""
-
-    restart_lsn: int
-    holder_pid: int | None
-    holder: str
-
-
-def read_slot(connection: psycopg.Connection, slot: str) -> SlotState | None:
-    """Our slot, or None. Raises Refusal when the name belongs to a logical slot."""
-    row = connection.execute(
-        "SELECT s.slot_type, s.restart_lsn::text, s.active_pid, coalesce(r.application_name, '')"
-        " FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid"
-        " WHERE s.slot_name = %s",
-        (slot,),
-    ).fetchone()
-    if row is None:
-        return None
-    kind, restart_lsn, pid, holder = row
-    if kind != "physical":
-        raise Refusal(f'replication slot "{slot}" is {kind}', hint="Choose another with --slot.")
-    return SlotState(int(Lsn.parse(restart_lsn)) if restart_lsn else 0, pid, holder)
-
-
-def end_predecessor(address: PrimaryAddress) -> None:
-    """Close the connection of a proposer that has the slot and does not let go of it: it hangs, or
-    its machine is gone. Our term was won, so it could confirm nothing any more; another program's
-    connection is left alone. Raises WalProposerError."""
-    with closing(address.connect()) as connection, refusing("could not free the replication slot"):
-        state = read_slot(connection, address.slot)
-        if state is not None and state.holder_pid and state.holder == address.application_name:
-            log.warning("ending a predecessor that hangs", slot=address.slot, pid=state.holder_pid)
-            connection.execute("SELECT pg_terminate_backend(%s)", (state.holder_pid,))
-
-
-def ensure_slot(connection: psycopg.Connection, address: PrimaryAddress) -> SlotState:
-    """Our slot, created with its WAL reserved when it is not there. Raises WalProposerError."""
-    with refusing("could not create the replication slot"):
-        state = read_slot(connection, address.slot)
-        if state is None:
-            connection.execute(
-                "SELECT pg_create_physical_replication_slot(%s, true)", (address.slot,)
-            )
-            state = read_slot(connection, address.slot)
-    if state is None:
-        raise Unreachable(f'replication slot "{address.slot}" vanished')
-    if state.holder_pid is not None and state.holder not in (address.application_name, ""):
-        raise Refusal(
-            f'replication slot "{address.slot}" is used by "{state.holder}" '
-            f"(pid {state.holder_pid})",
-            hint="Choose another slot with --slot, or stop that client.",
-        )
-    return state
-
-
-def read_server_facts(connection: psycopg.Connection) -> ServerFacts:
-    """Raises Refusal for a server that cannot be a primary of ours."""
-    row = connection.execute(
-        "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),"
-        " (SELECT system_identifier::text FROM pg_control_system()),"
-        " (SELECT bytes_per_wal_segment FROM pg_control_init()),"
-        " current_setting('wal_level')"
-    ).fetchone()
-    assert row is not None
-    version, in_recovery, system_id, seg_size, wal_level = row
-    if version // 10000 not in SUPPORTED_MAJORS:
-        raise Refusal(
-            f"the primary is Postgres {version // 10000}, "
-            f"supported are {SUPPORTED_MAJORS[0]} to {SUPPORTED_MAJORS[-1]}"
-        )
-    if in_recovery:
-        raise Refusal(
-            "the server is a standby, not a primary",
-            hint="Give the DSN of the primary, or promote this one first.",
-        )
-    if wal_level == "minimal":
-        raise Refusal(
-            'the primary has wal_level "minimal", expected "replica" or "logical"',
-            hint="ALTER SYSTEM SET wal_level = 'replica'; then restart the primary.",
-        )
-    return ServerFacts(int(system_id), version, seg_size)
 
 
 class Upstream:

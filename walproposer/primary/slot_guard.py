@@ -16,7 +16,7 @@ import structlog
 from pgclient.errors import first_line
 from walproposer.connection import refusing
 from walproposer.errors import WalProposerError
-from walproposer.upstream import PrimaryAddress
+from walproposer.primary.primary_address import PrimaryAddress
 
 log = structlog.get_logger()
 

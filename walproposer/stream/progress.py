@@ -18,7 +18,7 @@ from consensus.messages import (
     VoteResponse,
 )
 from pgwal.boundary import BoundaryFinder
-from walproposer.events import Action, ClosePeer, StopCatchUp
+from walproposer.stream.events import Action, ClosePeer, StopCatchUp
 
 # Bytes sent and not yet known to be durable at the peer. Large enough to keep a disk busy at
 # 1 GB/s over a 4 ms round trip; small enough that a stalled peer costs no more than this much.

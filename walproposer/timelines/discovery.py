@@ -17,8 +17,8 @@ from typing import Any
 from consensus.ids import TimelineId
 from walproposer.errors import Refusal, Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.status_page import PageAccess, PageAddress, demands_tls, read_status_page
-from walproposer.timeline_creation import Member, check_members, survey
+from walproposer.timelines.status_page import PageAccess, PageAddress, demands_tls, read_status_page
+from walproposer.timelines.timeline_creation import Member, check_members, survey
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""May a primary be attached, and are its commits safe? Rules; asking changes nothing."""

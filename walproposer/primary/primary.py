@@ -1,0 +1,21 @@
+"""The primary as the core and a new timeline know it: values read before the election. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consensus.messages import ServerFacts
+from pgwal.history import TimelineHistory
+
+
+@dataclass(frozen=True, slots=True)
+class Primary:
+    """What IDENTIFY_SYSTEM, TIMELINE_HISTORY and the slot said before the election.
+
+    `slot_lsn` is the slot's restart_lsn: the primary surely has WAL from its segment on.
+    """
+
+    server: ServerFacts
+    tli_history: TimelineHistory
+    flush_lsn: int
+    slot_lsn: int

@@ -1,0 +1,34 @@
+"""Where the primary is, and under which names we appear there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from walproposer.connection import open_connection
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryAddress:
+    """A DSN, and under which names we appear on the primary."""
+
+    dsn: str
+    slot: str = "walproposer"
+    application_name: str = "walproposer"
+
+    def __str__(self) -> str:
+        """Without the passwords: what libpq itself would not display (dispchar '*')."""
+        secret = {o.keyword.decode() for o in pq.Conninfo.get_defaults() if o.dispchar == b"*"}
+        parts = conninfo_to_dict(self.dsn)
+        return make_conninfo("", **{k: v for k, v in parts.items() if k not in secret})
+
+    def connect(self, **overrides: object) -> psycopg.Connection:
+        """An ordinary connection, for questions; it never waits for a synchronous commit."""
+        return open_connection(
+            self.dsn,
+            f"the primary ({self})",
+            **{"application_name": "sk", "options": "-c synchronous_commit=local", **overrides},
+        )

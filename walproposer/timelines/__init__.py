@@ -1,0 +1,1 @@
+"""Timelines on a set of safekeepers: found, shown, created, deleted."""
