@@ -14,7 +14,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-MODULES = ("safekeeper/steady_path.py",)
+MODULES = (
+    "safekeeper/steady_path.py",
+    "walproposer/stream/steady_leader.py",
+    "walproposer/stream/steady_loop.py",
+)
 
 DIRECTIVES = {
     "language_level": 3,

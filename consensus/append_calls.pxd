@@ -23,3 +23,13 @@ cdef inline void put_positions(unsigned char[::1] memory, Py_ssize_t at, uint64_
     put_u64(memory, at, flush_lsn)
     put_u64(memory, at + 8, durable_lsn)
     put_u64(memory, at + 16, commit_lsn)
+
+
+cdef inline void put_append_positions(unsigned char[::1] memory, Py_ssize_t at, uint64_t begin_lsn,
+                                      uint64_t end_lsn, uint64_t record_end_lsn,
+                                      uint64_t commit_lsn, uint64_t truncate_lsn) noexcept:
+    put_u64(memory, at, begin_lsn)
+    put_u64(memory, at + 8, end_lsn)
+    put_u64(memory, at + 16, record_end_lsn)
+    put_u64(memory, at + 24, commit_lsn)
+    put_u64(memory, at + 32, truncate_lsn)

@@ -2,7 +2,8 @@
 
     drain (one recv) -> decode -> acceptor -> write -> one fdatasync -> one answer
 
-Nearly always this is done by `steady_path.py`, which leaves the rest to what is here. One blocking thread a connection. Whatever arrived together shares one flush.
+Nearly always this is done by `steady_path.py`, which leaves the rest to what is here. One blocking
+thread a connection. Whatever arrived together shares one flush.
 """
 
 from __future__ import annotations

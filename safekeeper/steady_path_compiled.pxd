@@ -3,6 +3,11 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
+cdef int COPY_DATA
+cdef Py_ssize_t HEADER_BYTES, POSITIONS_AT, WAL_AT, ANSWER_AT, ODD
+cdef uint32_t LENGTH_MIN, LENGTH_MAX
+cdef uint64_t HINTS_BYTES_MAX
+
 
 cdef class SteadyPath:
     cdef public object connection

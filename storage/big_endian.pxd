@@ -37,3 +37,10 @@ cdef inline bint is_at(const unsigned char[::1] memory, Py_ssize_t at,
                        const unsigned char[::1] pattern) noexcept:
     """Whether the bytes there are the pattern's; the caller knows that so many are there."""
     return memcmp(&memory[at], &pattern[0], pattern.shape[0]) == 0
+
+
+cdef inline void copy_bytes(unsigned char[::1] to, Py_ssize_t to_at,
+                            const unsigned char[::1] memory, Py_ssize_t at,
+                            Py_ssize_t count) noexcept:
+    """memory[at:at + count] to `to_at`."""
+    memcpy(&to[to_at], &memory[at], count)

@@ -16,7 +16,7 @@ INTERPRETED = "QUORUM_WAL_INTERPRETED"
 
 
 def compiled(name: str) -> ModuleType:
-    """The module as it was compiled; the Python module itself where it was not, or is not wanted."""
+    """The module as it was compiled; the Python module where it was not, or is not wanted."""
     if not os.environ.get(INTERPRETED):
         try:
             return import_module(f"{name}_compiled")

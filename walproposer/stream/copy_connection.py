@@ -41,6 +41,10 @@ class CopyConnection:
         self.end: WalProposerError | None = None
         self._is_encrypted = bool(self.pgconn.ssl_in_use)
 
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """From now on `changed` is called."""
+        self._changed = changed
+
     def fileno(self) -> int:
         return self._fd
 
