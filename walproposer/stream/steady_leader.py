@@ -36,7 +36,7 @@ from consensus.quorum import quorum_size
 from pgwal.page import WAL_PAGE_SIZE
 from pgwire.framing import pack_header
 from pgwire.replication import XLOG_DATA_HEADER_BYTES
-from walproposer.stream.progress import IN_FLIGHT_BYTES_MAX
+from walproposer.stream.progress import IN_FLIGHT_BYTES_MAX, PeerState
 from walproposer.stream.wal_window import APPEND_BYTES_MAX, KEEP_BYTES
 
 try:
@@ -79,6 +79,8 @@ class SteadyLeader:
         """Of a leader who streams from his primary; None while there is no steady state. What it
         takes, the next event must tell (SteadyEnded)."""
         if leader is None or leader.window.exceeds_limits:
+            return None
+        if any(p.state is PeerState.CATCHING_UP for p in leader.peers):
             return None
         return cls(leader) if len(leader.term.membership.groups) == 1 else None
 
@@ -148,7 +150,7 @@ class SteadyLeader:
             at += 1 + length
         if size == 0:
             return begin if at == begin else ODD
-        # Inside a page the WAL ends with a record (`pgwal/boundary.py`); at a page's end, maybe not.
+        # Inside a page it ends with a record (`pgwal/boundary.py`); at a page's end, maybe not.
         if lsn % WAL_PAGE_SIZE == 0 or size % 8 or lsn > self.window_end_lsn_max:
             return ODD
         for peer in range(len(self.follows)):
