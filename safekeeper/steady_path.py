@@ -154,6 +154,14 @@ class SteadyPath:
                 self._timeline.fail(error)
                 raise
 
+    def hand_over(self, acceptor: Acceptor) -> None:
+        """What was taken is the acceptor's from now on: it ended up in the same state."""
+        acceptor.take_steady(
+            self.written_lsn, self.record_end_lsn, self.sent_commit_lsn, self.truncate_lsn
+        )
+        assert acceptor.flush_lsn == self.flush_lsn
+        assert acceptor.commit_lsn == self.commit_lsn
+
     def _take(self, view: memoryview, begin: int, end: int) -> int:
         memory, head = view, self._head
         at, lsn = begin, self.written_lsn

@@ -359,17 +359,9 @@ class Timeline:
         if steady is None:
             return
         steady.is_over = True
-        acceptor = self._acceptor
-        if steady.has_taken and acceptor is not None:
-            acceptor.take_steady(
-                steady.written_lsn, steady.record_end_lsn, steady.sent_commit_lsn,
-                steady.truncate_lsn,
-            )  # fmt: skip
+        if steady.has_taken and self._acceptor is not None:
+            steady.hand_over(self._acceptor)
             self.store.end_lsn = steady.written_lsn
-            assert (acceptor.flush_lsn, acceptor.commit_lsn) == (
-                steady.flush_lsn,
-                steady.commit_lsn,
-            )
 
     def _check_usable(self) -> None:
         if self.state in (TimelineState.STOPPED, TimelineState.DAMAGED):

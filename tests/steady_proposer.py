@@ -1,7 +1,7 @@
 """A proposer core that takes by the steady path what it can, as its shell does.
 
-    WalReceived   -> frames 'w' -> SteadyLeader.take_wal     -> the Append for each follower
-    PeerMessage   -> a frame    -> SteadyLeader.take_answers -> ReportFlushed
+WalReceived   -> frames 'w' -> SteadyLeader.take_wal     -> the Append for each follower
+PeerMessage   -> a frame    -> SteadyLeader.take_answers -> ReportFlushed
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ done by a few threads, which put their results into an inbox and wake the loop u
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeGuard, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import psycopg
 import structlog
@@ -50,14 +50,13 @@ from walproposer.stream.events import (
     WalReceived,
 )
 from walproposer.stream.peer import open_donor, open_push, read_tail
-from walproposer.stream.plain_copy import PlainCopy
 from walproposer.stream.progress import PeerState
 from walproposer.stream.proposer import Candidacy, Proposer, State
 from walproposer.stream.quorum_watch import QuorumWatch
 from walproposer.stream.shutdown_probe import is_shutting_down
 from walproposer.stream.standby_feedback import StandbyFeedback
 from walproposer.stream.steady_loop import NO_ONE, UPSTREAM
-from walproposer.stream.upstream import Upstream
+from walproposer.stream.upstream import Upstream, end_of_stream
 from walproposer.stream.wal_window import joined
 
 if TYPE_CHECKING:
@@ -187,16 +186,12 @@ class Incarnation:
         if self._steady_pause:
             self._steady_pause -= 1
             return None
-        leader = SteadyLeader.of(self.core.leader) if self.core.streams else None
-        if leader is None or not _is_plain(upstream.copy):
+        if not self.core.streams or upstream.copy is None:
             return None
-        peers: list[PlainCopy | None] = []
-        for peer, follows in enumerate(leader.follows):
-            copy = self._peers.get(peer) if follows else None
-            if follows and not _is_plain(copy):
-                return None
-            peers.append(copy if _is_plain(copy) else None)
-        return SteadyLoop(leader, self._loop.epoll, upstream.copy, peers)
+        leader = SteadyLeader.of(self.core.leader)
+        if leader is None:
+            return None
+        return SteadyLoop.of(leader, self._loop.epoll, upstream.copy, self._peers)
 
     def _wants_wal(self, now: float) -> bool:
         if now < self._gather_until and self.core.is_round_small:
@@ -234,7 +229,7 @@ class Incarnation:
         the quorum is still taking. The next incarnation would only ask for it again, and perhaps no
         sooner be done: so wait for the quorum first. Raises PrimaryLost, Refusal when that is over.
         """
-        error = _end_of_stream(end)
+        error = end_of_stream(end)
         self._drain_until = self._drain_until or now + DRAIN_SECONDS
         is_orderly = isinstance(error, PrimaryLost) and error.orderly
         if not is_orderly or self._is_drained or now >= self._drain_until:
@@ -515,18 +510,3 @@ class Incarnation:
         if self.upstream is None or self.upstream.copy is None:
             return None
         return max(0.0, self.now_ms / 1000 - self._primary_heard_at)
-
-
-def _is_plain(copy: CopyConnection | None) -> TypeGuard[PlainCopy]:
-    """Our own frames, all of them sent."""
-    return isinstance(copy, PlainCopy) and copy.end is None and not copy.wants_write
-
-
-def _end_of_stream(end: WalProposerError) -> WalProposerError:
-    """A primary that went away will be back; WAL that it has removed will not."""
-    if end.sqlstate == UNDEFINED_FILE:
-        return Refusal(
-            f"the primary lacks WAL that the quorum's log goes on with: {end}",
-            hint="Let every server that may become the primary keep more of it (wal_keep_size).",
-        )
-    return PrimaryLost(str(end), orderly=isinstance(end, PrimaryLost) and end.orderly)

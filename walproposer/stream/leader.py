@@ -190,8 +190,8 @@ class Leader:
                 p.flush_lsn = steady.flush_lsns[p.peer]
                 p.durable_lsn = steady.durable_lsns[p.peer]
                 p.commit_lsn = steady.commit_lsns[p.peer]
-                if p.flush_lsn >= self.window.record_end_lsn:
-                    p.caught_up_ms = self._now_ms
+            if steady.has_caught_up[p.peer]:
+                p.caught_up_ms = self._now_ms
 
     def _advance_commit(self) -> list[Action]:
         """Rule 5. A member that is offline now still has what it had flushed."""

@@ -80,14 +80,17 @@ class SteadyLeader:
         takes, the next event must tell (SteadyEnded)."""
         if leader is None or leader.window.exceeds_limits:
             return None
-        if any(p.state is PeerState.CATCHING_UP for p in leader.peers):
-            return None
+        for p in leader.peers:
+            is_new = p.state is PeerState.STREAMING and not p.answered
+            if is_new or p.state is PeerState.CATCHING_UP:
+                return None
         return cls(leader) if len(leader.term.membership.groups) == 1 else None
 
     def __init__(self, leader: Leader) -> None:
         term, window = leader.term, leader.window
         answer = AppendResponse(term.membership.generation, term.node_id, 0, 0, 0, 0)
         self.next_lsn = window.end_lsn
+        self.record_end_lsn = window.record_end_lsn
         self.window_end_lsn_max = window.begin_lsn + KEEP_BYTES
         self.commit_lsn = leader.commit_lsn
         self.sent_commit_lsn = leader.commit_lsn
@@ -100,6 +103,8 @@ class SteadyLeader:
         #: Who has been sent all that there is; what the others say is odd.
         self.follows = memoryview(array("B", [p.is_whole(window.end_lsn) for p in peers]))
         self.has_answered = memoryview(array("B", bytes(len(peers))))
+        #: Who has said that all is flushed, when it was all.
+        self.has_caught_up = memoryview(array("B", bytes(len(peers))))
         self.flush_lsns = memoryview(array("Q", [p.flush_lsn for p in peers]))
         self.durable_lsns = memoryview(array("Q", [p.durable_lsn for p in peers]))
         self.commit_lsns = memoryview(array("Q", [p.commit_lsn for p in peers]))
@@ -164,7 +169,8 @@ class SteadyLeader:
         self.frame_bytes = WAL_AT + size
         self.wal.append(bytes(self._frame[WAL_AT : WAL_AT + size]))
         self.sent_commit_lsn = self.commit_lsn
-        self.next_lsn, self.primary_end_lsn = lsn, primary_end_lsn
+        self.next_lsn = self.record_end_lsn = lsn
+        self.primary_end_lsn = primary_end_lsn
         return at
 
     def take_answers(self, peer: int, view: memoryview, begin: int, end: int) -> int:
@@ -189,12 +195,14 @@ class SteadyLeader:
             at += ANSWER_BYTES
         if at == begin:
             return at
+        is_news = flush_lsn > self.flush_lsns[peer] or durable_lsn > self.durable_lsns[peer]
         self.has_answered[peer] = 1
-        self.durable_lsns[peer], self.commit_lsns[peer] = durable_lsn, commit_lsn
-        if flush_lsn > self.flush_lsns[peer]:
-            self.flush_lsns[peer] = flush_lsn
-            if flush_lsn > self.commit_lsn:
-                self._advance_commit()
+        self.flush_lsns[peer], self.durable_lsns[peer] = flush_lsn, durable_lsn
+        self.commit_lsns[peer] = commit_lsn
+        if is_news and flush_lsn >= self.record_end_lsn:
+            self.has_caught_up[peer] = 1
+        if is_news and flush_lsn > self.commit_lsn:
+            self._advance_commit()
         return at
 
     def _advance_commit(self) -> None:

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import select
 from array import array
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeGuard
 
 from pgwire.framing import pack_header
 from pgwire.replication import POSTGRES_EPOCH_UNIX_S, StandbyStatus
+from walproposer.stream.plain_copy import PlainCopy
 
 try:
     import cython
@@ -26,7 +27,7 @@ except ImportError:
     from storage import uncompiled as cython
 
 if TYPE_CHECKING:
-    from walproposer.stream.plain_copy import PlainCopy
+    from walproposer.stream.copy_connection import CopyConnection
     from walproposer.stream.steady_leader import SteadyLeader
 
 if cython.compiled:
@@ -57,6 +58,23 @@ NO_ONE, UPSTREAM = -2, -1
 
 class SteadyLoop:
     """Brings a SteadyLeader's bytes from socket to socket, on the epoll that all are watched by."""
+
+    @classmethod
+    def of(
+        cls,
+        leader: SteadyLeader,
+        epoll: select.epoll,
+        upstream: CopyConnection,
+        peers: Mapping[int, CopyConnection],
+    ) -> SteadyLoop | None:
+        """None where one of the connections is encrypted, has ended or has bytes left to send."""
+        followers: list[PlainCopy | None] = []
+        for peer, follows in enumerate(leader.follows):
+            copy = peers.get(peer) if follows else None
+            if follows and not _is_ready(copy):
+                return None
+            followers.append(copy if _is_ready(copy) else None)
+        return cls(leader, epoll, upstream, followers) if _is_ready(upstream) else None
 
     def __init__(
         self,
@@ -172,3 +190,7 @@ class SteadyLoop:
         copy = self._copies[index]
         assert copy is not None
         copy.send_rest(rest)
+
+
+def _is_ready(copy: CopyConnection | None) -> TypeGuard[PlainCopy]:
+    return isinstance(copy, PlainCopy) and copy.end is None and not copy.wants_write

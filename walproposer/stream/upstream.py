@@ -16,13 +16,14 @@ from psycopg import pq
 
 from consensus.messages import HotStandbyFeedback
 from consensus.tli_history import last_switch_lsn
+from pgclient.errors import UNDEFINED_FILE
 from pgclient.questions import identify_system, read_timeline_history
 from pgwal.lsn import Lsn, format_lsn
 from pgwire import replication
 from pgwire.commands import StartReplication, format_start_replication
 from pgwire.replication import Keepalive, StandbyStatus, postgres_time_us
 from walproposer.connection import open_connection, refusing
-from walproposer.errors import PrimaryLost, Refusal, Unreachable
+from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
 from walproposer.primary.log_marker import mark_log
 from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
@@ -186,3 +187,13 @@ class Upstream:
             feedback.catalog_xmin_epoch,
         )
         self.copy.send(message.encode())
+
+
+def end_of_stream(end: WalProposerError) -> WalProposerError:
+    """A primary that went away will be back; WAL that it has removed will not."""
+    if end.sqlstate == UNDEFINED_FILE:
+        return Refusal(
+            f"the primary lacks WAL that the quorum's log goes on with: {end}",
+            hint="Let every server that may become the primary keep more of it (wal_keep_size).",
+        )
+    return PrimaryLost(str(end), orderly=isinstance(end, PrimaryLost) and end.orderly)

@@ -5,7 +5,6 @@ Both are fed the same WAL and answers, odd ones among them, and events in betwee
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -15,18 +14,15 @@ from hypothesis import strategies as st
 from leader_world import World
 from msgspec import structs
 from new_timeline import SERVER, TIMELINE
-from proposer_steps import MEMBERS, PRIMARY, UUID, ballot, greet, vote
-from wal_log import PAGE_SIZE, WalLog
+from proposer_steps import MEMBERS, PRIMARY, UUID, ballot, greet, sent, vote
+from wal_log import PAGE_SIZE, START_LSN, WalLog
 
-from consensus.messages import Append, AppendResponse, HotStandbyFeedback
-from pgwal.lsn import Lsn
+from consensus.messages import AppendResponse, Elected, HotStandbyFeedback
 from tests.steady_proposer import SteadyProposer
 from walproposer.stream import steady_leader
 from walproposer.stream.events import (
-    Action,
     PeerLost,
     PeerMessage,
-    Send,
     Tick,
     UpstreamStarted,
     WalReceived,
@@ -83,12 +79,8 @@ class Play:
 
     def answer(self, peer: int, behind: int, oddity: str | None) -> None:
         assert self.proposer.node_id is not None
-        progress = self.proposer.peers[peer]
-        ends = [lsn for lsn in self.log.ends if lsn <= progress.next_lsn]
-        flush_lsn = ends[-1 - behind] if len(ends) > behind else progress.flush_lsn
-        response = AppendResponse(
-            1, self.proposer.node_id, flush_lsn, flush_lsn, self.proposer.commit_lsn // 2
-        )
+        ends = [START_LSN, *self.log.ends][-1 - behind :]
+        response = AppendResponse(1, self.proposer.node_id, ends[0], ends[-1], ends[0])
         if oddity == "feedback":
             feedback = HotStandbyFeedback(self.now_ms, 7, 0, 0, 0)
             response = structs.replace(response, feedback=feedback)
@@ -104,9 +96,13 @@ class Play:
         elif event == "page":
             self.write_to_page_end()
         elif event == "back":
+            if isinstance(self.proposer, SteadyProposer):
+                self.proposer.end_steady()
             for peer, progress in enumerate(self.proposer.peers):
                 if not progress.is_following and self.proposer.state is State.LEADING:
-                    self.said.append(self.world.rejoin(peer, progress.flush_lsn or self.log.ends[0]))
+                    actions = self.world.rejoin(peer, progress.flush_lsn or START_LSN)
+                    # How the window is cut into Appends is not the same; where they end is.
+                    self.said.append(sent(actions, Elected))
         else:
             self.now_ms += 1000 if event == "later tick" else 100
             self.step(Tick(self.now_ms))
@@ -168,3 +164,44 @@ def test_the_same_of_both(name: str, is_patient: bool) -> None:
     if name == "compiled":
         steady_class = import_module("walproposer.stream.steady_leader_compiled").SteadyLeader
     assert compare(steady_class, is_patient=is_patient) > 1000, "most went by the general path"
+
+
+def compared_after(monkeypatch: pytest.MonkeyPatch, what: Any, name: str, bug: Any) -> None:
+    monkeypatch.setattr(what, name, bug)
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        compare(SteadyLeader, is_patient=True)
+
+
+def commit_of_one(steady: SteadyLeader) -> None:
+    steady.commit_lsn = max(steady.commit_lsn, *steady.flush_lsns)
+
+
+def window_forgotten(leader: Leader, steady: SteadyLeader) -> None:
+    """The positions are taken, the WAL is not."""
+    leader.window.end_lsn = leader.window.record_end_lsn = steady.next_lsn
+    steady.wal = []
+    TAKE_STEADY(leader, steady)
+
+
+TAKE_STEADY = Leader.take_steady
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "bug"),
+    [
+        (SteadyLeader, "_advance_commit", commit_of_one),
+        (Leader, "take_steady", window_forgotten),
+        (steady_leader, "is_at", lambda *_: True),
+        (steady_leader, "WAL_PAGE_SIZE", 1 << 40),
+    ],
+    ids=[
+        "a commit without a quorum",
+        "a window forgotten",
+        "a stale ballot accepted",
+        "a page's end taken for a record's",
+    ],
+)
+def test_a_planted_bug_is_seen(
+    monkeypatch: pytest.MonkeyPatch, what: Any, name: str, bug: Any
+) -> None:
+    compared_after(monkeypatch, what, name, bug)
