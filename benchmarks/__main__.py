@@ -6,10 +6,13 @@ Progress goes to stderr, a line a measurement; the tables, in Markdown, to stdou
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +32,7 @@ from benchmarks import (
     serve,
 )
 from benchmarks.machine import describe_machine, format_load
+from benchmarks.network import Network, delayed_network
 from benchmarks.primary import Primary
 from benchmarks.rounds import Verdict
 from pg_server.binaries import PostgresBinaries, find_postgres
@@ -59,20 +63,28 @@ class Options:
     clients: tuple[int, ...]
     megabytes: int | None
     against: Path | None
+    interpreted: bool
+    delay_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One benchmark's outcome; `samples` are dataclasses."""
+    """One benchmark's outcome; `samples` are dataclasses. `remark` is about how it was measured."""
 
     table: list[list[str]]
     verdicts: list[Verdict]
     samples: Sequence[Any]
+    cpu_table: list[list[str]] = field(default_factory=list)
+    remark: str = ""
 
 
 def run_commit(options: Options) -> Report:
-    with Primary(options.binaries, options.directory) as primary:
-        measured = commit.setups(options.against)
+    with ExitStack() as stack:
+        network = Network()
+        if options.delay_ms is not None:
+            network = stack.enter_context(delayed_network(options.delay_ms, options.directory))
+        primary = stack.enter_context(Primary(options.binaries, options.directory, network))
+        measured = commit.setups(options.against, interpreted=options.interpreted)
         samples = _told(
             commit.measure(
                 primary,
@@ -83,7 +95,13 @@ def run_commit(options: Options) -> Report:
                 options.seconds,
             )
         )
-    return Report(commit.table(samples), commit.verdicts(samples), samples)
+    return Report(
+        commit.table(samples),
+        commit.verdicts(samples),
+        samples,
+        cpu_table=commit.cpu_table(samples),
+        remark=network.description,
+    )
 
 
 def run_bulk(options: Options) -> Report:
@@ -201,6 +219,18 @@ BENCHMARKS = {
     help='Another checkout: "other" in the tables of commit and bulk, all of restart.',
 )
 @click.option(
+    "--interpreted",
+    is_flag=True,
+    help="commit: also ours without the compiled module.",
+)
+@click.option(
+    "--delay-ms",
+    type=click.FloatRange(min=0, min_open=True),
+    help="commit: every packet between any two of primary (with pgbench), proposer and copies "
+    "takes this long, one way; a round trip takes twice as long. They get network namespaces; "
+    "needs root.  [default: everything on the loopback]",
+)
+@click.option(
     "--directory",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Where to put the data: a real disk with 25 GB.  [default: the temporary folder]",
@@ -213,6 +243,8 @@ def main(
     clients: tuple[int, ...],
     megabytes: int | None,
     against: Path | None,
+    interpreted: bool,
+    delay_ms: float | None,
     directory: Path | None,
     json_path: Path | None,
 ) -> None:
@@ -228,7 +260,17 @@ def main(
         for name in names or BENCHMARKS:
             folder = root / name
             folder.mkdir()
-            options = Options(binaries, folder, rounds, seconds, clients, megabytes, against)
+            options = Options(
+                binaries,
+                folder,
+                rounds,
+                seconds,
+                clients,
+                megabytes,
+                against,
+                interpreted,
+                delay_ms,
+            )
             load = format_load()
             report = BENCHMARKS[name](options)
             shutil.rmtree(folder)
@@ -253,12 +295,23 @@ def _told(samples: Iterable[S]) -> list[S]:
 
 def _print(title: str, report: Report) -> None:
     click.echo(f"\n### {title}\n")
-    header, *rows = report.table
-    for row in (header, ["---"] * len(header), *rows):
-        click.echo(f"| {' | '.join(row)} |")
+    click.echo(f"`{shlex.join(['python', '-m', 'benchmarks', *sys.argv[1:]])}`")
+    if report.remark:
+        click.echo(f"\n{report.remark}")
+    _print_table(report.table)
+    if report.cpu_table:
+        click.echo("\nCPU us a commit, user + system, of each process, over all rounds:")
+        _print_table(report.cpu_table)
     click.echo()
     for verdict in report.verdicts:
         click.echo(f"- {verdict.format()}")
+
+
+def _print_table(table: Sequence[Sequence[str]]) -> None:
+    header, *rows = table
+    click.echo()
+    for row in (header, ["---"] * len(header), *rows):
+        click.echo(f"| {' | '.join(row)} |")
 
 
 if __name__ == "__main__":

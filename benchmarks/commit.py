@@ -1,7 +1,8 @@
 """`commit`: throughput and latency of small commits that wait for a quorum.
 
 Four setups on one Postgres, one attached at a time: ours, the peer, the peer once more (the
-control), and no synchronous standby at all (what the machine can do).
+control), and no synchronous standby at all (what the machine can do); on demand also ours without
+the compiled module, and another checkout's. All are behind the same network.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from benchmarks import pgbench
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from benchmarks.setups import LocalOnly, ReceiveWalQuorum, SafekeeperQuorum, Setup, attached
-from benchmarks.usage import read_usage
+from benchmarks.usage import Usage, read_usage
 
 SCALE = 20
 CLIENTS = (1, 8, 32)
@@ -25,6 +26,8 @@ WARM_UP_CLIENTS = 8
 SETTLE_SECONDS = 1
 
 OURS, PEER, CONTROL, LOCAL, OTHER = "ours", "peer", "peer again", "local only", "other"
+INTERPRETED = "ours, interpreted"
+WALSENDER = "walsender"
 COLUMNS = (
     "clients",
     "setup",
@@ -42,9 +45,18 @@ P99_RATIO_MAX = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What all processes of one kind have used together."""
+
+    processes: int
+    used: Usage
+
+
+@dataclass(frozen=True, slots=True)
 class CommitSample:
     """One measurement. `cpu_us` and `switches` are per commit, of all that is not a backend: the
-    walsenders, and the receivers or the proposer and its safekeepers."""
+    walsenders, and the receivers or the proposer and its safekeepers. `parts` are by kind, and the
+    network's own process is one of them."""
 
     setup: str
     clients: int
@@ -54,12 +66,16 @@ class CommitSample:
     p99_ms: float
     cpu_us: float
     switches: float
+    transactions: int
+    parts: dict[str, Part]
 
 
-def setups(checkout: Path | None) -> list[Setup]:
-    """In the order of the table. With `checkout`, ours of that one too."""
+def setups(checkout: Path | None, *, interpreted: bool) -> list[Setup]:
+    """In the order of the table. With `checkout`, ours of that one too; with `interpreted`, ours
+    without the compiled module."""
     return [
         SafekeeperQuorum(OURS),
+        *([SafekeeperQuorum(INTERPRETED, interpreted=True)] if interpreted else []),
         ReceiveWalQuorum(PEER),
         ReceiveWalQuorum(CONTROL),
         LocalOnly(LOCAL),
@@ -89,10 +105,15 @@ def _sample(
     primary: Primary, setup: Setup, clients: int, number: int, seconds: int
 ) -> CommitSample:
     pgbench.run(primary.postgres, clients, SETTLE_SECONDS)
-    pids = [*primary.walsender_pids(), *(process.pid for process in setup.processes)]
-    before = read_usage(pids)
+    pids = _pids(primary, setup)
+    before = {kind: read_usage(of_kind) for kind, of_kind in pids.items()}
     result = pgbench.run(primary.postgres, clients, seconds)
-    used = read_usage(pids) - before
+    parts = {
+        kind: Part(len(of_kind), read_usage(of_kind) - before[kind])
+        for kind, of_kind in pids.items()
+    }
+    network = {process.name for process in primary.network.processes}
+    used = sum((part.used for kind, part in parts.items() if kind not in network), Usage(0, 0, 0))
     return CommitSample(
         setup=setup.name,
         clients=clients,
@@ -102,7 +123,19 @@ def _sample(
         p99_ms=result.p99_ms,
         cpu_us=used.cpu_seconds * 1e6 / result.transactions,
         switches=used.context_switches / result.transactions,
+        transactions=result.transactions,
+        parts=parts,
     )
+
+
+def _pids(primary: Primary, setup: Setup) -> dict[str, list[int]]:
+    """By kind: a process that has brothers is called `safekeeper 1`."""
+    pids: dict[str, list[int]] = {}
+    for process in setup.processes:
+        pids.setdefault(process.name.split()[0], []).append(process.pid)
+    pids |= {process.name: [process.pid] for process in primary.network.processes}
+    walsenders = primary.walsender_pids()
+    return pids | ({WALSENDER: walsenders} if walsenders else {})
 
 
 def table(samples: Sequence[CommitSample]) -> list[list[str]]:
@@ -123,6 +156,34 @@ def table(samples: Sequence[CommitSample]) -> list[list[str]]:
             row = [str(clients), setup, f"{tps:.0f}", tps_ratio, f"{p50:.2f}", f"{p99:.2f}"]
             rows.append([*row, p99_ratio, f"{cpu:.0f}", f"{switches:.1f}"])
     return rows
+
+
+def cpu_table(samples: Sequence[CommitSample]) -> list[list[str]]:
+    """CPU time a commit of each kind of process: sums of all rounds, as a tick is 10 ms and a
+    commit is not."""
+    kinds = list(dict.fromkeys(kind for sample in samples for kind in sample.parts))
+    rows = [["clients", "setup", "commits", *kinds]]
+    for clients in dict.fromkeys(s.clients for s in samples):
+        for setup in dict.fromkeys(s.setup for s in samples):
+            own = [s for s in samples_of(samples, setup) if s.clients == clients]
+            commits = sum(s.transactions for s in own)
+            cells = (_cpu_cell([s.parts[k] for s in own if k in s.parts], commits) for k in kinds)
+            rows.append([str(clients), setup, str(commits), *cells])
+    return rows
+
+
+def _cpu_cell(parts: Sequence[Part], commits: int) -> str:
+    """`52.3 + 31.0`, user and system time in us; `3 x (...)` when there are three such processes,
+    whose mean it is."""
+    if not parts:
+        return ""
+    used = sum((part.used for part in parts), Usage(0, 0, 0))
+    count = parts[0].processes
+    user, system = (
+        seconds * 1e6 / commits / count for seconds in (used.user_seconds, used.sys_seconds)
+    )
+    text = f"{user:.1f} + {system:.1f}"
+    return text if count == 1 else f"{count} x ({text})"
 
 
 def verdicts(samples: Sequence[CommitSample]) -> list[Verdict]:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from psycopg import pq
 
+from benchmarks.network import PRIMARY, Network
 from pg_fixtures.data_directory import Setting
 from pg_fixtures.errors import FixtureError
 from pg_fixtures.postgres import Postgres
@@ -34,10 +35,16 @@ WAIT_TIMEOUT = 30.0  # seconds
 
 
 class Primary:
-    """A context manager. Its own questions never wait for a synchronous standby."""
+    """A context manager. Its own questions never wait for a synchronous standby.
 
-    def __init__(self, binaries: PostgresBinaries, root: Path) -> None:
-        self.postgres = Postgres(binaries, root / "primary", settings=SETTINGS)
+    `network` is between it and those it is copied to.
+    """
+
+    def __init__(
+        self, binaries: PostgresBinaries, root: Path, network: Network | None = None
+    ) -> None:
+        self.network = Network() if network is None else network
+        self.postgres = _NetworkedPostgres(binaries, root / "primary", self.network.subnet)
 
     def __enter__(self) -> Self:
         self.postgres.__enter__()
@@ -86,6 +93,10 @@ class Primary:
         )
         self.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
 
+    def remote_dsn(self, **extra: Any) -> str:
+        """The connection string for those at the other end of the network."""
+        return self.postgres.dsn(host=self.network.address(PRIMARY), **extra)
+
     def walsender_pids(self) -> list[int]:
         return [pid for (pid,) in self.execute("SELECT pid FROM pg_stat_replication")]
 
@@ -119,6 +130,25 @@ class Primary:
             "a commit to wait for its standbys",
         )
         return state == "waits"
+
+
+class _NetworkedPostgres(Postgres):
+    """Clients come from `subnet` too, when it is not ""."""
+
+    def __init__(self, binaries: PostgresBinaries, data_dir: Path, subnet: str) -> None:
+        super().__init__(binaries, data_dir, settings=SETTINGS)
+        self._subnet = subnet
+        if subnet:
+            self._server.program.append("--listen_addresses=*")  # the last one counts
+
+    def init(self, *options: str) -> None:
+        super().init(*options)
+        if self._subnet:
+            with open(self.data_dir / "pg_hba.conf", "a") as rules:
+                rules.writelines(
+                    f"host {databases} all {self._subnet} trust\n"
+                    for databases in ("all", "replication")
+                )
 
 
 class WaitingCommit:

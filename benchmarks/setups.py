@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from benchmarks.network import COPIES, PROPOSER
 from benchmarks.primary import Primary
 from pg_fixtures.errors import FixtureError, ProcessEnded
 from pg_fixtures.processes import SK, ServiceProcess
@@ -23,8 +24,8 @@ from pg_fixtures.waiting import wait_until
 from pg_server.errors import PgServerError
 from pg_server.program import run_program
 
-COPIES = 3
 ATTACH_TIMEOUT = 60.0  # seconds
+INTERPRETED_ENV = {"QUORUM_WAL_INTERPRETED": "1"}
 
 
 class Setup(ABC):
@@ -73,7 +74,8 @@ class ReceiveWalQuorum(Setup):
 
     def start(self, primary: Primary, directory: Path) -> None:
         self._receivers = [self._receiver(primary, directory, name) for name in _receiver_names()]
-        for receiver in self._receivers:
+        for receiver, node in zip(self._receivers, COPIES, strict=True):
+            primary.network.place(receiver, node)
             receiver.start()
 
     def _receiver(self, primary: Primary, directory: Path, name: str) -> ServiceProcess:
@@ -84,7 +86,7 @@ class ReceiveWalQuorum(Setup):
         return ServiceProcess(
             [
                 primary.postgres.binaries.program("pg_receivewal"),
-                f"--dbname={primary.postgres.dsn(application_name=name)}",
+                f"--dbname={primary.remote_dsn(application_name=name)}",
                 f"--slot={name}",
                 f"--directory={target}",
                 "--synchronous",
@@ -95,7 +97,7 @@ class ReceiveWalQuorum(Setup):
         )
 
     def wait_ready(self, primary: Primary) -> None:
-        primary.wait_streaming(COPIES)
+        primary.wait_streaming(len(COPIES))
 
     @property
     def processes(self) -> list[ServiceProcess]:
@@ -103,36 +105,49 @@ class ReceiveWalQuorum(Setup):
 
 
 class SafekeeperQuorum(Setup):
-    """A proposer and three safekeepers, of this checkout or of the one at `checkout`."""
+    """A proposer and three safekeepers, of this checkout or of the one at `checkout`.
+
+    With `interpreted` they do without the compiled module.
+    """
 
     standby_names = "walproposer"
 
     def __init__(
-        self, name: str, checkout: Path | None = None, arguments: Sequence[str] = ()
+        self,
+        name: str,
+        checkout: Path | None = None,
+        arguments: Sequence[str] = (),
+        *,
+        interpreted: bool = False,
     ) -> None:
         """`arguments` are added to those of the safekeepers."""
         super().__init__(name)
-        self.env = checkout_env(checkout)
+        self.env = checkout_env(checkout) | (INTERPRETED_ENV if interpreted else {})
         self._arguments = arguments
         self.safekeepers: list[SafekeeperProcess] = []
         self.proposer: ProposerProcess | None = None
 
     def start(self, primary: Primary, directory: Path) -> None:
+        network = primary.network
         self.safekeepers = [
             SafekeeperProcess(
                 number,
                 directory / f"safekeeper-{number}",
-                arguments=self._arguments,
+                arguments=[*self._arguments, *network.service_options],
                 env=self.env,
             )
-            for number in range(1, COPIES + 1)
+            for number in range(1, len(COPIES) + 1)
         ]
+        for safekeeper, node in zip(self.safekeepers, COPIES, strict=True):
+            network.place(safekeeper, node)
         self.proposer = ProposerProcess(
-            primary.postgres.dsn(),
+            primary.remote_dsn(),
             [safekeeper.address for safekeeper in self.safekeepers],
             log_path=directory / "proposer.log",
+            arguments=network.service_options,
             env=self.env,
         )
+        network.place(self.proposer, PROPOSER)
         for safekeeper in self.safekeepers:
             safekeeper.start()
         for safekeeper in self.safekeepers:
@@ -189,9 +204,13 @@ def attached(primary: Primary, setup: Setup, directory: Path) -> Iterator[None]:
                 commit.wait_returned(ATTACH_TIMEOUT)
         setup.wait_ready(primary)
         yield
-        _check_alive(setup.processes)
+        _check_alive(_all_processes(primary, setup))
     except PgServerError as error:
-        logs = [f"{process.name}: {process.log_tail()}" for process in setup.processes]
+        processes = _all_processes(primary, setup)
+        logs = [
+            f"{process.name}{'' if process.alive else ' (has ended)'}: {process.log_tail()}"
+            for process in processes
+        ]
         raise FixtureError("\n".join([f"{setup.name}: {error}", *logs])) from error
     finally:
         primary.wait_for_standbys("")
@@ -200,6 +219,10 @@ def attached(primary: Primary, setup: Setup, directory: Path) -> Iterator[None]:
         primary.drop_slots()
         shutil.rmtree(directory)
         os.sync()  # or the next measurement would pay for it
+
+
+def _all_processes(primary: Primary, setup: Setup) -> list[ServiceProcess]:
+    return [*setup.processes, *primary.network.processes]
 
 
 def _check_alive(processes: Sequence[ServiceProcess]) -> None:

@@ -14,27 +14,41 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 class Usage:
     """Sums over some processes since their starts."""
 
-    cpu_seconds: float
+    user_seconds: float
+    sys_seconds: float
     context_switches: int
+
+    @property
+    def cpu_seconds(self) -> float:
+        return self.user_seconds + self.sys_seconds
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.user_seconds + other.user_seconds,
+            self.sys_seconds + other.sys_seconds,
+            self.context_switches + other.context_switches,
+        )
 
     def __sub__(self, earlier: Usage) -> Usage:
         return Usage(
-            self.cpu_seconds - earlier.cpu_seconds,
+            self.user_seconds - earlier.user_seconds,
+            self.sys_seconds - earlier.sys_seconds,
             self.context_switches - earlier.context_switches,
         )
 
 
 def read_usage(pids: Iterable[int]) -> Usage:
-    """All threads of all these processes, user and system time."""
-    ticks = switches = 0
+    """All threads of all these processes, user and system time, each rounded down to a tick."""
+    user = system = switches = 0
     for pid in pids:
         # pid (name) state ... utime stime (the 14th and 15th); a name may contain anything
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
+        user += int(fields[11])
+        system += int(fields[12])
         for status in Path(f"/proc/{pid}/task").glob("*/status"):
             switches += _number(status, "voluntary_ctxt_switches")
             switches += _number(status, "nonvoluntary_ctxt_switches")
-    return Usage(ticks / TICKS_PER_SECOND, switches)
+    return Usage(user / TICKS_PER_SECOND, system / TICKS_PER_SECOND, switches)
 
 
 def rss_peak_bytes(pid: int) -> int:
