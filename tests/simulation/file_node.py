@@ -68,7 +68,11 @@ class NodeTimeline(Timeline):
         if not self._node.takes_steady_path:
             self._end_steady()
         answers, is_steady = receive_batch(self, connection, payloads)
-        if is_steady:
+        steady, acceptor = self._steady, self._acceptor
+        if is_steady and steady is not None and acceptor is not None:
+            # It goes on; but what it has done is looked at after each step.
+            steady.hand_over(acceptor)
+            self.store.end_lsn = steady.written_lsn
             self._node.world.count("batches by the steady path")
         return answers
 

@@ -186,10 +186,8 @@ class Incarnation:
         if self._steady_pause:
             self._steady_pause -= 1
             return None
-        if not self.core.streams or upstream.copy is None:
-            return None
-        leader = SteadyLeader.of(self.core.leader)
-        if leader is None:
+        leader = SteadyLeader.of(self.core.leader) if self.core.streams else None
+        if leader is None or upstream.copy is None:
             return None
         return SteadyLoop.of(leader, self._loop.epoll, upstream.copy, self._peers)
 
@@ -232,17 +230,9 @@ class Incarnation:
         error = end_of_stream(end)
         self._drain_until = self._drain_until or now + DRAIN_SECONDS
         is_orderly = isinstance(error, PrimaryLost) and error.orderly
-        if not is_orderly or self._is_drained or now >= self._drain_until:
+        if not is_orderly or self.core.is_drained or now >= self._drain_until:
             raise error
         self._is_settled = False
-
-    @property
-    def _is_drained(self) -> bool:
-        """Nothing that came is still being checked, or on its way to a quorum."""
-        leader = self.core.leader
-        if leader is None:
-            return True
-        return self.is_leading and self.core.commit_lsn >= leader.window.record_end_lsn
 
     def _unsettle(self) -> None:
         self._is_settled = False
@@ -311,7 +301,7 @@ class Incarnation:
         feedback = self._standby_feedback.due(self.core.peers, self.now_ms)
         if feedback is not None:
             upstream.report_feedback(feedback)
-        if now >= self._next_probe and not self._quorum_is_connected:
+        if now >= self._next_probe and not self.core.quorum_is_connected:
             self._next_probe = now + PROBE_SECONDS
             pgconn = upstream.copy.pgconn
             self._loop.in_thread(lambda: is_shutting_down(pgconn), self._probed)
@@ -325,14 +315,9 @@ class Incarnation:
                 commit_lsn=self.core.commit_lsn,
             )
 
-    @property
-    def _quorum_is_connected(self) -> bool:
-        leader = self.core.leader
-        return leader is not None and leader.quorum_is_connected
-
     def _probed(self, is_stopping: bool | WalProposerError) -> None:
         """A primary that stops waits for us, and without a quorum we have nothing to tell it."""
-        if is_stopping is True and not self._quorum_is_connected:
+        if is_stopping is True and not self.core.quorum_is_connected:
             self._lost = PrimaryLost("the primary is shutting down while the quorum is lost")
             self._unsettle()
 
@@ -468,13 +453,14 @@ class Incarnation:
             raise result
         if isinstance(result, WalProposerError):
             raise PrimaryLost(str(result))
-        upstream = self.upstream
+        upstream, config = self.upstream, self.config
         assert upstream is not None
         self._primary_heard_at = time.monotonic()
         self._step(UpstreamStarted(result))
         if upstream.copy is not None:
             self._loop.watch(upstream.copy, self._upstream_ready, upstream.copy.flush)
-            log.info("streaming from the primary", primary=str(self.config.primary))
+            how = upstream.copy.steady_path
+            log.info("streaming from the primary", primary=str(config.primary), steady_path=how)
             self._upstream_ready()  # see CopyConnection: some of it may be here already
 
     def _upstream_ready(self) -> None:

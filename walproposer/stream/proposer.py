@@ -138,6 +138,18 @@ class Proposer:
         """The primary's WAL goes to the quorum."""
         return self.state is State.LEADING and self.primary is not None
 
+    @property
+    def is_drained(self) -> bool:
+        """Nothing that came is still being checked, or on its way to a quorum."""
+        leader = self.leader
+        if leader is None:
+            return True
+        return self.state is State.LEADING and leader.commit_lsn >= leader.window.record_end_lsn
+
+    @property
+    def quorum_is_connected(self) -> bool:
+        return self.leader is not None and self.leader.quorum_is_connected
+
     def wants_catch_up(self, peer: int) -> bool:
         """False while the peer has enough in flight: stop reading from its donor."""
         return self.peers[peer].has_room
