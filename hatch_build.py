@@ -7,18 +7,11 @@ of an editable installation are in the source tree, and `make` renews them.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
-
-MODULES = (
-    "safekeeper/steady_path.py",
-    "walproposer/stream/steady_leader.py",
-    "walproposer/stream/steady_loop.py",
-)
 
 DIRECTIVES = {
     "language_level": 3,
@@ -34,7 +27,7 @@ DIRECTIVES = {
 class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         try:
-            built = compile_modules(Path(self.root))
+            built = compile_modules(Path(self.root), self.config["modules"])
         except Exception as error:  # whatever the compiler, or its absence, says
             self.app.display_warning(f"nothing is compiled, all runs interpreted: {error}")
             return
@@ -43,7 +36,7 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         build_data["infer_tag"] = True
 
 
-def compile_modules(root: Path) -> list[str]:
+def compile_modules(root: Path, modules: list[str]) -> list[str]:
     """The paths of what was compiled, in the tree at `root`. Raises what the compiler raises."""
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
@@ -57,7 +50,7 @@ def compile_modules(root: Path) -> list[str]:
                     [source],
                     extra_compile_args=["-O2", "-g0"],
                 )
-                for source in MODULES
+                for source in modules
             ],
             compiler_directives=DIRECTIVES,
             build_dir=folder,
@@ -70,8 +63,3 @@ def compile_modules(root: Path) -> list[str]:
         command.ensure_finalized()
         command.run()
         return [str(Path(path).relative_to(root)) for path in command.get_outputs()]
-
-
-if __name__ == "__main__":
-    for path in compile_modules(Path(__file__).parent):
-        print(path, file=sys.stderr)
