@@ -10,7 +10,11 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: demo test mutants fuzz soak check bench clean
 
-$(VENV)/installed: pyproject.toml
+# What is compiled, where there is a compiler: renewed with each change of its sources.
+COMPILED := hatch_build.py $(shell find safekeeper walproposer storage consensus pgwire -name '*.pxd') \
+	safekeeper/steady_path.py walproposer/stream/steady_leader.py walproposer/stream/steady_loop.py
+
+$(VENV)/installed: pyproject.toml $(COMPILED)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded,test]'
 	touch $@
@@ -48,4 +52,5 @@ bench: $(VENV)/installed-spark  ## every benchmark, medians and ratios
 	$(BIN)/python -m benchmarks
 
 clean:
+	find . -path ./$(VENV) -prune -o -name '*_compiled*.so' -exec rm {} +
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -60,6 +60,9 @@ APPEND = struct.Struct("!cIQ16sQQQQQ")
 APPEND_HEAD = struct.Struct("!cIQ16s")
 APPEND_POSITIONS = struct.Struct("!QQQQQ")
 APPEND_RESPONSE = struct.Struct("!cIQ16sQQQQqIIII")
+#: Where its flush, durable and commit are.
+RESPONSE_POSITIONS = struct.Struct("!QQQ")
+RESPONSE_POSITIONS_AT = APPEND_HEAD.size
 _APPEND_TAG, _APPEND_RESPONSE_TAG = b"aA"
 _GREETING = struct.Struct("!I16s16sQII16s")
 _NODE_ID = struct.Struct("!Q16s")

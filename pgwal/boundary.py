@@ -84,6 +84,13 @@ class BoundaryFinder:
             self._decide(begin_lsn, data)
         return self.record_end_lsn
 
+    def went_to(self, lsn: int) -> None:
+        """The WAL up to there, inside a page, was seen to end there."""
+        assert lsn >= self.end_lsn
+        assert lsn % WAL_PAGE_SIZE
+        self.end_lsn = self.record_end_lsn = lsn
+        self._padding_end_lsn = None
+
     def _decide(self, begin_lsn: int, data: bytes | bytearray | memoryview) -> None:
         """The end is on a page boundary: is it inside a record?"""
         floor_lsn = begin_lsn

@@ -29,6 +29,7 @@ from pgwire.messages import (
     RowDescription,
     Terminate,
 )
+from pgwire.transport import PlainTransport
 
 END_COPY_TIMEOUT_S = 60.0  # wal_receiver_timeout: a client that lives answers within it
 COPY_BUFFER_BYTES = 1024 * 1024 + MESSAGE_BYTES_MAX  # one message at its largest, 1 MiB beside it
@@ -69,6 +70,36 @@ class CopyStream:
             if count == 0:
                 raise self._end(CopyEnd.DISCONNECT, "client closed the connection")
             frames.filled(count)
+
+    def lend(self) -> tuple[memoryview, int, int]:
+        """The receive buffer and where in it the bytes are that drain() has not handed out, to who
+        receives and takes frames himself; nothing else may be called until give_back()."""
+        return self._connection.frames.lend()
+
+    def give_back(self, begin: int, end: int) -> None:
+        """What drain() has to hand out is at [begin, end) of the buffer."""
+        self._connection.frames.give_back(begin, end)
+
+    @property
+    def plain_fd(self) -> int:
+        """The socket, to receive and send frames on; -1 when it is encrypted."""
+        transport = self._transport
+        return transport.socket.fileno() if isinstance(transport, PlainTransport) else -1
+
+    def receive_into(self, room: memoryview) -> int:
+        """Whatever has arrived, at least one byte; 0 when drain() must tell why nothing comes."""
+        try:
+            return self._transport.receive_into(room, None) or 0
+        except OSError:
+            return 0
+
+    def send_framed(self, frame: bytes | bytearray | memoryview) -> bool:
+        """False when the connection is gone, which drain() will tell."""
+        try:
+            self._transport.send((frame,))
+        except OSError:
+            return False
+        return True
 
     def wait(self, timeout: float, *, hears: bool = True) -> bool:
         """Until there is something to drain(), until wake(), or for `timeout` seconds; whether

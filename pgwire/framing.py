@@ -79,6 +79,16 @@ class FrameBuffer:
         self._end += count
         assert self._end <= len(self._memory)
 
+    def lend(self) -> tuple[memoryview, int, int]:
+        """The memory, and where in it the bytes are that nobody has taken yet, to who receives and
+        takes frames himself until give_back()."""
+        return self._memory, self._begin, self._end
+
+    def give_back(self, begin: int, end: int) -> None:
+        """What has come and was not taken is memory[begin:end] now."""
+        assert 0 <= begin <= end <= len(self._memory)
+        self._begin, self._end = begin, end
+
     def reserve(self, capacity: int) -> None:
         """Make the memory at least `capacity` bytes large. Views given out before stay whole."""
         if capacity <= len(self._memory):

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
-Part: TypeAlias = bytes | memoryview
+Part: TypeAlias = bytes | bytearray | memoryview
 
 # A dead peer is noticed after 60 s: by probes when idle, by unacknowledged data when not. That is
 # wal_receiver_timeout and wal_sender_timeout of Postgres.

@@ -83,7 +83,7 @@ class Acceptor:
         self.commit_lsn = min(control.commit_lsn, flush_lsn)
         self.truncate_lsn = control.truncate_lsn
         #: The leader's commit_lsn as last sent; ours follows as the flush allows.
-        self._sent_commit_lsn = 0
+        self.sent_commit_lsn = 0
         #: The connection that has processed Elected for the promised NodeId.
         self.streaming: int | None = None
         #: It has brought an Append, and so the leader's commit_lsn.
@@ -235,7 +235,7 @@ class Acceptor:
             actions.append(TruncateWal(start_lsn))
         self.written_lsn = self.durable_lsn = self.record_end_lsn = start_lsn
         self.streaming = connection
-        self._sent_commit_lsn, self._has_append = 0, False
+        self.sent_commit_lsn, self._has_append = 0, False
         adopted = replace(
             self.control, term_history=elected.term_history, tli_history=elected.tli_history
         )
@@ -347,23 +347,23 @@ class Acceptor:
 
     # ---- the steady state: Appends of the leader, one after the other
 
-    def steady_head(self) -> bytes | None:
-        """How an Append begins that needs nothing but to be written, flushed and answered; None
-        while one may need more, or be refused."""
-        is_flushed = self.durable_lsn == self.written_lsn
+    def steady_state(self) -> tuple[bytes, bytes] | None:
+        """How an Append begins that needs nothing but to be written, flushed and answered, and the
+        answer to one that says nothing new, encoded; None while it may need more, or be refused."""
+        is_flushed = self.durable_lsn == self.written_lsn and self.flush_lsn == self.record_end_lsn
         if self.streaming is None or self.control.lost_lsn or not is_flushed:
             return None
-        return append_head(self.control.membership.generation, self.control.promised)
+        head = append_head(self.control.membership.generation, self.control.promised)
+        return head, encode_append_response(self._append_response())
 
     def take_steady(
         self, end_lsn: int, record_end_lsn: int, commit_lsn: int, truncate_lsn: int
-    ) -> bytes:
-        """Rule 4 for a whole batch: Appends from `written_lsn` to `end_lsn`, by the greatest
-        positions that they named, are written and flushed. The answer, encoded."""
+    ) -> None:
+        """Rule 4 for all that was taken in a steady state: Appends from `written_lsn` to `end_lsn`,
+        by the greatest positions that they named, are written and flushed."""
         assert end_lsn >= self.written_lsn
         self._take_append(end_lsn, record_end_lsn, commit_lsn, truncate_lsn)
         self._flush()
-        return encode_append_response(self._append_response())
 
     # ---- parts
 
@@ -375,8 +375,8 @@ class Acceptor:
         self.record_end_lsn = max(self.record_end_lsn, record_end_lsn)
         self.truncate_lsn = max(self.truncate_lsn, truncate_lsn)
         self._has_append = True
-        if commit_lsn > self._sent_commit_lsn:
-            self._sent_commit_lsn = commit_lsn
+        if commit_lsn > self.sent_commit_lsn:
+            self.sent_commit_lsn = commit_lsn
             self._advance_commit()
 
     def _flush(self) -> list[Action]:
@@ -389,7 +389,7 @@ class Acceptor:
 
     def _advance_commit(self) -> None:
         """Rule 5: commit_lsn := max(own, min(sent, flush_lsn))."""
-        self.commit_lsn = max(self.commit_lsn, min(self._sent_commit_lsn, self.flush_lsn))
+        self.commit_lsn = max(self.commit_lsn, min(self.sent_commit_lsn, self.flush_lsn))
 
     def _promise(self, node_id: NodeId) -> list[Action]:
         """Raise the promise durably, and say how far the log is flushed, or will be when a
@@ -408,7 +408,7 @@ class Acceptor:
         ballots committed, and up to the leader's own commit, which may have counted on what was
         lost, but no longer does."""
         term_start_lsn = self.control.term_history.entries[-1].start_lsn
-        if not self._has_append or self.flush_lsn < max(term_start_lsn, self._sent_commit_lsn):
+        if not self._has_append or self.flush_lsn < max(term_start_lsn, self.sent_commit_lsn):
             return []
         self.control = replace(self.control, lost_lsn=0, flush_lsn=self.flush_lsn)
         return [PersistControl(self.control)]

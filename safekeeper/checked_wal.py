@@ -70,6 +70,12 @@ class CheckedWal:
             self._full[sums.begin_lsn // self.wal_seg_size] = sums
             self._open = None
 
+    def open_sums(self, end_lsn: int) -> BlockSums | None:
+        """Of the segment that is being written, up to `end_lsn`: who writes on in it may extend
+        them himself, but not to its end."""
+        sums = self._open
+        return sums if sums is not None and sums.end_lsn == end_lsn else None
+
     def cutting(self, end_lsn: int) -> None:
         """Before the log is cut to `end_lsn`. What was saved of the segments from there on goes
         durably: were it to come back after a power loss, the log that follows would look damaged.

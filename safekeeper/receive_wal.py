@@ -1,8 +1,9 @@
 """START_WAL_PUSH: a proposer's messages, from the wire to the timeline. The hot path.
 
-    drain (one recv) -> steady path, or decode -> acceptor -> write -> one fdatasync -> one answer
+    drain (one recv) -> decode -> acceptor -> write -> one fdatasync -> one answer
 
-One blocking thread a connection. Whatever arrived together shares one flush.
+Nearly always this is done by `steady_path.py`, which leaves the rest to what is here. One blocking
+thread a connection. Whatever arrived together shares one flush.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ class WalReceiver:
         try:
             stream = self.session.start_copy_both()
             while True:
+                steady = timeline.steady_path(self.number)
+                if steady is not None:
+                    steady.run(stream, self)
                 self._batch(stream, timeline)
         except CopyEnded:
             return

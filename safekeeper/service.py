@@ -38,6 +38,7 @@ from safekeeper.timeline_hooks import TimelineHooks
 from safekeeper.timeline_state import TimelineState
 from safekeeper.timelines import Timelines
 from safekeeper.wal_removal import remove_old_wal
+from storage.compiled import how_it_runs
 from storage.errors import StorageError
 from telemetry.status_server import HttpListener, Pages, StatusServer, http_listener
 from telemetry.watched_files import unusable_files
@@ -121,7 +122,7 @@ class Safekeeper:
             log.error("timeline is damaged", timeline=name, reason=reason)
         log.info(
             "safekeeper started", id=config.safekeeper_id, listen=self.address,
-            http=self.http_address,
+            http=self.http_address, steady_path=how_it_runs("safekeeper.steady_path"),
         )  # fmt: skip
         return self
 

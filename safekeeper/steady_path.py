@@ -1,77 +1,251 @@
-"""The steady path of a connection: Appends and nothing else, without a message or action object.
+"""The steady path of a connection: Appends and nothing else, from the wire to the disk and back.
 
-    | tag generation term uuid | begin end record_end commit truncate | WAL to the end |
-      `_head`: one comparison    five u64                               written as it came
+    | 'd' length | tag generation term uuid | begin end record_end commit truncate | WAL ... |
+      u8    u32    `_head`: one comparison    five u64                               as it came
 
 Between two commits the process sleeps, and what it runs next is cold; so what counts is how little
-runs between a wake-up and the answer. `SteadyPath.take` does what `Acceptor.step` orders for an
-Append each and their BatchEnded, and no more: one write, one fdatasync, one answer.
+runs between a wake-up and the answer. `step` does what `Acceptor.step` orders for an Append each
+and their BatchEnded, and no more: one write, one fdatasync, one answer. No message is decoded, no
+event, action or answer object is made, and the acceptor is told when the steady state ends.
 
 Laws. The acceptor says when there is a steady state, and takes the outcome itself; every other
-event of the timeline ends it. What is not just the next bytes of the log, into the open segment,
-returns None with nothing changed: the general path takes the same payloads. The answer is made
-after the flush.
+event of the timeline ends it first. What is not just the next bytes of the log, into the open
+segment, is left where it is, with nothing changed: the general path takes the same bytes. The
+answer is sent after the flush.
+
+The same source runs interpreted, or compiled as `steady_path_compiled` where a C compiler was there
+at the installation: its C types are in the .pxd file of that name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from consensus.codec import APPEND, APPEND_HEAD, APPEND_POSITIONS
-from safekeeper.acceptor import Acceptor
-from safekeeper.wal_store import WalStore
+from consensus.codec import APPEND, APPEND_HEAD, APPEND_POSITIONS, RESPONSE_POSITIONS
+from consensus.codec import RESPONSE_POSITIONS_AT as ANSWER_AT
+from pgwire.framing import MESSAGE_BYTES_MAX, pack_header
+from safekeeper.timeline_state import Positions
+from storage import durable
 
-_HEAD_BYTES, _WAL_AT = APPEND_HEAD.size, APPEND.size
-_unpack_positions = APPEND_POSITIONS.unpack_from
+try:
+    import cython
+except ImportError:
+    from storage import uncompiled as cython
+
+if TYPE_CHECKING:
+    from pgwire.copy_stream import CopyStream
+    from safekeeper.acceptor import Acceptor
+    from safekeeper.block_sums import BlockSums
+    from safekeeper.receive_wal import WalReceiver
+    from safekeeper.timeline import Timeline
+
+if cython.compiled:
+    from cython.cimports.consensus.append_calls import positions_at, put_positions
+    from cython.cimports.pgwire.copy_calls import monotonic, receive, send_all
+    from cython.cimports.storage.big_endian import is_at, u32_at
+    from cython.cimports.storage.durable_calls import sync, write_at
+else:
+    from time import monotonic
+
+    from storage.big_endian import is_at, u32_at
+
+    positions_at = APPEND_POSITIONS.unpack_from
+    put_positions = RESPONSE_POSITIONS.pack_into
+
+COPY_DATA = ord("d")
+#: Where things are in the frame of an Append, and how long it says to be.
+HEADER_BYTES = 5
+POSITIONS_AT = HEADER_BYTES + APPEND_HEAD.size
+WAL_AT = HEADER_BYTES + APPEND.size
+LENGTH_MIN, LENGTH_MAX = WAL_AT - 1, 4 + MESSAGE_BYTES_MAX
+#: Something else than the next Append has come, or the steady state is over.
+ODD = -1
+# Hints are saved when the log has grown by this much since, which bounds what a start must decode.
+HINTS_BYTES_MAX = 16 * 1024 * 1024
 
 
 class SteadyPath:
-    """Of the connection that streams now; thrown away at the first event that is no such batch."""
+    """Of the connection that streams now, until the next event that is no such batch.
+
+    The timeline's lock is held while anything changes, and by who makes and ends one.
+    """
 
     @classmethod
-    def of(
-        cls, acceptor: Acceptor | None, store: WalStore, flush: Callable[[], None]
-    ) -> SteadyPath | None:
-        head = acceptor.steady_head() if acceptor is not None else None
-        return cls(acceptor, head, store, flush) if acceptor is not None and head else None
+    def of(cls, timeline: Timeline, acceptor: Acceptor | None) -> SteadyPath | None:
+        """None while there is no steady state; the timeline's lock is held."""
+        said = acceptor.steady_state() if acceptor is not None else None
+        if acceptor is None or said is None:
+            return None
+        sums = timeline.store.checked.open_sums(acceptor.written_lsn)
+        if sums is None or timeline.store.open_file[0] < 0:
+            return None
+        return cls(timeline, acceptor, sums, *said)
 
     def __init__(
-        self, acceptor: Acceptor, head: bytes, store: WalStore, flush: Callable[[], None]
+        self, timeline: Timeline, acceptor: Acceptor, sums: BlockSums, head: bytes, answer: bytes
     ) -> None:
+        """An Append of the leader begins with `head`, and `answer` is what the acceptor would say
+        now, encoded; `sums` are of the open segment."""
         self.connection = acceptor.streaming
-        self._acceptor = acceptor
-        self._store = store
-        self._flush = flush
+        self.is_over = False
+        #: Whether anything was taken.
+        self.has_taken = False
+        self._timeline = timeline
+        self._lock = timeline.lock
         self._head = head
+        #: The frame of the answer: what is said of positions is put into it each time.
+        self.answer = bytearray(pack_header(COPY_DATA, len(answer)) + answer)
+        self._sums = sums
+        self._fd, self._path, self._file_end_lsn = timeline.store.open_file
+        self._file_begin_lsn = sums.begin_lsn
+        self._observe_flush = timeline.hooks.flush_seconds
+        self._hint_lsn = acceptor.commit_lsn + HINTS_BYTES_MAX
+        self.written_lsn = acceptor.written_lsn
+        self.flush_lsn = self.record_end_lsn = acceptor.flush_lsn
+        self.commit_lsn = acceptor.commit_lsn
+        self.sent_commit_lsn = acceptor.sent_commit_lsn
+        self.truncate_lsn = acceptor.truncate_lsn
 
-    def take(self, payloads: Sequence[memoryview]) -> bytes | None:
-        """The answer to all of them, once they are flushed; None: nothing was done. Raises
-        StorageError, and then the acceptor is not ahead of the disk, but the disk's state is
-        unknown."""
-        acceptor, head = self._acceptor, self._head
-        begin_lsn = end_lsn = acceptor.written_lsn
-        record_end_lsn = commit_lsn = truncate_lsn = 0
-        parts: list[memoryview] = []
-        for payload in payloads:
-            if payload[:_HEAD_BYTES] != head or len(payload) < _WAL_AT:
-                return None
-            next_lsn, following_lsn, boundary_lsn, sent_commit_lsn, sent_truncate_lsn = (
-                _unpack_positions(payload, _HEAD_BYTES)
+    def run(self, stream: CopyStream, receiver: WalReceiver) -> None:
+        """Until something odd comes, the stream ends or the steady state does; what has come by
+        then is in the stream's buffer. Raises StorageError."""
+        fd = stream.plain_fd
+        view, begin, end = stream.lend()
+        memory = view
+        try:
+            while True:
+                if begin == end:
+                    begin = end = 0
+                elif begin:
+                    view[: end - begin] = view[begin:end]
+                    begin, end = 0, end - begin
+                if cython.compiled and fd >= 0:
+                    count = receive(fd, memory, end)
+                else:
+                    count = stream.receive_into(view[end:])
+                if count <= 0:
+                    return
+                end += count
+                receiver.heard_at = monotonic()
+                at = self.step(view, begin, end)
+                if at < 0:
+                    return
+                if at == begin:
+                    continue
+                begin = at
+                if cython.compiled and fd >= 0:
+                    if send_all(fd, self.answer) < 0:
+                        return
+                elif not stream.send_framed(self.answer):
+                    return
+        finally:
+            stream.give_back(begin, end)
+
+    def step(self, view: memoryview, begin: int, end: int) -> int:
+        """Take all whole frames of view[begin:end]: where they end, or ODD, and then nothing was
+        done. What was taken is flushed, and `answer` is the answer to it; no whole one has none.
+        Raises StorageError, and then the timeline has stopped."""
+        with self._lock:
+            if self.is_over:
+                return ODD
+            try:
+                return self._take(view, begin, end)
+            except Exception as error:
+                self._timeline.fail(error)
+                raise
+
+    def hand_over(self, acceptor: Acceptor) -> None:
+        """What was taken is the acceptor's from now on: it ended up in the same state."""
+        acceptor.take_steady(
+            self.written_lsn, self.record_end_lsn, self.sent_commit_lsn, self.truncate_lsn
+        )
+        assert acceptor.flush_lsn == self.flush_lsn
+        assert acceptor.commit_lsn == self.commit_lsn
+
+    def _take(self, view: memoryview, begin: int, end: int) -> int:
+        memory, head = view, self._head
+        at, lsn = begin, self.written_lsn
+        record_end_lsn, commit_lsn = self.record_end_lsn, self.sent_commit_lsn
+        truncate_lsn = self.truncate_lsn
+        while at < end:
+            if memory[at] != COPY_DATA:
+                return ODD
+            if end - at < HEADER_BYTES:
+                break
+            length = u32_at(memory, at + 1)
+            if length < LENGTH_MIN or length > LENGTH_MAX:
+                return ODD
+            next_at = at + 1 + length
+            if next_at > end:
+                break
+            if not is_at(memory, at + HEADER_BYTES, head):
+                return ODD
+            begin_lsn, end_lsn, boundary_lsn, sent_commit_lsn, sent_truncate_lsn = positions_at(
+                memory, at + POSITIONS_AT
             )
-            size = len(payload) - _WAL_AT
-            if next_lsn != end_lsn or following_lsn - next_lsn != size:
-                return None
-            if boundary_lsn > following_lsn:
-                return None
-            end_lsn = following_lsn
+            if begin_lsn != lsn or end_lsn - begin_lsn != next_at - at - WAL_AT:
+                return ODD
+            if boundary_lsn > end_lsn:
+                return ODD
+            lsn = end_lsn
             record_end_lsn = max(record_end_lsn, boundary_lsn)
             commit_lsn = max(commit_lsn, sent_commit_lsn)
             truncate_lsn = max(truncate_lsn, sent_truncate_lsn)
-            if size:
-                parts.append(payload[_WAL_AT:])
-        if parts:
-            if not self._store.has_room(end_lsn):
-                return None
-            self._store.write_open(begin_lsn, end_lsn, parts)
+            at = next_at
+        if at == begin:
+            return at
+        if lsn != self.written_lsn:
+            if lsn >= self._file_end_lsn:
+                return ODD
+            self._write(view, begin, at)
             self._flush()
-        return acceptor.take_steady(end_lsn, record_end_lsn, commit_lsn, truncate_lsn)
+        self.has_taken = True
+        self.written_lsn = lsn
+        self.record_end_lsn = record_end_lsn
+        self.sent_commit_lsn, self.truncate_lsn = commit_lsn, truncate_lsn
+        self.flush_lsn = record_end_lsn
+        self.commit_lsn = max(self.commit_lsn, min(commit_lsn, record_end_lsn))
+        self._publish()
+        return at
+
+    def _write(self, view: memoryview, begin: int, end: int) -> None:
+        """The WAL of the frames in view[begin:end], behind each other, and its checksums."""
+        memory, at, offset = view, begin, self.written_lsn - self._file_begin_lsn
+        while at < end:
+            next_at = at + 1 + u32_at(memory, at + 1)
+            wal_at, at = at + WAL_AT, next_at
+            if wal_at == next_at:
+                continue
+            if cython.compiled:
+                error = write_at(self._fd, memory, wal_at, next_at, offset)
+                if error:
+                    durable.raise_failed(error, "write", self._path)
+            else:
+                durable.write_all(self._fd, view[wal_at:next_at], offset, self._path)
+            self._sums.extend(view[wal_at:next_at])
+            offset += next_at - wal_at
+
+    def _flush(self) -> None:
+        begun = monotonic()
+        if cython.compiled:
+            error = sync(self._fd)
+            if error:
+                durable.raise_failed(error, "fdatasync", self._path)
+        else:
+            durable.sync_data(self._fd, self._path)
+        self._observe_flush(monotonic() - begun)
+
+    def _publish(self) -> None:
+        """What was taken is on disk: others may see it, and the proposer be told."""
+        timeline = self._timeline
+        put_positions(
+            self.answer, HEADER_BYTES + ANSWER_AT, self.flush_lsn, self.written_lsn, self.commit_lsn
+        )
+        timeline.positions = Positions(
+            self.written_lsn, self.flush_lsn, self.commit_lsn, self.truncate_lsn
+        )
+        if timeline.watchers:
+            timeline.notify()
+        if self.commit_lsn >= self._hint_lsn:
+            self._hint_lsn = self.commit_lsn + HINTS_BYTES_MAX
+            timeline.hooks.wants_housekeeping()

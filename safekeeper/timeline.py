@@ -50,18 +50,16 @@ from safekeeper.proposer_connection import ProposerConnection
 from safekeeper.replicas import Replicas
 from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
 from safekeeper.slots import Slots
-from safekeeper.steady_path import SteadyPath
+from safekeeper.steady_path import HINTS_BYTES_MAX, SteadyPath
 from safekeeper.timeline_hooks import TimelineHooks
 from safekeeper.timeline_state import Positions, TimelineState
 from safekeeper.wal_store import WalStore
 from storage import durable
+from storage.compiled import compiled
 from storage.durable import DISK_FULL
 from storage.errors import StorageError
 
 log = structlog.get_logger()
-
-# Hints are saved when the log has grown by this much since, which bounds what a start must decode.
-HINTS_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Refused(SafekeeperError):
@@ -70,6 +68,9 @@ class Refused(SafekeeperError):
 
 class Timeline:
     """Thread-safe; `positions` and `control` may be read without the lock."""
+
+    #: Compiled, where it can be.
+    steady_path_class: type[SteadyPath] = compiled("safekeeper.steady_path").SteadyPath
 
     def __init__(
         self,
@@ -83,10 +84,10 @@ class Timeline:
         self.safekeeper_id = safekeeper_id
         self.directory = directory
         self._control_file = control
-        self._hooks = hooks
-        self._lock = Lock()
+        self.hooks = hooks
+        self.lock = Lock()
         #: What wakes those that wait for other positions: to tell nobody costs a commit nothing.
-        self._watchers: set[Callable[[], None]] = set()
+        self.watchers: set[Callable[[], None]] = set()
         self.positions = Positions(0, 0, 0, 0)
         self.state = TimelineState.CREATING
         self.stopped_reason = ""
@@ -103,6 +104,8 @@ class Timeline:
         self.slots = Slots(directory)
         self.holes = Holes(directory)
         self.replicas = Replicas(self._set_feedback)
+        self._acceptor: Acceptor | None = None
+        self._steady: SteadyPath | None = None
         self._load()
 
     # ---- start and stop
@@ -127,12 +130,12 @@ class Timeline:
         damage: it is remembered before anybody can ask for a vote, and nothing is zeroed. From
         `valid_lsn` on the log is known to be damaged.
         """
+        self._end_steady()
         control = self.control
         self.store = WalStore(
             self.directory / "wal", control.server, control.tli_history, self._check_room
         )
-        self._acceptor: Acceptor | None = None
-        self._steady: SteadyPath | None = None
+        self._acceptor = None
         seg_size = control.server.wal_seg_size
         known_lsn = max(control.commit_lsn, control.local_start_lsn)
         start_lsn = known_lsn - known_lsn % seg_size
@@ -182,18 +185,19 @@ class Timeline:
     def lose_from(self, lsn: int) -> None:
         """The log is damaged at `lsn`, above the committed segments: its end is lost (rule 9).
         Raises StorageError."""
-        with self._lock:
+        with self.lock:
             if self._acceptor is None or lsn >= self.positions.flush_lsn:
                 return
             flushed = replace(self.control, flush_lsn=self.positions.flush_lsn)
             self._control_file.persist(flushed)
+            self._end_steady()
             self.store.abandon()
             self._close_connections(f"WAL is damaged at {format_lsn(lsn)}")
             self._load(lsn)
 
     def holes_changed(self) -> None:
         """Segments were found damaged, or were mended."""
-        with self._lock:
+        with self.lock:
             if self._acceptor is not None:
                 self._run([HolesChanged(bool(self.holes))])
 
@@ -203,14 +207,15 @@ class Timeline:
         self.stopped_reason = reason
         log.error("timeline is damaged", timeline=str(self.control.timeline), reason=reason)
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         if not isinstance(error, SafekeeperError | StorageError):
             error = SafekeeperError(f"unexpected {type(error).__name__}: {error}")
         self._stop(error)
 
     def _stop(self, error: SafekeeperError | StorageError) -> None:
         """From here on nothing is written, and nothing is believed that is not on disk."""
-        self._acceptor = self._steady = None
+        self._end_steady()
+        self._acceptor = None
         self.store.abandon()
         self.state = TimelineState.STOPPED
         self.stopped_reason = str(error)
@@ -224,7 +229,7 @@ class Timeline:
             "timeline stopped", timeline=str(self.control.timeline), reason=self.stopped_reason
         )
         self._close_connections(str(error))
-        self._notify()
+        self.notify()
 
     @property
     def is_readable(self) -> bool:
@@ -279,29 +284,29 @@ class Timeline:
             return
         if self.archive is not None and self.archive.is_backlog_full(self.positions.commit_lsn):
             return
-        with self._lock:
+        with self.lock:
             self._heals = False
             self._load()
 
     def activate(self) -> None:
         """The second step of a creation: every member has the timeline, so it may vote."""
-        with self._lock:
+        with self.lock:
             self._check_usable()
             if not self.control.active:
                 self._control_file.persist(replace(self.control, active=True))
                 self._load()
-                self._hooks.wants_housekeeping()
+                self.hooks.wants_housekeeping()
 
     def close(self, reason: str) -> None:
         """An orderly end: flush, and save the hints. Raises StorageError."""
-        with self._lock:
+        with self.lock:
             if self._acceptor is None:
                 return
             self._run([Disconnected(0)])
             self._control_file.persist_hints(self._hints)
             self.slots.save()
             self.store.close()
-            self._acceptor = self._steady = None
+            self._acceptor = None
             self.state = TimelineState.STOPPED
             self.stopped_reason = reason
             self._close_connections(reason)
@@ -310,14 +315,14 @@ class Timeline:
 
     def connect(self, connection: ProposerConnection) -> None:
         """Raises TimelineError when the timeline cannot take part."""
-        with self._lock:
+        with self.lock:
             self._check_usable()
             self._connections[connection.number] = connection
             self.last_proposer = connection
 
     def disconnect(self, connection: ProposerConnection) -> None:
         """Flush what the connection wrote, and forget it."""
-        with self._lock:
+        with self.lock:
             if self._connections.pop(connection.number, None) is not None and self._acceptor:
                 self._run([Disconnected(connection.number)])
 
@@ -328,39 +333,35 @@ class Timeline:
 
         Raises Refused, StorageError or TimelineError; the connection ends then.
         """
-        with self._lock:
+        with self.lock:
             self._check_usable()
             if connection not in self._connections:
                 raise TimelineError("a newer connection took over", sqlstate="55000")
             events: list[Event] = [Received(connection, message) for message in messages]
             events.append(BatchEnded(connection))
             replies = self._run(events)
-            self._steady = SteadyPath.of(self._acceptor, self.store, self._flush)
+            self._steady = self.steady_path_class.of(self, self._acceptor)
             return replies
 
     def receive_payloads(self, connection: int, payloads: Sequence[memoryview]) -> list[bytes]:
-        """The same on the wire's bytes. In the steady state no message is decoded.
-
-        Raises MessageError, Refused, StorageError or TimelineError; the connection ends then.
-        """
-        with self._lock:
-            steady = self._steady
-            if steady is not None and steady.connection == connection:
-                answer = self._take_steady(steady, payloads)
-                if answer is not None:
-                    return [answer]
+        """The same on the wire's bytes. Raises MessageError, too."""
         messages = [decode_proposer_message(payload) for payload in payloads]
         return [encode(reply) for reply in self.receive(connection, messages)]
 
-    def _take_steady(self, steady: SteadyPath, payloads: Sequence[memoryview]) -> bytes | None:
-        try:
-            answer = steady.take(payloads)
-        except Exception as error:
-            self._fail(error)
-            raise
-        if answer is not None:
-            self._publish()
-        return answer
+    def steady_path(self, connection: int) -> SteadyPath | None:
+        """By which the connection's next Appends may be taken."""
+        steady = self._steady
+        return steady if steady is not None and steady.connection == connection else None
+
+    def _end_steady(self) -> None:
+        """The lock is held. What was taken by the steady path is on disk, and published."""
+        steady, self._steady = self._steady, None
+        if steady is None:
+            return
+        steady.is_over = True
+        if steady.has_taken and self._acceptor is not None:
+            steady.hand_over(self._acceptor)
+            self.store.end_lsn = steady.written_lsn
 
     def _check_usable(self) -> None:
         if self.state in (TimelineState.STOPPED, TimelineState.DAMAGED):
@@ -377,7 +378,7 @@ class Timeline:
         a refusal is none: it is the acceptor's own answer.
         """
         assert self._acceptor is not None
-        self._steady = None
+        self._end_steady()
         replies: list[SafekeeperMessage] = []
         try:
             for event in events:
@@ -386,7 +387,7 @@ class Timeline:
         except Refused:
             raise
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
             raise
         self._publish()
         return replies
@@ -422,7 +423,7 @@ class Timeline:
     def _flush(self) -> None:
         begun = time.perf_counter()
         self.store.flush()
-        self._hooks.flush_seconds(time.perf_counter() - begun)
+        self.hooks.flush_seconds(time.perf_counter() - begun)
 
     def _publish(self) -> None:
         acceptor = self._acceptor
@@ -431,35 +432,35 @@ class Timeline:
             acceptor.written_lsn, acceptor.flush_lsn, acceptor.commit_lsn, acceptor.truncate_lsn
         )
         if acceptor.commit_lsn - self._hinted_lsn >= HINTS_BYTES_MAX:
-            self._hooks.wants_housekeeping()
-        self._notify()
+            self.hooks.wants_housekeeping()
+        self.notify()
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
         # Who begins to watch after this look sees what was published before it.
-        if self._watchers:
-            for wake in tuple(self._watchers):
+        if self.watchers:
+            for wake in tuple(self.watchers):
                 wake()
 
     @contextmanager
     def watched_by(self, wake: Callable[[], None]) -> Iterator[None]:
         """Inside, `wake` is called after every batch and failure. Look at the positions inside."""
-        self._watchers.add(wake)
+        self.watchers.add(wake)
         try:
             yield
         finally:
-            self._watchers.discard(wake)
+            self.watchers.discard(wake)
 
     # ---- replicas
 
     def _set_feedback(self, feedback: HotStandbyFeedback) -> None:
-        with self._lock:
+        with self.lock:
             if self._acceptor is not None:
                 self._run([FeedbackChanged(feedback)])
 
     def stop_replicas(self) -> None:
         """Every stream to a replica ends when it has sent what is committed."""
         self.replicas.stopping = True
-        self._notify()
+        self.notify()
 
     # ---- off the append path
 

@@ -12,7 +12,7 @@ StorageError the object is not used again.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from consensus.messages import ServerFacts
@@ -152,17 +152,10 @@ class WalStore:
             self.end_lsn += len(part)
             view = view[room:]
 
-    def has_room(self, end_lsn: int) -> bool:
-        """Whether the open segment takes WAL up to there."""
-        return self._fd >= 0 and end_lsn <= self._file_end_lsn
-
-    def write_open(self, begin_lsn: int, end_lsn: int, parts: Sequence[memoryview]) -> None:
-        """Hand bytes to the OS that the open segment has room for, in one call."""
-        assert begin_lsn == self.end_lsn
-        wal = parts[0] if len(parts) == 1 else b"".join(parts)
-        durable.write_all(self._fd, wal, begin_lsn % self.wal_seg_size, self._path)
-        self.checked.written(begin_lsn, wal)
-        self.end_lsn = end_lsn
+    @property
+    def open_file(self) -> tuple[int, Path, int]:
+        """The open segment, and up to where it takes WAL; -1 when none is open."""
+        return self._fd, self._path, self._file_end_lsn
 
     def adopt(self, history: TimelineHistory) -> None:
         """The log goes on under this history; the open file may not be the right one any more."""

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from storage.errors import StorageError
 
@@ -61,6 +62,13 @@ def sync_file(path: Path) -> None:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def raise_failed(error_number: int, doing: str, path: Path) -> NoReturn:
+    """What a compiled module's own pwrite or fdatasync answered. Raises StorageError."""
+    with storage_errors(path, doing, heals=doing == "write"):
+        raise OSError(error_number, os.strerror(error_number))
+    raise AssertionError("storage_errors passes no OSError")
 
 
 def sync_data(fd: int, path: Path) -> None:

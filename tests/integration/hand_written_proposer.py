@@ -26,7 +26,6 @@ from pg_fixtures.safekeeper import SafekeeperProcess
 from pgwal.lsn import Lsn
 from walproposer.errors import WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
-from walproposer.stream.copy_connection import CopyConnection
 from walproposer.stream.peer import open_push
 
 ANSWER_TIMEOUT = 30.0  # seconds
@@ -39,7 +38,7 @@ class HandWrittenProposer:
     """
 
     def __init__(self, address: str, timeline: TimelineId) -> None:
-        self._copy = CopyConnection(open_push(SafekeeperAddress.parse(address), timeline, ""))
+        self._copy = open_push(SafekeeperAddress.parse(address), timeline, "")
         self._answers: list[SafekeeperMessage] = []
 
     def __enter__(self) -> Self:

@@ -99,10 +99,10 @@ def whole_at_the_start_of_the_term(patch: Patch) -> None:
     maybe_whole = Acceptor._maybe_whole
 
     def without_commit(self: Acceptor) -> Actions:
-        sent_lsn, has_append = self._sent_commit_lsn, self._has_append
-        self._sent_commit_lsn, self._has_append = 0, True
+        sent_lsn, has_append = self.sent_commit_lsn, self._has_append
+        self.sent_commit_lsn, self._has_append = 0, True
         actions = maybe_whole(self)
-        self._sent_commit_lsn, self._has_append = sent_lsn, has_append
+        self.sent_commit_lsn, self._has_append = sent_lsn, has_append
         return actions
 
     patch(Acceptor, "_maybe_whole", without_commit)

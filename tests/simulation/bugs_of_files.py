@@ -181,5 +181,4 @@ def later_segments_survive_a_truncation(patch: Patch) -> None:
 
 @plant_in_files
 def steady_path_without_a_flush(patch: Patch) -> None:
-    of = SteadyPath.of
-    patch(SteadyPath, "of", lambda acceptor, store, _: of(acceptor, store, nothing))
+    patch(SteadyPath, "_flush", nothing)

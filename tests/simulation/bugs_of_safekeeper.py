@@ -336,7 +336,7 @@ def flush_lsn_inside_a_record(patch: Patch) -> None:
 @plant
 def commit_lsn_beyond_flush_lsn(patch: Patch) -> None:
     def advance(self: Acceptor) -> None:
-        self.commit_lsn = max(self.commit_lsn, self._sent_commit_lsn)
+        self.commit_lsn = max(self.commit_lsn, self.sent_commit_lsn)
 
     patch(Acceptor, "_advance_commit", advance)
 
@@ -344,7 +344,7 @@ def commit_lsn_beyond_flush_lsn(patch: Patch) -> None:
 @plant
 def commit_lsn_assigned_instead_of_max(patch: Patch) -> None:
     def advance(self: Acceptor) -> None:
-        self.commit_lsn = min(self._sent_commit_lsn, self.flush_lsn)
+        self.commit_lsn = min(self.sent_commit_lsn, self.flush_lsn)
 
     patch(Acceptor, "_advance_commit", advance)
 

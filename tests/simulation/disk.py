@@ -194,13 +194,12 @@ class Disk:
             start_lsn -= seg_size
             end = self._find_end(start_lsn)
         end_lsn = end.end_lsn
-        self.rotten_lsn = None
         self.control = control.found_to_end(int(end_lsn))
         self.flushed_lsn = self.written_lsn
         if end_lsn < control.horizon_lsn:
             self.damaged_lsn = int(end_lsn)
         else:
-            self.damaged_lsn = None
+            self.damaged_lsn = self.rotten_lsn = None
             del self.wal[end_lsn - self.start_lsn :]
             self.wal += bytes(end_lsn - self.written_lsn)  # behind a switch, which were there
             self.flushed_lsn = self.written_lsn

@@ -35,6 +35,7 @@ from storage import durable
 from storage.errors import StorageError
 from tests.dropping_disk import DroppingDisk, RandomLoss
 from tests.new_timeline import new_control_state
+from tests.steady_batch import receive_batch
 
 from .file_disk import FileDisk
 from .invariants import check
@@ -56,21 +57,24 @@ class PowerFailed(BaseException):
 class NodeTimeline(Timeline):
     """Says to the invariants what it is about to do."""
 
+    steady_path_class = SteadyPath
+
     def __init__(self, node: FileNode, folder: Path) -> None:
         self._node = node
         self.executed: list[Action] = []
         super().__init__(node.number, folder, ControlFile.read(folder), HOOKS, RETENTION)
 
-    def receive_payloads(self, connection: int, payloads: Sequence[memoryview]) -> list[bytes]:
+    def receive_batch(self, connection: int, payloads: Sequence[bytes]) -> list[bytes]:
         if not self._node.takes_steady_path:
-            self._steady = None
-        return super().receive_payloads(connection, payloads)
-
-    def _take_steady(self, steady: SteadyPath, payloads: Sequence[memoryview]) -> bytes | None:
-        answer = super()._take_steady(steady, payloads)
-        if answer is not None:
+            self._end_steady()
+        answers, is_steady = receive_batch(self, connection, payloads)
+        steady, acceptor = self._steady, self._acceptor
+        if is_steady and steady is not None and acceptor is not None:
+            # It goes on; but what it has done is looked at after each step.
+            steady.hand_over(acceptor)
+            self.store.end_lsn = steady.written_lsn
             self._node.world.count("batches by the steady path")
-        return answer
+        return answers
 
     def _execute(self, action: Action, replies: list[SafekeeperMessage]) -> None:
         if isinstance(action, TruncateWal):
@@ -168,7 +172,7 @@ class FileNode(Node):
     def _receive(self, number: int, messages: list[ProposerMessage], event: Event) -> None:
         payloads = [memoryview(encode(message)) for message in messages]
         replies: list[bytes] = []
-        self._try(event, lambda: replies.extend(self.timeline.receive_payloads(number, payloads)))
+        self._try(event, lambda: replies.extend(self.timeline.receive_batch(number, payloads)))
         for reply in replies:
             answer = decode_safekeeper_message(reply)
             self.world.invariants.replied(self, Reply(number, answer))

@@ -30,8 +30,6 @@ class FileWorld(World):
         trace: Trace | None = None,
     ) -> None:
         self.machine = machine
-        #: Whether safekeepers take the steady path where they can: in every other run.
-        self.takes_steady_path = seed % 2 == 0
         super().__init__(seed, plan, trace)
         by_name = {node.name: node for node in self.nodes if isinstance(node, FileNode)}
         begin = len(machine.root) + 1

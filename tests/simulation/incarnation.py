@@ -9,6 +9,7 @@ from consensus.ids import NodeId
 from safekeeper.donor_rule import DonorRule
 from safekeeper.errors import SafekeeperError, WalDamaged
 from tests.new_timeline import TIMELINE
+from tests.steady_proposer import SteadyProposer
 from walproposer.primary.primary import Primary as PrimaryFacts
 from walproposer.stream.events import (
     Action,
@@ -94,12 +95,20 @@ class Incarnation:
         candidacy = Candidacy(
             TIMELINE, SERVER, world.membership, uuid, len(world.nodes), predecessor
         )
-        self.core = Proposer(candidacy, facts)
+        self.core = self._new_core(candidacy, facts)
         self.tick()
         for peer in range(len(world.nodes)):
             world.clock.call_later(int(world.random.random() * 5000), self.connect, peer)
 
     # ---- the core
+
+    def _new_core(self, candidacy: Candidacy, facts: PrimaryFacts | None) -> Proposer:
+        """In every other world one that takes the steady path where it can."""
+        if not self.world.takes_steady_path:
+            return Proposer(candidacy, facts)
+        return SteadyProposer(
+            candidacy, facts, taken=lambda: self.world.count("events by the steady path")
+        )
 
     def step(self, event: Event) -> None:
         if not self.is_alive:

@@ -39,6 +39,8 @@ class World:
     def __init__(self, seed: int, plan: Plan | None = None, trace: Trace | None = None) -> None:
         self.plan = plan or Plan.of(seed)
         self.random = Random(f"world {seed}")
+        #: Whether its processes take the steady path where they can: in every other world.
+        self.takes_steady_path = seed % 2 == 0
         self.trace: Trace = trace or Trace(None)
         self.counts: Counter[str] = Counter()
         #: Events stepped in a core.

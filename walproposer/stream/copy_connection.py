@@ -27,6 +27,9 @@ class CopyConnection:
     `changed` is called when `end` or `wants_write` is no longer what it was.
     """
 
+    #: How commits travel on it: by the steady path "compiled" or "interpreted", or by none.
+    steady_path = "none, the connection is encrypted"
+
     def __init__(
         self, connection: psycopg.Connection, changed: Callable[[], None] = lambda: None
     ) -> None:
@@ -40,6 +43,10 @@ class CopyConnection:
         self.wants_write = False
         self.end: WalProposerError | None = None
         self._is_encrypted = bool(self.pgconn.ssl_in_use)
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """From now on `changed` is called."""
+        self._changed = changed
 
     def fileno(self) -> int:
         return self._fd

@@ -6,6 +6,7 @@ measured, and cost a commit more than the law of the project allows (`docs/decis
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import time
@@ -36,7 +37,8 @@ class EventLoop:
     """`wake` and the inbox are for any thread; everything else for the one that runs the loop."""
 
     def __init__(self) -> None:
-        self._epoll = select.epoll()
+        #: For who waits himself, for some of the files; the others he leaves to `run_once`.
+        self.epoll = select.epoll()
         self._watches: dict[int, _Watch] = {}
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._timers: list[tuple[float, Callable[[], None]]] = []
@@ -46,7 +48,7 @@ class EventLoop:
         self.watch(self._wake_receiver, self._take_inbox, lambda: None)
 
     def close(self) -> None:
-        self._epoll.close()
+        self.epoll.close()
         self._wake_receiver.close()
         self._wake_sender.close()
 
@@ -59,12 +61,17 @@ class EventLoop:
         except OSError:
             return  # the loop is over
 
+    @property
+    def next_timer(self) -> float:
+        """When it is due, by the monotonic clock."""
+        return min((due for due, _ in self._timers), default=math.inf)
+
     def run_once(self, timeout_seconds: float) -> None:
         """Wait for events, at most so long or until the next timer, and handle them."""
         if self._timers:
             next_timer = min(due for due, _ in self._timers) - time.monotonic()
             timeout_seconds = max(0.0, min(timeout_seconds, next_timer))
-        for fd, mask in self._epoll.poll(timeout_seconds):
+        for fd, mask in self.epoll.poll(timeout_seconds):
             watch = self._watches.get(fd)
             if watch is None:
                 continue  # unwatched by the event before
@@ -88,7 +95,7 @@ class EventLoop:
         """Call `on_readable` when there is input, an end or an error."""
         fd = file.fileno()
         self._watches[fd] = _Watch(file, on_readable, on_writable, select.EPOLLIN)
-        self._epoll.register(fd, select.EPOLLIN)
+        self.epoll.register(fd, select.EPOLLIN)
 
     def unwatch(self, file: HasFileno) -> None:
         """The file is being closed, or was: then its number may belong to another one already."""
@@ -98,7 +105,7 @@ class EventLoop:
             return
         del self._watches[fd]
         try:
-            self._epoll.unregister(fd)
+            self.epoll.unregister(fd)
         except OSError:
             return  # closed before: the kernel has forgotten it, too
 
@@ -108,7 +115,7 @@ class EventLoop:
         watch = self._watches.get(file.fileno())
         if watch is not None and watch.file is file and watch.interest != wanted:
             watch.interest = wanted
-            self._epoll.modify(file.fileno(), wanted)
+            self.epoll.modify(file.fileno(), wanted)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         self._timers.append((time.monotonic() + seconds, callback))

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from msgspec import Struct
 
 from consensus.messages import ProposerMessage, SafekeeperMessage
+
+if TYPE_CHECKING:
+    from walproposer.stream.steady_leader import SteadyLeader
 
 # ---- events
 
@@ -85,6 +88,13 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class SteadyEnded:
+    """What was taken on the steady path since the event before this one."""
+
+    steady: SteadyLeader
+
+
+@dataclass(frozen=True, slots=True)
 class Stopping:
     """The process ends, or has lost its primary: the last event of an incarnation."""
 
@@ -97,6 +107,7 @@ RareEvent = (
     | CatchUpWal
     | CatchUpLost
     | Tick
+    | SteadyEnded
     | Stopping
 )
 Event = PeerMessage | WalReceived | RareEvent

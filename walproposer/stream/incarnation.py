@@ -10,8 +10,7 @@ done by a few threads, which put their results into an inbox and wake the loop u
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import psycopg
 import structlog
@@ -22,6 +21,7 @@ from consensus.messages import Append, ProposerMessage
 from pgclient.errors import UNDEFINED_FILE
 from pgwal.lsn import format_lsn
 from pgwire.replication import XLogData
+from storage.compiled import compiled
 from walproposer.config import ProposerConfig
 from walproposer.errors import PrimaryLost, Refusal, WalProposerError
 from walproposer.stream.copy_connection import CopyConnection
@@ -40,6 +40,7 @@ from walproposer.stream.events import (
     Send,
     StartCatchUp,
     StartUpstream,
+    SteadyEnded,
     Stop,
     StopCatchUp,
     Stopping,
@@ -54,8 +55,16 @@ from walproposer.stream.proposer import Candidacy, Proposer, State
 from walproposer.stream.quorum_watch import QuorumWatch
 from walproposer.stream.shutdown_probe import is_shutting_down
 from walproposer.stream.standby_feedback import StandbyFeedback
-from walproposer.stream.upstream import Upstream
-from walproposer.stream.wal_window import APPEND_BYTES_MAX
+from walproposer.stream.steady_loop import NO_ONE, UPSTREAM
+from walproposer.stream.upstream import Upstream, end_of_stream
+from walproposer.stream.wal_window import joined
+
+if TYPE_CHECKING:
+    from walproposer.stream.steady_leader import SteadyLeader
+    from walproposer.stream.steady_loop import SteadyLoop
+else:
+    SteadyLeader = compiled("walproposer.stream.steady_leader").SteadyLeader
+    SteadyLoop = compiled("walproposer.stream.steady_loop").SteadyLoop
 
 log = structlog.get_logger()
 
@@ -69,6 +78,9 @@ DRAIN_SECONDS = 5.0
 # path several wake-ups, so under load fewer and larger ones commit more; where a round takes longer
 # than this (a distant safekeeper), the next one follows it unanswered.
 GATHER_SECONDS = 0.001
+
+# A bulk load's WAL is not for the steady path, which is tried again after so many rounds.
+STEADY_PAUSE = 16
 
 #: Of a member that has no such timeline, or cannot trust what it has of it.
 LOST_DATA = ("42704", "XX001")
@@ -102,6 +114,8 @@ class Incarnation:
         self._last_payload = b""
         self.now_ms = 0
         self._gather_until = 0.0
+        #: Rounds of the general path until the steady one is tried again.
+        self._steady_pause = 0
         self._primary_heard_at = 0.0
         self._next_tick = 0.0
         self._next_report = 0.0
@@ -124,6 +138,8 @@ class Incarnation:
             while self._stop is None and not self._is_asked_to_stop:
                 is_gathering = not self._reads_wal and now < self._gather_until
                 wake_at = self._gather_until if is_gathering else self._next_tick
+                if self._run_steady():
+                    wake_at = 0.0
                 self._loop.run_once(max(0.0, wake_at - time.monotonic()))
                 now = time.monotonic()
                 if now >= self._next_tick:
@@ -141,6 +157,39 @@ class Incarnation:
             for copy in (*self._peers.values(), *self._donors.values()):
                 copy.close()
             self._loop.close()
+
+    def _run_steady(self) -> bool:
+        """On the steady path, while there is one. True when something was left for the general path
+        in a buffer, which no poll tells of, and it took it."""
+        steady = self._steady_loop()
+        if steady is None:
+            return False
+        leader, upstream = steady.leader, self.upstream
+        assert upstream is not None
+        odd = steady.run(min(self._next_tick, self._loop.next_timer))
+        upstream.went_on(leader.next_lsn, leader.primary_end_lsn, steady.reported_lsn)
+        if steady.has_heard:
+            self._primary_heard_at = time.monotonic()
+        self._step(SteadyEnded(leader))
+        self._steady_pause = STEADY_PAUSE if odd == UPSTREAM and not leader.wal else 0
+        if odd == UPSTREAM:
+            self._upstream_ready()
+        elif odd >= 0:
+            self._peer_ready(odd, self._peers[odd])
+        return odd != NO_ONE
+
+    def _steady_loop(self) -> SteadyLoop | None:
+        """None while something is to be done that only the general path does."""
+        upstream = self.upstream
+        if not self._is_settled or not self._reads_wal or self._donors or upstream is None:
+            return None
+        if self._steady_pause:
+            self._steady_pause -= 1
+            return None
+        leader = SteadyLeader.of(self.core.leader) if self.core.streams else None
+        if leader is None or upstream.copy is None:
+            return None
+        return SteadyLoop.of(leader, self._loop.epoll, upstream.copy, self._peers)
 
     def _wants_wal(self, now: float) -> bool:
         if now < self._gather_until and self.core.is_round_small:
@@ -178,20 +227,12 @@ class Incarnation:
         the quorum is still taking. The next incarnation would only ask for it again, and perhaps no
         sooner be done: so wait for the quorum first. Raises PrimaryLost, Refusal when that is over.
         """
-        error = _end_of_stream(end)
+        error = end_of_stream(end)
         self._drain_until = self._drain_until or now + DRAIN_SECONDS
         is_orderly = isinstance(error, PrimaryLost) and error.orderly
-        if not is_orderly or self._is_drained or now >= self._drain_until:
+        if not is_orderly or self.core.is_drained or now >= self._drain_until:
             raise error
         self._is_settled = False
-
-    @property
-    def _is_drained(self) -> bool:
-        """Nothing that came is still being checked, or on its way to a quorum."""
-        leader = self.core.leader
-        if leader is None:
-            return True
-        return self.is_leading and self.core.commit_lsn >= leader.window.record_end_lsn
 
     def _unsettle(self) -> None:
         self._is_settled = False
@@ -260,7 +301,7 @@ class Incarnation:
         feedback = self._standby_feedback.due(self.core.peers, self.now_ms)
         if feedback is not None:
             upstream.report_feedback(feedback)
-        if now >= self._next_probe and not self._quorum_is_connected:
+        if now >= self._next_probe and not self.core.quorum_is_connected:
             self._next_probe = now + PROBE_SECONDS
             pgconn = upstream.copy.pgconn
             self._loop.in_thread(lambda: is_shutting_down(pgconn), self._probed)
@@ -274,14 +315,9 @@ class Incarnation:
                 commit_lsn=self.core.commit_lsn,
             )
 
-    @property
-    def _quorum_is_connected(self) -> bool:
-        leader = self.core.leader
-        return leader is not None and leader.quorum_is_connected
-
     def _probed(self, is_stopping: bool | WalProposerError) -> None:
         """A primary that stops waits for us, and without a quorum we have nothing to tell it."""
-        if is_stopping is True and not self._quorum_is_connected:
+        if is_stopping is True and not self.core.quorum_is_connected:
             self._lost = PrimaryLost("the primary is shutting down while the quorum is lost")
             self._unsettle()
 
@@ -298,7 +334,7 @@ class Incarnation:
     def _connect_later(self, peer: int) -> None:
         self._loop.call_later(RECONNECT_SECONDS, lambda: self._connect(peer))
 
-    def _connected(self, peer: int, result: psycopg.Connection | WalProposerError) -> None:
+    def _connected(self, peer: int, result: CopyConnection | WalProposerError) -> None:
         address = str(self.config.safekeepers[peer])
         if isinstance(result, WalProposerError):
             if self.connect_errors[peer] != str(result):
@@ -309,7 +345,8 @@ class Incarnation:
             self._connect_later(peer)
             return
         self.connect_errors[peer] = ""
-        copy = self._peers[peer] = CopyConnection(result, self._unsettle)
+        copy = self._peers[peer] = result
+        copy.on_change(self._unsettle)
         self._loop.watch(copy, lambda: self._peer_ready(peer, copy), copy.flush)
         log.info("safekeeper connected", safekeeper=address)
         self._step(PeerConnected(peer))
@@ -416,21 +453,24 @@ class Incarnation:
             raise result
         if isinstance(result, WalProposerError):
             raise PrimaryLost(str(result))
-        upstream = self.upstream
+        upstream, config = self.upstream, self.config
         assert upstream is not None
         self._primary_heard_at = time.monotonic()
         self._step(UpstreamStarted(result))
         if upstream.copy is not None:
             self._loop.watch(upstream.copy, self._upstream_ready, upstream.copy.flush)
-            log.info("streaming from the primary", primary=str(self.config.primary))
+            how = upstream.copy.steady_path
+            log.info("streaming from the primary", primary=str(config.primary), steady_path=how)
             self._upstream_ready()  # see CopyConnection: some of it may be here already
 
     def _upstream_ready(self) -> None:
         upstream = self.upstream
         assert upstream is not None
+        begin_lsn = upstream.next_lsn
         chunks, reply_requested = upstream.receive()
-        for begin_lsn, wal in _joined(chunks):
+        for wal in joined(chunks):
             self._step(WalReceived(begin_lsn, wal))
+            begin_lsn += len(wal)
         self._primary_heard_at = time.monotonic()
         self._gather_until = self._primary_heard_at + GATHER_SECONDS
         if reply_requested:
@@ -456,28 +496,3 @@ class Incarnation:
         if self.upstream is None or self.upstream.copy is None:
             return None
         return max(0.0, self.now_ms / 1000 - self._primary_heard_at)
-
-
-def _end_of_stream(end: WalProposerError) -> WalProposerError:
-    """A primary that went away will be back; WAL that it has removed will not."""
-    if end.sqlstate == UNDEFINED_FILE:
-        return Refusal(
-            f"the primary lacks WAL that the quorum's log goes on with: {end}",
-            hint="Let every server that may become the primary keep more of it (wal_keep_size).",
-        )
-    return PrimaryLost(str(end), orderly=isinstance(end, PrimaryLost) and end.orderly)
-
-
-def _joined(chunks: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """What arrived together travels together: neighbours are joined while they fit one Append."""
-    index = 0
-    while index < len(chunks):
-        begin_lsn, wal = chunks[index]
-        end, size = index + 1, len(wal)
-        while end < len(chunks) and size + len(chunks[end][1]) <= APPEND_BYTES_MAX:
-            size += len(chunks[end][1])
-            end += 1
-        if end > index + 1:
-            wal = b"".join(wal for _, wal in chunks[index:end])
-        yield begin_lsn, wal
-        index = end

@@ -11,6 +11,7 @@ not following is sent nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from consensus.errors import HistoryError
 from consensus.ids import NodeId
@@ -33,7 +34,10 @@ from walproposer.stream.events import (
     StopCatchUp,
 )
 from walproposer.stream.progress import PeerState, Progress
-from walproposer.stream.wal_window import WalWindow
+from walproposer.stream.wal_window import WalWindow, joined
+
+if TYPE_CHECKING:
+    from walproposer.stream.steady_leader import SteadyLeader
 
 # An idle connection is probed this often; the answer proves the safekeeper alive.
 HEARTBEAT_MS = 1000
@@ -165,6 +169,29 @@ class Leader:
         if progress.state is not PeerState.STREAMING or progress.next_lsn < self.window.end_lsn:
             actions += self._feed(progress)
         return actions
+
+    def take_steady(self, steady: SteadyLeader) -> None:
+        """What it sent and heard on the steady path, which reported each commit itself."""
+        if steady.wal:
+            self._boundary.went_to(steady.next_lsn)
+            for wal in joined(steady.wal):
+                self.window.append(wal, self.window.end_lsn + len(wal))
+        assert self.window.end_lsn == steady.next_lsn
+        self.commit_lsn = steady.commit_lsn
+        for p in self.peers:
+            if not steady.follows[p.peer]:
+                continue
+            if steady.wal:
+                p.next_lsn = p.record_end_lsn = steady.next_lsn
+                p.sent_commit_lsn = steady.sent_commit_lsn
+                p.last_sent_ms = self._now_ms
+            if steady.has_answered[p.peer]:
+                p.last_heard_ms = self._now_ms
+                p.flush_lsn = steady.flush_lsns[p.peer]
+                p.durable_lsn = steady.durable_lsns[p.peer]
+                p.commit_lsn = steady.commit_lsns[p.peer]
+            if steady.has_caught_up[p.peer]:
+                p.caught_up_ms = self._now_ms
 
     def _advance_commit(self) -> list[Action]:
         """Rule 5. A member that is offline now still has what it had flushed."""

@@ -13,6 +13,8 @@ from pgwal.lsn import Lsn
 from pgwire.commands import StartReplication, format_option_command, format_start_replication
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.stream.copy_connection import CopyConnection
+from walproposer.stream.plain_copy import begin_copy
 
 # A donor that is alive sends at least a keepalive a second.
 DONOR_TIMEOUT_SECONDS = 10
@@ -20,10 +22,24 @@ DONOR_TIMEOUT_SECONDS = 10
 
 def open_push(
     address: SafekeeperAddress, timeline: TimelineId, proposer_http: str
-) -> psycopg.Connection:
+) -> CopyConnection:
     """A connection that takes the proposer's messages. Blocks; raises WalProposerError."""
     options = {"proposer_http": proposer_http} if proposer_http else {}
-    return _start_copy(address, timeline, format_option_command("START_WAL_PUSH"), **options)
+    connection = address.connect(timeline, **options)
+    try:
+        with address.answering():
+            # A safekeeper encrypts by TLS or not at all.
+            copy = begin_copy(
+                connection,
+                format_option_command("START_WAL_PUSH"),
+                is_encrypted=bool(connection.pgconn.ssl_in_use),
+            )
+            if copy is None:
+                raise Unreachable(f"safekeeper {address} did not start CopyBoth")
+    except WalProposerError:
+        connection.close()
+        raise
+    return copy
 
 
 def open_donor(

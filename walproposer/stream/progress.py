@@ -97,6 +97,10 @@ class Progress:
     def has_room(self) -> bool:
         return self.next_lsn - self.durable_lsn < IN_FLIGHT_BYTES_MAX
 
+    def is_whole(self, end_lsn: int) -> bool:
+        """It follows, and has been sent all up to there."""
+        return self.state is PeerState.STREAMING and self.answered and self.next_lsn == end_lsn
+
     @property
     def is_inside_record(self) -> bool:
         return self.next_lsn != self.record_end_lsn

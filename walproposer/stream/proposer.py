@@ -48,6 +48,7 @@ from walproposer.stream.events import (
     ReadTail,
     Send,
     StartUpstream,
+    SteadyEnded,
     Stop,
     Stopping,
     TailRead,
@@ -132,6 +133,23 @@ class Proposer:
             return False
         return 0 < leader.window.record_end_lsn - leader.commit_lsn < SMALL_ROUND_BYTES_MAX
 
+    @property
+    def streams(self) -> bool:
+        """The primary's WAL goes to the quorum."""
+        return self.state is State.LEADING and self.primary is not None
+
+    @property
+    def is_drained(self) -> bool:
+        """Nothing that came is still being checked, or on its way to a quorum."""
+        leader = self.leader
+        if leader is None:
+            return True
+        return self.state is State.LEADING and leader.commit_lsn >= leader.window.record_end_lsn
+
+    @property
+    def quorum_is_connected(self) -> bool:
+        return self.leader is not None and self.leader.quorum_is_connected
+
     def wants_catch_up(self, peer: int) -> bool:
         """False while the peer has enough in flight: stop reading from its donor."""
         return self.peers[peer].has_room
@@ -183,6 +201,10 @@ class Proposer:
             case TailRead(wal):
                 self._donor_tail = wal
                 return self._check_tail()
+            case SteadyEnded(steady):
+                assert self.leader is not None
+                self.leader.take_steady(steady)
+                return []
             case Stopping():
                 return self._stopping()
             case _:

@@ -11,27 +11,42 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
+import psycopg
+from psycopg import pq
+
 from consensus.messages import HotStandbyFeedback
 from consensus.tli_history import last_switch_lsn
+from pgclient.errors import UNDEFINED_FILE
 from pgclient.questions import identify_system, read_timeline_history
-from pgclient.stream import start_copy
 from pgwal.lsn import Lsn, format_lsn
 from pgwire import replication
 from pgwire.commands import StartReplication, format_start_replication
 from pgwire.replication import Keepalive, StandbyStatus, postgres_time_us
 from walproposer.connection import open_connection, refusing
-from walproposer.errors import PrimaryLost, Refusal, Unreachable
+from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
 from walproposer.primary.log_marker import mark_log
 from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.server_facts import read_server_facts
 from walproposer.primary.slot import PREDECESSOR_SECONDS, end_predecessor, ensure_slot
 from walproposer.stream.copy_connection import CopyConnection
+from walproposer.stream.plain_copy import begin_copy
 from walproposer.timelines.timeline_creation import FoundTimeline
 
 OBJECT_IN_USE = "55006"
 SLOT_WAIT_SECONDS = 15
 SLOT_RETRY_SECONDS = 0.1
+
+
+def is_encrypted(questions: psycopg.Connection, pgconn: pq.abc.PGconn) -> bool:
+    """Whether the replication connection is, by TLS or GSSAPI; libpq does not tell of the latter,
+    but the server does. Raises psycopg.Error."""
+    if pgconn.ssl_in_use:
+        return True
+    row = questions.execute(
+        "SELECT encrypted FROM pg_stat_gssapi WHERE pid = %s", (pgconn.backend_pid,)
+    ).fetchone()
+    return row is None or bool(row[0])
 
 
 class Upstream:
@@ -49,17 +64,18 @@ class Upstream:
                 log.check_server(self.server)
                 mark_log(questions, log.timeline)
             slot = ensure_slot(questions, address)
+            self._connection = open_connection(
+                address.dsn,
+                f"the primary ({address})",
+                replication="true",
+                application_name=address.application_name,
+            )
+            self._is_encrypted = is_encrypted(questions, self._connection.pgconn)
         self._slot_lsn = slot.restart_lsn
-        self._connection = open_connection(
-            address.dsn,
-            f"the primary ({address})",
-            replication="true",
-            application_name=address.application_name,
-        )
         self.copy: CopyConnection | None = None
         self.primary = self._identify()
-        self._next_lsn = 0
-        self._reported_lsn = 0
+        self.next_lsn = 0
+        self.reported_lsn = 0
         self.primary_end_lsn = self.primary.flush_lsn
 
     def close(self) -> None:
@@ -97,7 +113,7 @@ class Upstream:
         while True:
             try:
                 with refusing("the primary did not stream"):
-                    has_begun = start_copy(self._connection.pgconn, command)
+                    copy = begin_copy(self._connection, command, is_encrypted=self._is_encrypted)
                 break
             except Refusal as error:
                 if error.sqlstate != OBJECT_IN_USE:
@@ -109,10 +125,11 @@ class Upstream:
                     has_ended_holder = True
                     end_predecessor(self.address)
                 time.sleep(SLOT_RETRY_SECONDS)  # nothing announces a slot's release
-        if not has_begun:
+        if copy is None:
             raise Unreachable("the primary did not start to stream")
-        self._next_lsn = begin_lsn
-        self.copy = CopyConnection(self._connection, changed)
+        copy.on_change(changed)
+        self.next_lsn = begin_lsn
+        self.copy = copy
         return flush_lsn
 
     def _timeline_to_ask(self, lsn: int) -> int:
@@ -125,31 +142,36 @@ class Upstream:
 
     # ---- on the hot loop
 
-    def receive(self) -> tuple[list[tuple[int, bytes]], bool]:
-        """The WAL that has arrived as (begin_lsn, bytes), and whether an answer is wanted now."""
+    def receive(self) -> tuple[list[bytes], bool]:
+        """The WAL from `next_lsn` on that has arrived, and whether an answer is wanted now."""
         assert self.copy is not None
-        chunks: list[tuple[int, bytes]] = []
+        chunks: list[bytes] = []
         reply_requested = False
         for message in self.copy.receive_replication():
             self.primary_end_lsn = max(self.primary_end_lsn, message.end_lsn)
             if isinstance(message, Keepalive):
                 reply_requested = reply_requested or message.reply_requested
                 continue
-            if message.start_lsn != self._next_lsn:
+            if message.start_lsn != self.next_lsn:
                 raise PrimaryLost(
                     f"the primary sent WAL at {format_lsn(message.start_lsn)}, "
-                    f"expected {format_lsn(self._next_lsn)}"
+                    f"expected {format_lsn(self.next_lsn)}"
                 )
-            chunks.append((message.start_lsn, bytes(message.data)))
-            self._next_lsn += len(message.data)
+            chunks.append(bytes(message.data))
+            self.next_lsn += len(message.data)
         return chunks, reply_requested
+
+    def went_on(self, next_lsn: int, primary_end_lsn: int, reported_lsn: int) -> None:
+        """What the steady path has received and reported."""
+        self.next_lsn, self.reported_lsn = next_lsn, max(self.reported_lsn, reported_lsn)
+        self.primary_end_lsn = max(self.primary_end_lsn, primary_end_lsn)
 
     def report(self, commit_lsn: int, *, reply_requested: bool = False) -> None:
         """Commits up to here return. Also the answer to a keepalive, with the last position; with
         `reply_requested` the primary sends one."""
         assert self.copy is not None
-        assert commit_lsn >= self._reported_lsn
-        self._reported_lsn = commit_lsn
+        assert commit_lsn >= self.reported_lsn
+        self.reported_lsn = commit_lsn
         now_us = postgres_time_us(time.time_ns())
         status = StandbyStatus(commit_lsn, commit_lsn, commit_lsn, now_us, reply_requested)
         self.copy.send(status.encode())
@@ -165,3 +187,13 @@ class Upstream:
             feedback.catalog_xmin_epoch,
         )
         self.copy.send(message.encode())
+
+
+def end_of_stream(end: WalProposerError) -> WalProposerError:
+    """A primary that went away will be back; WAL that it has removed will not."""
+    if end.sqlstate == UNDEFINED_FILE:
+        return Refusal(
+            f"the primary lacks WAL that the quorum's log goes on with: {end}",
+            hint="Let every server that may become the primary keep more of it (wal_keep_size).",
+        )
+    return PrimaryLost(str(end), orderly=isinstance(end, PrimaryLost) and end.orderly)

@@ -11,6 +11,7 @@ from a donor (law 7 of the proposer), never by a longer window.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -106,3 +107,17 @@ class WalWindow:
         del self._chunks[:count]
         del self._begins[:count]
         return True
+
+
+def joined(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """What arrived together travels together: neighbours are joined while they fit one Append."""
+    together: list[bytes] = []
+    size = 0
+    for wal in chunks:
+        if together and size + len(wal) > APPEND_BYTES_MAX:
+            yield b"".join(together)
+            together, size = [], 0
+        together.append(wal)
+        size += len(wal)
+    if together:
+        yield b"".join(together)

@@ -9,6 +9,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,18 @@ from msgspec import structs
 from timeline_on_disk import Pusher, create_timeline
 from wal_log import START_LSN, WAL_SEG_SIZE
 
-from consensus.codec import decode_proposer_message, encode
+from consensus.codec import APPEND_POSITIONS, decode_proposer_message, encode
 from consensus.errors import ConsensusError
 from consensus.ids import NodeId
 from consensus.messages import Append, HotStandbyFeedback
-from safekeeper.acceptor import Acceptor
+from safekeeper import steady_path
 from safekeeper.errors import SafekeeperError
 from safekeeper.events import HolesChanged
 from safekeeper.steady_path import SteadyPath
 from safekeeper.timeline import Timeline
 from storage import durable
 from storage.errors import StorageError
+from tests.steady_batch import receive_batch
 
 #: Of the WAL of one Append; large ones reach a segment's end in a few batches.
 LENGTHS = st.sampled_from([0, 0, 1, 7, 100, 8192, 30_000, 130_000, 400_000])
@@ -50,11 +52,12 @@ ODDITIES: dict[str, Callable[[bytes], bytes]] = {
     "truncates": lambda payload: changed(payload, truncate_lsn=START_LSN + 100),
 }
 EVENTS = ("feedback", "holes", "vote", "reconnect", "another leader", "positions saved")
-RARELY_ODD = st.one_of(*[st.none()] * 9, st.sampled_from(sorted(ODDITIES)))
+RARELY_ODD: st.SearchStrategy[str | None] = st.sampled_from([None] * 80 + sorted(ODDITIES))
 #: So many bytes of the next record are there.
 RESTS = st.sampled_from([0, 0, 3])
 BATCHES = st.lists(st.tuples(LENGTHS, RESTS, RARELY_ODD), min_size=1, max_size=4)
-SCRIPTS = st.lists(st.one_of(*[BATCHES] * 4, st.sampled_from(EVENTS)), min_size=10, max_size=20)
+STEPS = st.integers(0, 7).flatmap(lambda n: BATCHES if n else st.sampled_from(EVENTS))
+SCRIPTS = st.lists(STEPS, min_size=10, max_size=20)
 
 
 def ballot(payload: bytes, term: int) -> bytes:
@@ -71,11 +74,14 @@ def changed(payload: bytes, **deltas: int) -> bytes:
 class Keeper:
     """A timeline, and the connection that streams to it."""
 
-    def __init__(self, folder: Path, *, is_steady: bool) -> None:
+    def __init__(self, folder: Path, path: type[SteadyPath] | None) -> None:
         self.pusher = Pusher(create_timeline(folder)).lead()
         self.timeline = self.pusher.timeline
+        self.timeline.steady_path_class = path or SteadyPath  # type: ignore[misc]
         self.folder = folder
-        self.is_steady = is_steady
+        self.is_steady = path is not None
+        self.steady_batches = 0
+        self.odd_batches = 0
         self.starts = [(A, START_LSN)]
         self.greatest_term = A.term
         self.said: list[object] = []
@@ -83,21 +89,36 @@ class Keeper:
     def do(self, act: Callable[[], object]) -> None:
         """What it answers, or how it fails, and its state afterwards."""
         if not self.is_steady:
-            self.timeline._steady = None
+            self.timeline._end_steady()
         try:
             self.said.append(act())
         except (SafekeeperError, StorageError, ConsensusError) as error:
             self.said.append((type(error).__name__, str(error)))
         self.said.append(self.state())
 
+    def receive(self, payloads: list[bytes]) -> list[bytes]:
+        is_tried = self.timeline.steady_path(self.pusher.number) is not None
+        answers, is_steady = receive_batch(self.timeline, self.pusher.number, payloads)
+        self.steady_batches += is_steady
+        self.odd_batches += is_tried and not is_steady
+        return answers
+
     def state(self) -> dict[str, Any]:
         timeline, acceptor = self.timeline, self.timeline._acceptor
         fields = dict(vars(acceptor)) if acceptor is not None else {}
+        end_lsn = timeline.store.end_lsn
+        steady = timeline._steady
+        if steady is not None:  # it tells the acceptor when it ends
+            names = ("written_lsn", "flush_lsn", "record_end_lsn", "commit_lsn")
+            names += ("sent_commit_lsn", "truncate_lsn")
+            fields.update({name: getattr(steady, name) for name in names})
+            fields["durable_lsn"] = end_lsn = steady.written_lsn
+            fields["_has_append"] = fields["_has_append"] or steady.has_taken
         return {
             **fields,
             "positions": timeline.positions,
             "state": timeline.state,
-            "end_lsn": timeline.store.end_lsn,
+            "end_lsn": end_lsn,
             "closed": self.pusher.closed_reason,
         }
 
@@ -115,9 +136,9 @@ class Keeper:
             assert isinstance(message, Append)
             whole = wal.ljust(length, b"\xa5")
             payload = encode(structs.replace(message, wal=whole))
-            payloads.append(memoryview(ODDITIES[oddity](payload) if oddity else payload))
+            payloads.append(ODDITIES[oddity](payload) if oddity else payload)
             begin_lsn += length
-        self.do(lambda: self.timeline.receive_payloads(self.pusher.number, payloads))
+        self.do(lambda: self.receive(payloads))
 
     def happen(self, event: str) -> None:
         timeline, pusher = self.timeline, self.pusher
@@ -155,20 +176,6 @@ class Keeper:
 
 
 @pytest.fixture
-def takes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each batch that met a steady path went by it."""
-    take, outcomes = SteadyPath.take, list[bool]()
-
-    def counted(self: SteadyPath, payloads: Any) -> bytes | None:
-        answer = take(self, payloads)
-        outcomes.append(answer is not None)
-        return answer
-
-    monkeypatch.setattr(SteadyPath, "take", counted)
-    return outcomes
-
-
-@pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How long each file's content was when it was flushed; really to do it takes milliseconds."""
     found: list[int] = []
@@ -181,51 +188,54 @@ def content(fd: int) -> bytes:
 
 
 def play(
-    folder: Path, script: list[Any], *, is_steady: bool
-) -> tuple[list[object], dict[str, Any]]:
+    folder: Path, script: list[Any], path: type[SteadyPath] | None
+) -> tuple[list[object], dict[str, Any], Keeper]:
     shutil.rmtree(folder, ignore_errors=True)
-    keeper = Keeper(folder, is_steady=is_steady)
+    keeper = Keeper(folder, path)
     for step in script:
         if isinstance(step, str):
             keeper.happen(step)
         else:
             keeper.batch(step)
-    return keeper.said, keeper.files()
+    return keeper.said, keeper.files(), keeper
 
 
-def compare(folder: Path, syncs: list[int]) -> None:
+def compare(folder: Path, syncs: list[int], path: type[SteadyPath]) -> tuple[int, int]:
+    """How many batches the steady path took, and how many it met and left."""
+    counts = [0, 0]
+
     @settings(max_examples=150, deadline=None, phases=[Phase.explicit, Phase.generate])
     @given(SCRIPTS)
     def compare_one(script: list[Any]) -> None:
         outcomes = []
-        for is_steady in (True, False):
+        for which in (path, None):
             syncs.clear()
-            said, files = play(folder, script, is_steady=is_steady)
-            outcomes.append((said, files, syncs.copy()))
+            said, files, keeper = play(folder, script, which)
+            outcomes.append((said, files, syncs.copy() if path is SteadyPath else []))
+            counts[0] += keeper.steady_batches
+            counts[1] += keeper.odd_batches
         assert outcomes[0] == outcomes[1]
 
     compare_one()
+    return counts[0], counts[1]
 
 
-def test_the_same_of_both(tmp_path: Path, takes: list[bool], syncs: list[int]) -> None:
-    compare(tmp_path / "timeline", syncs)
-    assert takes.count(True) > 100, "most went by the general path"
-    assert takes.count(False) > 20, "nothing odd met a steady path"
+@pytest.mark.parametrize("name", ["interpreted", "compiled"])
+def test_the_same_of_both(tmp_path: Path, syncs: list[int], name: str) -> None:
+    path: type[SteadyPath] = SteadyPath
+    if name == "compiled":
+        path = import_module("safekeeper.steady_path_compiled").SteadyPath
+    steady_batches, odd_batches = compare(tmp_path / "timeline", syncs, path)
+    assert steady_batches > 200, "most went by the general path"
+    assert odd_batches > 20, "nothing odd met a steady path"
 
 
 def without_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = SteadyPath.of
-    monkeypatch.setattr(SteadyPath, "of", lambda acceptor, store, _: of(acceptor, store, bool))
+    monkeypatch.setattr(SteadyPath, "_flush", lambda self: None)
 
 
 def stale_ballot_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = SteadyPath.take
-
-    def any_head(self: SteadyPath, payloads: Any) -> bytes | None:
-        self._head = bytes(payloads[0][: len(self._head)])
-        return take(self, payloads)
-
-    monkeypatch.setattr(SteadyPath, "take", any_head)
+    monkeypatch.setattr(steady_path, "is_at", lambda *_: True)
 
 
 def another_event_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,27 +247,37 @@ def another_event_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             return run(self, events)
         finally:
-            self._steady = before
+            if before is not None and self._steady is None and self._acceptor is not None:
+                before.is_over, self._steady = False, before
 
     monkeypatch.setattr(Timeline, "_run", kept)
 
 
 def commit_not_advanced(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Acceptor.take_steady
+    at = steady_path.positions_at
     monkeypatch.setattr(
-        Acceptor,
-        "take_steady",
-        lambda self, end, record_end, _, truncate: take(self, end, record_end, 0, truncate),
+        steady_path, "positions_at", lambda memory, lsn: (*at(memory, lsn)[:3], 0, 0)
     )
 
 
 def record_boundary_taken_from_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Acceptor.take_steady
-    monkeypatch.setattr(
-        Acceptor,
-        "take_steady",
-        lambda self, end, _, commit, truncate: take(self, end, end, commit, truncate),
-    )
+    def at_the_end(memory: memoryview, at: int) -> tuple[int, ...]:
+        begin_lsn, end_lsn, _, *rest = APPEND_POSITIONS.unpack_from(memory, at)
+        return begin_lsn, end_lsn, end_lsn, *rest
+
+    monkeypatch.setattr(steady_path, "positions_at", at_the_end)
+
+
+def the_next_segment_in_the_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = SteadyPath.of.__func__  # type: ignore[attr-defined]
+
+    def endless(cls: type[SteadyPath], timeline: Timeline, acceptor: Any) -> SteadyPath | None:
+        made = of(cls, timeline, acceptor)
+        if made is not None:
+            made._file_end_lsn = 1 << 60
+        return made
+
+    monkeypatch.setattr(SteadyPath, "of", classmethod(endless))
 
 
 @pytest.mark.parametrize(
@@ -268,6 +288,7 @@ def record_boundary_taken_from_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
         another_event_forgotten,
         commit_not_advanced,
         record_boundary_taken_from_the_end,
+        the_next_segment_in_the_open_file,
     ],
 )
 def test_a_planted_bug_is_seen(
@@ -278,4 +299,4 @@ def test_a_planted_bug_is_seen(
 ) -> None:
     bug(monkeypatch)
     with pytest.raises((AssertionError, ExceptionGroup)):
-        compare(tmp_path / "timeline", syncs)
+        compare(tmp_path / "timeline", syncs, SteadyPath)

@@ -1,0 +1,82 @@
+"""CopyBoth on a connection that is not encrypted, without libpq from its begin to its end.
+
+    libpq: connect, authenticate, ask    ours: START_REPLICATION, CopyData both ways
+
+libpq keeps what it has received to itself, and a path of a few system calls needs its bytes where
+they came. Between two commands libpq has nothing buffered, so that is where the socket changes
+hands; after a refusal libpq has it again. What a server says is reported as `results.py` does.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import time
+
+from pgclient.errors import ConnectionLost, PgClientError, ServerError, Silent
+from pgwire.errors import ProtocolError
+from pgwire.framing import MESSAGE_BYTES_MAX, FrameBuffer
+from pgwire.messages import CopyBothResponse, ErrorResponse, Query, ReadyForQuery
+
+# One message at its largest, and a MiB beside it: what a bulk load brings in one call.
+COPY_BUFFER_BYTES = 1024 * 1024 + MESSAGE_BYTES_MAX
+# A server that lives answers a command at once: wal_receiver_timeout.
+START_SECONDS_MAX = 60.0
+#: In libpq's words.
+CLOSED = "server closed the connection unexpectedly"
+
+_COPY_BOTH, _ERROR, _READY = (
+    message.tag[0] for message in (CopyBothResponse, ErrorResponse, ReadyForQuery)
+)
+
+
+def start_plain_copy(fd: int, command: str) -> FrameBuffer | None:
+    """On this socket: what has come behind the copy's begin; None where the server answered at
+    once, as it does at the end of a timeline that it has left. Raises ServerError, after which the
+    next command may be sent, and ConnectionLost."""
+    deadline = time.monotonic() + START_SECONDS_MAX
+    frames = FrameBuffer(COPY_BUFFER_BYTES)
+    error: PgClientError | None = None
+    try:
+        os.write(fd, Query(command).encode())  # the only bytes on their way: there is room
+        while True:
+            frame = frames.take_frame(MESSAGE_BYTES_MAX)
+            if frame is None:
+                if not _receive(fd, frames, deadline):
+                    raise error or ConnectionLost(CLOSED)
+                continue
+            kind, payload = frame
+            if kind == _COPY_BOTH:
+                return frames
+            if kind == _ERROR:
+                error = said(bytes(payload))
+            elif kind == _READY and error is not None:
+                raise error
+            elif kind == _READY:
+                return None
+    except OSError as os_error:
+        raise error or ConnectionLost(os_error.strerror or str(os_error)) from os_error
+    except ProtocolError as unreadable:
+        raise ConnectionLost(str(unreadable)) from unreadable
+
+
+def said(payload: bytes) -> PgClientError:
+    """An ErrorResponse as an error."""
+    try:
+        report = ErrorResponse.decode(payload)
+    except ProtocolError as unreadable:
+        return ConnectionLost(str(unreadable))
+    return ServerError(report.message, sqlstate=report.sqlstate or "XX000", hint=report.hint or "")
+
+
+def _receive(fd: int, frames: FrameBuffer, deadline: float) -> int:
+    """Wait for input; 0 at the end of the stream. Raises OSError, Silent."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    seconds = deadline - time.monotonic()
+    if seconds <= 0 or not poll.poll(math.ceil(seconds * 1000)):
+        raise Silent(START_SECONDS_MAX)
+    count = os.readv(fd, [frames.room()])
+    frames.filled(count)
+    return count

@@ -1,0 +1,37 @@
+"""Numbers and patterns in a buffer, for the modules that may be compiled: `big_endian.pxd` says the
+same in C."""
+
+from __future__ import annotations
+
+import struct
+
+_U32 = struct.Struct("!I")
+_U64 = struct.Struct("!Q")
+
+
+def u32_at(memory: memoryview, at: int) -> int:
+    value: int = _U32.unpack_from(memory, at)[0]
+    return value
+
+
+def is_at(memory: memoryview, at: int, pattern: bytes) -> bool:
+    """Whether the bytes there are the pattern's; the caller knows that so many are there."""
+    return memory[at : at + len(pattern)] == pattern
+
+
+def u64_at(memory: memoryview, at: int) -> int:
+    value: int = _U64.unpack_from(memory, at)[0]
+    return value
+
+
+def put_u32(memory: memoryview, at: int, value: int) -> None:
+    _U32.pack_into(memory, at, value)
+
+
+def put_u64(memory: memoryview, at: int, value: int) -> None:
+    _U64.pack_into(memory, at, value)
+
+
+def copy_bytes(to: memoryview, to_at: int, memory: memoryview, at: int, count: int) -> None:
+    """memory[at:at + count] to `to_at`."""
+    to[to_at : to_at + count] = memory[at : at + count]

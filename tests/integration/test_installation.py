@@ -1,0 +1,52 @@
+"""What `pip install .` makes: compiled where there is a compiler, whole where there is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MODULES: list[str] = PROJECT["tool"]["hatch"]["build"]["hooks"]["custom"]["modules"]
+COMPILED = tuple(path.removesuffix(".py") + "_compiled" for path in MODULES)
+
+
+def build_wheel(folder: Path, **environment: str) -> list[str]:
+    """The names in the wheel that pip builds from the files that are in the repository."""
+    source = folder / "source"
+    source.mkdir()
+    archive = subprocess.run(
+        ["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True
+    ).stdout
+    subprocess.run(["tar", "-x", "-C", source], input=archive, check=True)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "-w", folder, source]
+    subprocess.run(command, env={**os.environ, **environment}, check=True, timeout=600)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        return file.namelist()
+
+
+@pytest.mark.parametrize("has_compiler", [True, False], ids=["a compiler", "no compiler"])
+def test_a_wheel_has_what_could_be_compiled(tmp_path: Path, has_compiler: bool) -> None:
+    names = build_wheel(tmp_path, CC="cc" if has_compiler else "/nonexistent/cc")
+    assert set(MODULES) <= set(names)
+    libraries = [name for name in names if name.endswith(".so")]
+    found = [module for module in COMPILED if any(n.startswith(module) for n in libraries)]
+    assert found == (list(COMPILED) if has_compiler else [])
+    assert len(libraries) == len(found)
+
+
+def test_the_tests_run_what_is_compiled_from_these_sources() -> None:
+    """Of an editable installation the compiled files are in the tree: older ones would be tested
+    in place of the sources. `make` renews them."""
+    for source, compiled in zip(MODULES, COMPILED, strict=True):
+        (library,) = ROOT.glob(f"{compiled}.*.so")
+        inputs = [ROOT / source, ROOT / f"{compiled}.pxd"]
+        newest = max(path.stat().st_mtime for path in inputs)
+        assert library.stat().st_mtime >= newest, f"{library.name} is older: run make"

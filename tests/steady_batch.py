@@ -1,0 +1,32 @@
+"""A batch of a proposer's messages as `receive_wal.py` takes it, without its socket."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from safekeeper.timeline import Timeline
+
+HEADER_BYTES = 5
+
+
+def framed(payloads: Iterable[bytes | memoryview]) -> bytearray:
+    """CopyData frames."""
+    frames = bytearray()
+    for payload in payloads:
+        frames += struct.pack("!cI", b"d", 4 + len(payload)) + payload
+    return frames
+
+
+def receive_batch(
+    timeline: Timeline, connection: int, payloads: Sequence[bytes | memoryview]
+) -> tuple[list[bytes], bool]:
+    """The answers' payloads, and whether the steady path gave them."""
+    steady = timeline.steady_path(connection)
+    if steady is not None:
+        frames = framed(payloads)
+        at = steady.step(memoryview(frames), 0, len(frames))
+        if at >= 0:
+            assert at == len(frames)
+            return [bytes(steady.answer)[HEADER_BYTES:]], True
+    return timeline.receive_payloads(connection, [memoryview(p) for p in payloads]), False

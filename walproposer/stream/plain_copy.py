@@ -1,0 +1,118 @@
+"""A connection in CopyBoth mode that is not encrypted: our own frames on its socket. Never blocks.
+
+    recv -> FrameBuffer -> payloads        the general path, `receive`
+                  `---- lend() ----------> `steady_path.py`, which works in the buffer itself
+
+It says and does what `CopyConnection` does through libpq.
+"""
+
+from __future__ import annotations
+
+import os
+
+import psycopg
+
+from pgclient.plain_copy import CLOSED, said, start_plain_copy
+from pgclient.stream import start_copy
+from pgwire.errors import ProtocolError
+from pgwire.framing import COPY_DATA, MESSAGE_BYTES_MAX, FrameBuffer, pack_header
+from pgwire.messages import ErrorResponse, NoticeResponse, ParameterStatus
+from storage.compiled import how_it_runs
+from walproposer.connection import as_said
+from walproposer.errors import PrimaryLost, Unreachable
+from walproposer.stream.copy_connection import CopyConnection
+
+_ERROR = ErrorResponse.tag[0]
+#: What a server may say at any time.
+_ASIDES = (NoticeResponse.tag[0], ParameterStatus.tag[0])
+
+
+class PlainCopy(CopyConnection):
+    """Of a connection that libpq has opened and let go of; `frames` is what has come."""
+
+    @classmethod
+    def begin(cls, connection: psycopg.Connection, command: str) -> PlainCopy | None:
+        """None when the server answered the command without a copy. Blocks; raises ServerError,
+        ConnectionLost."""
+        frames = start_plain_copy(connection.pgconn.socket, command)
+        return cls(connection, frames) if frames is not None else None
+
+    def __init__(self, connection: psycopg.Connection, frames: FrameBuffer) -> None:
+        super().__init__(connection)
+        self.steady_path = how_it_runs("walproposer.stream.steady_loop")
+        self.frames = frames
+        #: What the socket did not take.
+        self._unsent = bytearray()
+
+    def send(self, payload: bytes) -> None:
+        """Send one CopyData, or queue what the socket does not take."""
+        self.send_rest(pack_header(COPY_DATA, len(payload)) + payload)
+
+    def send_rest(self, data: bytes | memoryview) -> None:
+        """Frames, or the rest of one that the socket has the beginning of."""
+        self._unsent += data
+        self._write()
+
+    def flush(self) -> None:
+        """The socket is writable again."""
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            del self._unsent[: os.write(self.fileno(), self._unsent)]
+        except BlockingIOError:
+            pass  # wants_write says that it waits
+        except OSError as error:
+            self.end_with(Unreachable(error.strerror or str(error)))
+            return
+        if self.wants_write is not bool(self._unsent):
+            self.wants_write = bool(self._unsent)
+            self._changed()
+
+    def receive(self) -> list[memoryview]:
+        """All payloads that have arrived: they are valid until the next call."""
+        frames = self.frames
+        try:
+            count = os.readv(self.fileno(), [frames.room()])
+        except BlockingIOError:
+            count = -1  # what is in the buffer may be enough
+        except OSError as error:
+            self.end_with(Unreachable(error.strerror or str(error)))
+            return []
+        if count > 0:
+            frames.filled(count)
+        try:
+            payloads = frames.take_copy_data(MESSAGE_BYTES_MAX)
+            while self._take_other():
+                payloads += frames.take_copy_data(MESSAGE_BYTES_MAX)
+        except ProtocolError as error:
+            self.end_with(Unreachable(str(error)))
+            return []
+        if count == 0 and not payloads:
+            self.end_with(Unreachable(CLOSED))
+        return payloads
+
+    def _take_other(self) -> bool:
+        """The next frame, which is no CopyData: whether it was said aside, and the copy goes on.
+        Raises ProtocolError."""
+        if self.end is not None or self.frames.peek_type() in (None, COPY_DATA):
+            return False
+        frame = self.frames.take_frame(MESSAGE_BYTES_MAX)
+        if frame is None:
+            return False
+        kind, payload = frame
+        if kind == _ERROR:
+            self.end_with(as_said(said(bytes(payload))))
+        elif kind not in _ASIDES:
+            self.end_with(PrimaryLost("the server ended the stream", orderly=True))
+        return kind in _ASIDES
+
+
+def begin_copy(
+    connection: psycopg.Connection, command: str, *, is_encrypted: bool
+) -> CopyConnection | None:
+    """Start a copy by this command, through libpq where it encrypts; None when the server answered
+    without one. Blocks; raises ServerError, ConnectionLost."""
+    if not is_encrypted:
+        return PlainCopy.begin(connection, command)
+    return CopyConnection(connection) if start_copy(connection.pgconn, command) else None

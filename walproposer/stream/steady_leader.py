@@ -1,0 +1,218 @@
+"""The steady state of a leader: WAL out to those who follow, their answers back. Pure.
+
+    primary  | 'd' length | 'w' start end time | WAL ...  ->  'd' length | Append | WAL ...
+    members  | 'd' length | 'A' head | flush durable commit | tail |
+
+Works on the bytes of the wire, in the buffers that they came in. It does what `Leader` orders for
+WAL that ends inside a page, for followers who have been sent all there is, and for their answers,
+and no more: no event, message or action object is made, no time is looked at, and the leader is
+told when the steady state ends (`Leader.take_steady`).
+
+Laws. Whatever else comes, even one odd byte, is left where it is, with nothing changed, and ends
+the steady state: the general path takes the same bytes. Positions count as they do there: a commit
+is the quorum-th greatest flush_lsn, none below the term's start.
+
+The same source runs interpreted, or compiled as `steady_leader_compiled` where a C compiler was
+there at the installation: its C types are in the .pxd file of that name.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from consensus.codec import (
+    APPEND,
+    APPEND_HEAD,
+    APPEND_POSITIONS,
+    APPEND_RESPONSE,
+    RESPONSE_POSITIONS,
+    RESPONSE_POSITIONS_AT,
+    append_head,
+    encode_append_response,
+)
+from consensus.messages import AppendResponse
+from consensus.quorum import quorum_size
+from pgwal.page import WAL_PAGE_SIZE
+from pgwire.framing import pack_header
+from pgwire.replication import XLOG_DATA_HEADER_BYTES
+from walproposer.stream.progress import IN_FLIGHT_BYTES_MAX, PeerState
+from walproposer.stream.wal_window import APPEND_BYTES_MAX, KEEP_BYTES
+
+try:
+    import cython
+except ImportError:
+    from storage import uncompiled as cython
+
+if TYPE_CHECKING:
+    from walproposer.stream.leader import Leader
+
+if cython.compiled:
+    from cython.cimports.consensus.append_calls import answer_positions_at, put_append_positions
+    from cython.cimports.storage.big_endian import copy_bytes, is_at, put_u32, u32_at, u64_at
+else:
+    from storage.big_endian import copy_bytes, is_at, put_u32, u32_at, u64_at
+
+    answer_positions_at = RESPONSE_POSITIONS.unpack_from
+    put_append_positions = APPEND_POSITIONS.pack_into
+
+COPY_DATA, XLOG_DATA = b"dw"
+HEADER_BYTES = 5
+#: In the frame of a primary's message.
+START_AT, END_AT = HEADER_BYTES + 1, HEADER_BYTES + 9
+DATA_AT = HEADER_BYTES + XLOG_DATA_HEADER_BYTES
+#: In the frame of an Append.
+POSITIONS_AT, WAL_AT = HEADER_BYTES + APPEND_HEAD.size, HEADER_BYTES + APPEND.size
+#: In the frame of an answer, which is always as long.
+ANSWER_BYTES = HEADER_BYTES + APPEND_RESPONSE.size
+ANSWER_AT = HEADER_BYTES + RESPONSE_POSITIONS_AT
+TAIL_AT = ANSWER_AT + RESPONSE_POSITIONS.size
+#: Something else has come, or may come only by the general path.
+ODD = -1
+
+
+class SteadyLeader:
+    """Of a leader, until the first thing that is odd. Peers are counted as the proposer does."""
+
+    @classmethod
+    def of(cls, leader: Leader | None) -> SteadyLeader | None:
+        """Of a leader who streams from his primary; None while there is no steady state. What it
+        takes, the next event must tell (SteadyEnded)."""
+        if leader is None or leader.window.exceeds_limits:
+            return None
+        for p in leader.peers:
+            is_new = p.state is PeerState.STREAMING and not p.answered
+            if is_new or p.state is PeerState.CATCHING_UP:
+                return None
+        return cls(leader) if len(leader.term.membership.groups) == 1 else None
+
+    def __init__(self, leader: Leader) -> None:
+        term, window = leader.term, leader.window
+        answer = AppendResponse(term.membership.generation, term.node_id, 0, 0, 0, 0)
+        self.next_lsn = window.end_lsn
+        self.record_end_lsn = window.record_end_lsn
+        self.window_end_lsn_max = window.begin_lsn + KEEP_BYTES
+        self.commit_lsn = leader.commit_lsn
+        self.sent_commit_lsn = leader.commit_lsn
+        self.truncate_lsn = leader.truncate_lsn
+        self.term_start_lsn = term.term_start_lsn
+        #: How far the primary says that it has written.
+        self.primary_end_lsn = 0
+        self.quorum_size = quorum_size(len(term.membership.members))
+        peers = leader.peers
+        #: Who has been sent all that there is; what the others say is odd.
+        self.follows = memoryview(array("B", [p.is_whole(window.end_lsn) for p in peers]))
+        self.has_answered = memoryview(array("B", bytes(len(peers))))
+        #: Who has said that all is flushed, when it was all.
+        self.has_caught_up = memoryview(array("B", bytes(len(peers))))
+        self.flush_lsns = memoryview(array("Q", [p.flush_lsn for p in peers]))
+        self.durable_lsns = memoryview(array("Q", [p.durable_lsn for p in peers]))
+        self.commit_lsns = memoryview(array("Q", [p.commit_lsn for p in peers]))
+        #: The WAL that was taken, for the window.
+        self.wal: list[bytes] = []
+        head = append_head(term.membership.generation, term.node_id)
+        #: The Append that was made last: its frame is the first `frame_bytes`.
+        self._frame = memoryview(bytearray(WAL_AT + APPEND_BYTES_MAX))
+        self._frame[:POSITIONS_AT] = pack_header(COPY_DATA, 0) + head
+        self.frame = self._frame
+        self.frame_bytes = 0
+        self._answer_head = (
+            pack_header(COPY_DATA, APPEND_RESPONSE.size)
+            + (encode_append_response(answer)[:RESPONSE_POSITIONS_AT])
+        )
+        self._answer_tails = [
+            encode_append_response(AppendResponse(0, term.node_id, 0, 0, 0, 0, peer.feedback))[
+                TAIL_AT - HEADER_BYTES :
+            ]
+            for peer in peers
+        ]
+
+    def take_wal(self, view: memoryview, begin: int, end: int) -> int:
+        """Make one Append of all whole frames of view[begin:end], the primary's next WAL: where
+        they end, or ODD, and then nothing was done."""
+        memory, frame = view, self.frame
+        at, lsn, size = begin, self.next_lsn, 0
+        primary_end_lsn = self.primary_end_lsn
+        while at < end:
+            if memory[at] != COPY_DATA:
+                return ODD
+            if end - at < DATA_AT:
+                if end - at >= HEADER_BYTES and u32_at(memory, at + 1) < DATA_AT - 1:
+                    return ODD
+                break
+            length = u32_at(memory, at + 1)
+            count = length - (DATA_AT - 1)
+            if length < DATA_AT - 1 or count > APPEND_BYTES_MAX - size:
+                return ODD
+            if memory[at + HEADER_BYTES] != XLOG_DATA or u64_at(memory, at + START_AT) != lsn:
+                return ODD
+            if at + 1 + length > end:
+                break
+            primary_end_lsn = max(primary_end_lsn, u64_at(memory, at + END_AT))
+            copy_bytes(frame, WAL_AT + size, memory, at + DATA_AT, count)
+            lsn += count
+            size += count
+            at += 1 + length
+        if size == 0:
+            return begin if at == begin else ODD
+        # Inside a page it ends with a record (`pgwal/boundary.py`); at a page's end, maybe not.
+        if lsn % WAL_PAGE_SIZE == 0 or size % 8 or lsn > self.window_end_lsn_max:
+            return ODD
+        for peer in range(len(self.follows)):
+            in_flight_bytes = self.next_lsn - self.durable_lsns[peer]
+            if self.follows[peer] and in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
+                return ODD
+        put_u32(frame, 1, WAL_AT - 1 + size)
+        put_append_positions(
+            frame, POSITIONS_AT, self.next_lsn, lsn, lsn, self.commit_lsn, self.truncate_lsn
+        )
+        self.frame_bytes = WAL_AT + size
+        self.wal.append(bytes(self._frame[WAL_AT : WAL_AT + size]))
+        self.sent_commit_lsn = self.commit_lsn
+        self.next_lsn = self.record_end_lsn = lsn
+        self.primary_end_lsn = primary_end_lsn
+        return at
+
+    def take_answers(self, peer: int, view: memoryview, begin: int, end: int) -> int:
+        """Take all whole frames of view[begin:end], a follower's answers: where they end, or ODD,
+        and then nothing was done. `commit_lsn` is what a quorum has then."""
+        memory, head, tail = view, self._answer_head, self._answer_tails[peer]
+        at, flush_lsn = begin, self.flush_lsns[peer]
+        durable_lsn, commit_lsn = self.durable_lsns[peer], self.commit_lsns[peer]
+        while at < end:
+            if memory[at] != COPY_DATA:
+                return ODD
+            if end - at < ANSWER_BYTES:
+                if end - at >= HEADER_BYTES and u32_at(memory, at + 1) != ANSWER_BYTES - 1:
+                    return ODD
+                break
+            if not is_at(memory, at, head) or not is_at(memory, at + TAIL_AT, tail):
+                return ODD
+            flushed_lsn, written_lsn, told_lsn = answer_positions_at(memory, at + ANSWER_AT)
+            flush_lsn = max(flush_lsn, flushed_lsn)
+            durable_lsn = max(durable_lsn, written_lsn)
+            commit_lsn = max(commit_lsn, told_lsn)
+            at += ANSWER_BYTES
+        if at == begin:
+            return at
+        is_news = flush_lsn > self.flush_lsns[peer] or durable_lsn > self.durable_lsns[peer]
+        self.has_answered[peer] = 1
+        self.flush_lsns[peer], self.durable_lsns[peer] = flush_lsn, durable_lsn
+        self.commit_lsns[peer] = commit_lsn
+        if is_news and flush_lsn >= self.record_end_lsn:
+            self.has_caught_up[peer] = 1
+        if is_news and flush_lsn > self.commit_lsn:
+            self._advance_commit()
+        return at
+
+    def _advance_commit(self) -> None:
+        """Rule 5: the greatest position that a quorum has reached, none below the term's start."""
+        for candidate in range(len(self.flush_lsns)):
+            lsn = self.flush_lsns[candidate]
+            if lsn <= self.commit_lsn or lsn < self.term_start_lsn:
+                continue
+            count = 0
+            for peer in range(len(self.flush_lsns)):
+                count += self.flush_lsns[peer] >= lsn
+            if count >= self.quorum_size:
+                self.commit_lsn = lsn
