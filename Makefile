@@ -11,8 +11,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 .PHONY: demo test mutants fuzz soak check bench clean
 
 # What is compiled, where there is a compiler: renewed with each change of its sources.
-COMPILED := hatch_build.py $(shell find safekeeper walproposer storage consensus pgwire -name '*.pxd') \
-	safekeeper/steady_path.py walproposer/stream/steady_leader.py walproposer/stream/steady_loop.py
+PXD := $(shell find safekeeper walproposer storage consensus pgwire -name '*.pxd')
+COMPILED := hatch_build.py $(PXD) $(patsubst %_compiled.pxd,%.py,$(filter %_compiled.pxd,$(PXD)))
 
 $(VENV)/installed: pyproject.toml $(COMPILED)
 	$(PYTHON) -m venv $(VENV)

@@ -16,11 +16,9 @@ import time
 
 from pgclient.errors import ConnectionLost, PgClientError, ServerError, Silent
 from pgwire.errors import ProtocolError
-from pgwire.framing import MESSAGE_BYTES_MAX, FrameBuffer
+from pgwire.framing import COPY_BUFFER_BYTES, MESSAGE_BYTES_MAX, FrameBuffer
 from pgwire.messages import CopyBothResponse, ErrorResponse, Query, ReadyForQuery
 
-# One message at its largest, and a MiB beside it: what a bulk load brings in one call.
-COPY_BUFFER_BYTES = 1024 * 1024 + MESSAGE_BYTES_MAX
 # A server that lives answers a command at once: wal_receiver_timeout.
 START_SECONDS_MAX = 60.0
 #: In libpq's words.

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from pgwire.channel import Channel, seconds_left
 from pgwire.connection import NEED_DATA, State
 from pgwire.errors import CopyEnd, CopyEnded, ProtocolError
-from pgwire.framing import MESSAGE_BYTES_MAX
+from pgwire.framing import COPY_BUFFER_BYTES
 from pgwire.interrupt import Interrupt
 from pgwire.messages import (
     Column,
@@ -32,7 +32,6 @@ from pgwire.messages import (
 from pgwire.transport import PlainTransport
 
 END_COPY_TIMEOUT_S = 60.0  # wal_receiver_timeout: a client that lives answers within it
-COPY_BUFFER_BYTES = 1024 * 1024 + MESSAGE_BYTES_MAX  # one message at its largest, 1 MiB beside it
 
 Value: TypeAlias = str | bytes | int | None
 

@@ -22,6 +22,7 @@ STARTUP_PACKET_BYTES_MAX = 10_000  # MAX_STARTUP_PACKET_LENGTH of Postgres
 AUTH_MESSAGE_BYTES_MAX = 8 * 1024  # a SCRAM message has a few hundred, a refusal's text may be long
 MESSAGE_BYTES_MAX = 1024 * 1024 + 64 * 1024  # an Append of 1 MiB of WAL and its header
 
+COPY_BUFFER_BYTES = 1024 * 1024 + MESSAGE_BYTES_MAX  # one message at its largest, 1 MiB beside it
 FRAME_BUFFER_BYTES = 16 * 1024  # to begin with: enough for every startup packet
 
 COPY_DATA = ord("d")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from consensus.codec import APPEND, APPEND_HEAD, APPEND_POSITIONS, RESPONSE_POSITIONS
 from consensus.codec import RESPONSE_POSITIONS_AT as ANSWER_AT
-from pgwire.framing import MESSAGE_BYTES_MAX, pack_header
+from pgwire.framing import COPY_DATA, MESSAGE_BYTES_MAX, pack_header
 from safekeeper.timeline_state import Positions
 from storage import durable
 
@@ -52,7 +52,6 @@ else:
     positions_at = APPEND_POSITIONS.unpack_from
     put_positions = RESPONSE_POSITIONS.pack_into
 
-COPY_DATA = ord("d")
 #: Where things are in the frame of an Append, and how long it says to be.
 HEADER_BYTES = 5
 POSITIONS_AT = HEADER_BYTES + APPEND_HEAD.size
@@ -99,7 +98,7 @@ class SteadyPath:
         self._fd, self._path, self._file_end_lsn = timeline.store.open_file
         self._file_begin_lsn = sums.begin_lsn
         self._observe_flush = timeline.hooks.flush_seconds
-        self._hint_lsn = acceptor.commit_lsn + HINTS_BYTES_MAX
+        self._hint_lsn = timeline.hinted_lsn + HINTS_BYTES_MAX
         self.written_lsn = acceptor.written_lsn
         self.flush_lsn = self.record_end_lsn = acceptor.flush_lsn
         self.commit_lsn = acceptor.commit_lsn

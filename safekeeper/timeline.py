@@ -95,7 +95,7 @@ class Timeline:
         self._connections: dict[int, ProposerConnection] = {}
         #: The newest one, open or not: whom to ask when nobody streams.
         self.last_proposer: ProposerConnection | None = None
-        self._hinted_lsn = 0
+        self.hinted_lsn = 0
         self.retention = retention
         #: How far the archive is; None without one.
         self.archive = ArchiveProgress(archive, control.state.local_start_lsn) if archive else None
@@ -156,7 +156,7 @@ class Timeline:
         self._acceptor = Acceptor(self.safekeeper_id, control, int(end.end_lsn))
         self._acceptor.step(FeedbackChanged(self.replicas.feedback))
         self._acceptor.step(HolesChanged(bool(self.holes)))
-        self._hinted_lsn = control.commit_lsn
+        self.hinted_lsn = control.commit_lsn
         self.state = TimelineState.ACTIVE if control.active else TimelineState.CREATING
         self.stopped_reason = ""
         self._publish()
@@ -431,7 +431,7 @@ class Timeline:
         self.positions = Positions(
             acceptor.written_lsn, acceptor.flush_lsn, acceptor.commit_lsn, acceptor.truncate_lsn
         )
-        if acceptor.commit_lsn - self._hinted_lsn >= HINTS_BYTES_MAX:
+        if acceptor.commit_lsn - self.hinted_lsn >= HINTS_BYTES_MAX:
             self.hooks.wants_housekeeping()
         self.notify()
 
@@ -484,7 +484,7 @@ class Timeline:
         """How far the log is flushed, the hints, and the checksums of full segments, as far as they
         are new. Raises StorageError."""
         if self._acceptor is not None and self.state is TimelineState.ACTIVE:
-            self._hinted_lsn = self.positions.commit_lsn
+            self.hinted_lsn = self.positions.commit_lsn
             self._control_file.persist_hints(self._hints)
             self.store.checked.save()
 

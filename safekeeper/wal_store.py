@@ -146,6 +146,7 @@ class WalStore:
             if self._fd < 0 or self.end_lsn == self._file_end_lsn:
                 self._open_segment()
             room = self._file_end_lsn - self.end_lsn
+            assert room > 0
             part = view[:room]
             durable.write_all(self._fd, part, self.end_lsn % self.wal_seg_size, self._path)
             self.checked.written(self.end_lsn, part)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 
+from pgwire.framing import COPY_DATA, pack_header
 from safekeeper.timeline import Timeline
 
 HEADER_BYTES = 5
@@ -14,7 +14,7 @@ def framed(payloads: Iterable[bytes | memoryview]) -> bytearray:
     """CopyData frames."""
     frames = bytearray()
     for payload in payloads:
-        frames += struct.pack("!cI", b"d", 4 + len(payload)) + payload
+        frames += pack_header(COPY_DATA, len(payload)) + payload
     return frames
 
 

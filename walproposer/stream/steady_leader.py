@@ -34,7 +34,7 @@ from consensus.codec import (
 from consensus.messages import AppendResponse
 from consensus.quorum import quorum_size
 from pgwal.page import WAL_PAGE_SIZE
-from pgwire.framing import pack_header
+from pgwire.framing import COPY_DATA, pack_header
 from pgwire.replication import XLOG_DATA_HEADER_BYTES
 from walproposer.stream.progress import IN_FLIGHT_BYTES_MAX, PeerState
 from walproposer.stream.wal_window import APPEND_BYTES_MAX, KEEP_BYTES
@@ -56,7 +56,7 @@ else:
     answer_positions_at = RESPONSE_POSITIONS.unpack_from
     put_append_positions = APPEND_POSITIONS.pack_into
 
-COPY_DATA, XLOG_DATA = b"dw"
+XLOG_DATA = ord("w")
 HEADER_BYTES = 5
 #: In the frame of a primary's message.
 START_AT, END_AT = HEADER_BYTES + 1, HEADER_BYTES + 9

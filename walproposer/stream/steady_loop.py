@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
-from pgwire.framing import pack_header
+from pgwire.framing import COPY_DATA, pack_header
 from pgwire.replication import POSTGRES_EPOCH_UNIX_S, StandbyStatus
 from walproposer.stream.plain_copy import PlainCopy
 
@@ -46,7 +46,6 @@ else:
     from pgwire.copy_calls import READABLE, receive_some, send_some, time_us, wait_ready
     from storage.big_endian import put_u64
 
-COPY_DATA = ord("d")
 #: In the frame of a status for the primary: three positions, and the time.
 STATUS_LSNS_AT = 6
 STATUS_TIME_AT = STATUS_LSNS_AT + 24
