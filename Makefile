@@ -7,6 +7,8 @@ PYTEST_ARGS ?= -q
 WORKERS ?= 3
 MINUTES ?= 10
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# The tests start thousands of processes: each would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test mutants fuzz soak check bench clean
 

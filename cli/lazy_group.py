@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import ClassVar
 
 import click
@@ -22,8 +24,19 @@ class LazyGroup(click.Group):
         if cmd_name not in self.modules:
             return None
         module, _, name = self.modules[cmd_name].partition(":")
-        command: click.Command = getattr(import_module(module), name)
+        command: click.Command = getattr(_import_for_good(module), name)
         return command
+
+
+def _import_for_good(module: str) -> ModuleType:
+    """What an import makes lives as long as the process. To look through it for garbage takes an
+    eighth of a start, and milliseconds between two commits later."""
+    gc.disable()
+    try:
+        return import_module(module)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def configure_command_logs(context: click.Context) -> None:

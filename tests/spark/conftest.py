@@ -26,6 +26,8 @@ SEGMENT_BYTES = 1 << 20
 
 #: two workers, four tries of each task, nothing that a test does not need
 SETTINGS = {
+    # The second compiler would take more time than it saves: no query runs for long.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
