@@ -101,10 +101,12 @@ def test_two_of_three_commit_and_one_of_three_waits_and_says_so(
     commit.wait_blocked(TIMEOUT)
     wait_until(lambda: healthz(cluster)[0] == 503, TIMEOUT, "/healthz to say so")
     assert healthz(cluster)[1] == "the quorum is lost, commits wait"
+    cluster.proposer.wait_until(
+        lambda: cluster.proposer.status()["unconfirmed_bytes"] > 0, TIMEOUT, "the commit's WAL"
+    )
     status = cluster.proposer.status()
     assert not status["quorum"]["ok"]
     assert (status["quorum"]["connected"], status["quorum"]["needed"]) == (1, 2)
-    assert status["unconfirmed_bytes"] > 0
     assert [s["connected"] for s in status["safekeepers"]] == [False, False, True]
     assert all(s["error"] for s in status["safekeepers"][:2])
     assert metric(cluster, "sk_proposer_quorum_ok") == 0

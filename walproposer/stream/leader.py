@@ -34,7 +34,7 @@ from walproposer.stream.events import (
     StopCatchUp,
 )
 from walproposer.stream.progress import PeerState, Progress
-from walproposer.stream.wal_window import WalWindow, joined
+from walproposer.stream.wal_window import APPEND_BYTES_MAX, WalWindow, cut, joined
 
 if TYPE_CHECKING:
     from walproposer.stream.steady_leader import SteadyLeader
@@ -109,7 +109,13 @@ class Leader:
         return [Send(progress.peer, elected), *self._feed(progress)]
 
     def wal_received(self, begin_lsn: int, wal: bytes) -> list[Action]:
-        """The next WAL of the primary, from term_start_lsn on."""
+        """The next WAL of the primary, from term_start_lsn on, however much it is."""
+        if len(wal) > APPEND_BYTES_MAX:
+            pieces = cut(begin_lsn, wal)
+            return [action for piece in pieces for action in self._take_wal(*piece)]
+        return self._take_wal(begin_lsn, wal)
+
+    def _take_wal(self, begin_lsn: int, wal: bytes) -> list[Action]:
         assert begin_lsn == self.window.end_lsn
         self._boundary.feed(begin_lsn, wal)
         self.window.append(wal, self._boundary.record_end_lsn)
@@ -266,14 +272,18 @@ class Leader:
             return progress.close(
                 f"donor sent {format_lsn(begin_lsn)}, not {format_lsn(progress.next_lsn)}"
             )
-        try:
-            progress.catch_up.feed(begin_lsn, wal)
-        except WalFormatError as error:
-            return progress.close(f"its donor sent what cannot be WAL: {error}")
+        actions: list[Action] = []
+        for piece_lsn, piece in cut(begin_lsn, wal):
+            try:
+                progress.catch_up.feed(piece_lsn, piece)
+            except WalFormatError as error:
+                return actions + progress.close(f"its donor sent what cannot be WAL: {error}")
+            record_end_lsn = progress.catch_up.record_end_lsn
+            append = self._append(piece_lsn, piece, record_end_lsn)
+            actions.append(self._send(progress, append))
         if progress.state is PeerState.LEFT_BEHIND:
             progress.state, progress.error = PeerState.CATCHING_UP, ""
-        append = self._append(begin_lsn, wal, progress.catch_up.record_end_lsn)
-        return [self._send(progress, append), *self._feed(progress)]
+        return actions + self._feed(progress)
 
     def catch_up_lost(self, progress: Progress, lost: CatchUpLost) -> list[Action]:
         """The next tick looks for another donor; a peer inside a record starts over, and one that

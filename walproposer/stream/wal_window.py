@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
+from pgwal.page import WAL_PAGE_SIZE
+
 # What a reconnecting or slow peer finds without asking a donor. One segment of WAL.
 KEEP_BYTES = 16 * 1024 * 1024
 # Small commits make small chunks; this bounds their number, and with it the objects' memory.
@@ -58,7 +60,9 @@ class WalWindow:
         return self.end_lsn - self.begin_lsn > KEEP_BYTES or len(self._chunks) > KEEP_CHUNKS
 
     def append(self, wal: bytes, record_end_lsn: int) -> None:
-        """Add what follows end_lsn; `record_end_lsn` is the last boundary in or before it."""
+        """Add what follows end_lsn and fits one Append; `record_end_lsn` is the last boundary in or
+        before it."""
+        assert len(wal) <= APPEND_BYTES_MAX
         chunk = Chunk(self.end_lsn, self.end_lsn + len(wal), record_end_lsn, wal)
         assert self.record_end_lsn <= record_end_lsn <= chunk.end_lsn
         self._chunks.append(chunk)
@@ -107,6 +111,19 @@ class WalWindow:
         del self._chunks[:count]
         del self._begins[:count]
         return True
+
+
+def cut(begin_lsn: int, wal: bytes) -> Iterator[tuple[int, bytes]]:
+    """Pieces that fit one Append each, and where they begin. As a walsender cuts: at a page's end,
+    because what ends inside a page ends with a record (`pgwal/boundary.py`)."""
+    end_lsn = begin_lsn + len(wal)
+    while begin_lsn < end_lsn:
+        next_lsn = min(begin_lsn + APPEND_BYTES_MAX, end_lsn)
+        if next_lsn < end_lsn:
+            next_lsn -= next_lsn % WAL_PAGE_SIZE
+        at = begin_lsn - end_lsn + len(wal)
+        yield begin_lsn, wal[at : at + next_lsn - begin_lsn]
+        begin_lsn = next_lsn
 
 
 def joined(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -30,6 +30,7 @@ from walproposer.stream.events import (
     WalReceived,
 )
 from walproposer.stream.proposer import Proposer, State
+from walproposer.stream.wal_window import APPEND_BYTES_MAX
 
 MIB = 1024 * 1024
 
@@ -67,6 +68,29 @@ def test_rule_3_the_tail_of_both_is_read() -> None:
     read, start = vote(proposer, 1, LOG.lsn)
     assert read == ReadTail(0, START_LSN, LOG.lsn)
     assert start == StartUpstream(START_LSN)
+
+
+def test_what_came_during_the_check_is_sent_in_parts() -> None:
+    """However slow the donor was: every safekeeper would refuse one Append of it all, for ever."""
+    log = log_of()
+    tail_bytes = len(log.wal)
+    proposer = checking(log)
+    for number in range(5):
+        log.append(f"later {number}", 400_000)
+    wal, ends = bytes(log.wal), {START_LSN + tail_bytes, *log.ends}
+    proposer.step(UpstreamStarted(log.lsn))
+    assert not proposer.step(WalReceived(START_LSN, wal))
+    actions, lsn = proposer.step(TailRead(wal[:tail_bytes])), START_LSN + tail_bytes
+    while lsn < log.lsn:
+        appends = [append for peer, append in sent(actions, Append) if peer == 0]
+        assert appends
+        for append in appends:
+            assert append.begin_lsn == lsn
+            assert append.wal == wal[lsn - START_LSN :][: len(append.wal)]
+            assert len(append.wal) <= APPEND_BYTES_MAX
+            assert append.record_end_lsn in ends
+            lsn = append.end_lsn
+        actions = answer(proposer, 0, lsn)
 
 
 def test_rule_3_nothing_is_sent_to_anybody_before_the_check_is_passed() -> None:
