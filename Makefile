@@ -10,7 +10,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # The tests start thousands of processes: each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test mutants fuzz soak check bench clean
+.PHONY: demo test pytest mutants fuzz soak check bench clean
 
 # What is compiled, where there is a compiler: renewed with each change of its sources.
 PXD := $(shell find safekeeper walproposer storage consensus pgwire -name '*.pxd')
@@ -22,16 +22,21 @@ $(VENV)/installed: pyproject.toml $(COMPILED)
 	touch $@
 
 # Half a gigabyte that the demo need not wait for.
-$(VENV)/installed-spark: $(VENV)/installed
+$(VENV)/installed-spark: pyproject.toml $(COMPILED)
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -qq --disable-pip-version-check -e '.[embedded,spark,jdk,test]'
 	# It names psycopg2, which wants a compiler; psycopg2-binary is the same module.
 	$(BIN)/pip install -qq --disable-pip-version-check --no-deps 'barman>=3.19,<4'
-	touch $@
+	touch $(VENV)/installed $@
 
 demo: $(VENV)/installed  ## Postgres, three safekeepers, faults, and the verdict
 	$(BIN)/sk demo
 
-test: check  ## every ring of tests
+# Both at once: mypy computes while the first tests wait for their servers.
+test: $(VENV)/installed-spark  ## every ring of tests, and check
+	$(MAKE) --no-print-directory --jobs=2 check pytest
+
+pytest: $(VENV)/installed-spark
 	$(BIN)/pytest --numprocesses=$(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS)
 
 mutants: $(VENV)/installed  ## planted bugs: the simulator must catch every one

@@ -60,6 +60,7 @@ def compile_modules(root: Path, modules: list[str]) -> list[str]:
         command = build_ext(Distribution({"ext_modules": extensions}))
         command.build_lib = str(root)
         command.build_temp = folder
+        command.parallel = True
         command.ensure_finalized()
         command.run()
         return [str(Path(path).relative_to(root)) for path in command.get_outputs()]

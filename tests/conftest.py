@@ -15,6 +15,10 @@ TESTS = Path(__file__).parent
 
 #: rings whose fixtures take minutes to make: an engine and its images, logs of servers, a JVM
 TOGETHER = ("containers", "contract", "spark")
+#: rings whose tests share nothing
+APART = ("simulation",)
+#: What comes last fills the processes evenly: what is small.
+ORDER = {"containers": 0, "contract": 0, "spark": 0, "integration": 1}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,11 +26,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class ByFixtures(LoadScopeScheduling):  # type: ignore[misc]
-    """Of several processes, each takes files; of rings that are dear to set up, whole folders."""
+    """Of several processes, each takes files; of rings that are dear to set up, whole folders, and
+    of those without fixtures single tests."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         ring, _, folder = file.removeprefix("tests/").rpartition("/")[0].partition("/")
+        if ring in APART:
+            return nodeid
         return f"{ring}/{folder}" if ring in TOGETHER else file
 
 
@@ -35,16 +42,34 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFixtures:
     return ByFixtures(config, log)
 
 
+class FailuresAtOnce:
+    """One line for a failure when it happens: a run that is cut off has said what failed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and reporter is not None:
+            lines = report.longreprtext.strip().splitlines()
+            said = [line for line in lines if line.startswith("E ")] or lines[-1:]
+            reporter.write_line(f"\nFAILED {report.nodeid}: {' '.join(said)[:300]}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(FailuresAtOnce(config))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each test carries the marker of its ring: the first folder below tests/. What is dear to set
-    up comes first, so that other processes have done the rest when it ends."""
+    """Each test carries the marker of its ring: the first folder below tests/."""
     rings = {}
     for item in items:
         folders = item.path.relative_to(TESTS).parts[:-1] if TESTS in item.path.parents else ()
         if folders:
             item.add_marker(folders[0])
         rings[item] = folders[0] if folders else ""
-    items.sort(key=lambda item: rings[item] not in TOGETHER)
+    items.sort(key=lambda item: ORDER.get(rings[item], 2))
 
 
 @pytest.hookimpl(wrapper=True)
