@@ -22,6 +22,7 @@ from storage.errors import StorageError
 # holds the interpreter for less than a millisecond, and the calls cost nothing.
 SLICE_BYTES = 1024 * 1024
 ZERO_BLOCK = bytes(SLICE_BYTES)
+ZERO_PIECE_BYTES = 8192
 
 DISK_FULL = "53100"
 
@@ -155,9 +156,13 @@ def _create(path: Path, fill: Callable[[int], None]) -> None:
 
 
 def zero_range(fd: int, begin: int, end: int, path: Path) -> None:
-    """Overwrite [begin, end) of an open file with zeros; not synced."""
+    """Overwrite [begin, end) of an open file with zeros; not synced.
+
+    Page by page, as Postgres does: the page cache keeps a large write as one large folio, and each
+    small write into it would go through all blocks of it.
+    """
     while begin < end:
-        block = memoryview(ZERO_BLOCK)[: end - begin]
+        block = memoryview(ZERO_BLOCK)[: min(ZERO_PIECE_BYTES, end - begin)]
         write_all(fd, block, begin, path)
         begin += len(block)
 
