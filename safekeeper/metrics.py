@@ -5,7 +5,6 @@ Only the flush histogram is fed on the append path; everything else costs nothin
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 
@@ -19,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from safekeeper.admission import Admission
 from safekeeper.data_directory import DataDirectory
+from safekeeper.flush_times import BOUNDS_SECONDS, FlushTimes
 from safekeeper.roles import Role
 from safekeeper.scrub import Scrub
 from safekeeper.status import is_in_danger
@@ -66,28 +66,19 @@ COUNTERS = {
 }
 HISTOGRAMS = {"sk_wal_flush_seconds": "Time of one fdatasync of WAL"}
 
-_FLUSH_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
-
-class FlushTimes(Collector):
+class FlushCollector(Collector):
     """The histogram of flushes. Our own: the library's takes two locks to count one."""
 
-    def __init__(self) -> None:
-        self._counts = [0] * (len(_FLUSH_BUCKETS) + 1)
-        self._sum_seconds = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """On the append path. Two timelines at once may lose a count, which harms no histogram."""
-        self._counts[bisect_left(_FLUSH_BUCKETS, seconds)] += 1
-        self._sum_seconds += seconds
+    def __init__(self, times: FlushTimes) -> None:
+        self._times = times
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
         ((name, text),) = HISTOGRAMS.items()
         family = HistogramMetricFamily(name, text)
-        bounds = [*map(str, _FLUSH_BUCKETS), "+Inf"]
-        family.add_metric(
-            [], list(zip(bounds, accumulate(self._counts), strict=True)), self._sum_seconds
-        )
+        bounds = [*map(str, BOUNDS_SECONDS), "+Inf"]
+        counts = accumulate(self._times.counts)
+        family.add_metric([], list(zip(bounds, counts, strict=True)), self._times.sum_us[0] / 1e6)
         return [family]
 
 

@@ -12,10 +12,14 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from consensus.errors import MessageError
 from pgwire.blocking import Session
 from pgwire.copy_stream import CopyStream
-from pgwire.errors import CopyEnded
+from pgwire.errors import CopyEnded, ProtocolError
+from safekeeper.errors import SafekeeperError
+from safekeeper.steady_path import SteadyPath
 from safekeeper.timeline import Timeline
+from storage.errors import StorageError
 
 
 @dataclass(slots=True)
@@ -29,10 +33,14 @@ class WalReceiver:
     connected_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
     #: When something last came, by the monotonic clock; a proposer that lives sends each second.
     heard_at: float = field(default_factory=time.monotonic)
+    #: The last one, which notes by itself when something came.
+    _steady: SteadyPath | None = None
 
     @property
     def silent_seconds(self) -> float:
-        return time.monotonic() - self.heard_at
+        steady = self._steady
+        heard_at = self.heard_at if steady is None else max(self.heard_at, steady.heard_at)
+        return time.monotonic() - heard_at
 
     def describe(self) -> dict[str, object]:
         return {
@@ -54,10 +62,14 @@ class WalReceiver:
             while True:
                 steady = timeline.steady_path(self.number)
                 if steady is not None:
-                    steady.run(stream, self)
+                    self._steady = steady
+                    steady.run(stream)
                 self._batch(stream, timeline)
         except CopyEnded:
             return
+        except (SafekeeperError, MessageError, ProtocolError, StorageError) as error:
+            self.closed_reason = self.closed_reason or str(error)
+            raise
         finally:
             timeline.disconnect(self)
 

@@ -122,7 +122,7 @@ class WalSender(ABC):
         a keepalive."""
         now = time.monotonic()
         keepalive_at, hears_at = self._said_at + KEEPALIVE_SECONDS, now + ANSWERS_WAIT_SECONDS
-        with self.timeline.watched_by(stream.wake):
+        with self.timeline.watchers.woken(stream.wake):
             while self.limit_lsn() <= self.sent_lsn and not self.is_over():
                 stream.check_canceled()
                 if now >= keepalive_at:

@@ -27,7 +27,8 @@ from safekeeper.access import Access
 from safekeeper.config import SafekeeperConfig
 from safekeeper.data_directory import DataDirectory
 from safekeeper.errors import SafekeeperError
-from safekeeper.metrics import FlushTimes, StateCollector
+from safekeeper.flush_times import FlushTimes
+from safekeeper.metrics import FlushCollector, StateCollector
 from safekeeper.replication_server import select_timeline
 from safekeeper.scrub import Scrub
 from safekeeper.server_settings import FALLBACK_VERSION, version_text
@@ -90,10 +91,10 @@ class Safekeeper:
             stack.callback(self._listener.close)
             registry = CollectorRegistry()
             flush_times = FlushTimes()
-            registry.register(flush_times)
+            registry.register(FlushCollector(flush_times))
             hooks = TimelineHooks(
                 wants_housekeeping=self._wake_housekeeper.set,
-                flush_seconds=flush_times.observe,
+                flush_times=flush_times,
             )
             self.timelines = Timelines(self.data_directory, hooks, config.retention, config.archive)
             stack.callback(self.timelines.close)

@@ -21,9 +21,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from crc32c import crc32c
+
 from consensus.codec import APPEND, APPEND_HEAD, APPEND_POSITIONS, RESPONSE_POSITIONS
 from consensus.codec import RESPONSE_POSITIONS_AT as ANSWER_AT
 from pgwire.framing import COPY_DATA, MESSAGE_BYTES_MAX, pack_header
+from safekeeper.block_sums import BLOCK_BYTES, BlockSums
 from safekeeper.timeline_state import Positions
 from storage import durable
 
@@ -35,8 +38,6 @@ except ImportError:
 if TYPE_CHECKING:
     from pgwire.copy_stream import CopyStream
     from safekeeper.acceptor import Acceptor
-    from safekeeper.block_sums import BlockSums
-    from safekeeper.receive_wal import WalReceiver
     from safekeeper.timeline import Timeline
 
 if cython.compiled:
@@ -86,18 +87,23 @@ class SteadyPath:
         """An Append of the leader begins with `head`, and `answer` is what the acceptor would say
         now, encoded; `sums` are of the open segment."""
         self.connection = acceptor.streaming
+        #: When something last came, by the monotonic clock; 0 before.
+        self.heard_at = 0.0
         self.is_over = False
         #: Whether anything was taken.
         self.has_taken = False
         self._timeline = timeline
-        self._lock = timeline.lock
+        self._acquire, self._release = timeline.lock.acquire, timeline.lock.release
+        self._wakes = timeline.watchers.wakes
         self._head = head
         #: The frame of the answer: what is said of positions is put into it each time.
         self.answer = bytearray(pack_header(COPY_DATA, len(answer)) + answer)
         self._sums = sums
         self._fd, self._path, self._file_end_lsn = timeline.store.open_file
         self._file_begin_lsn = sums.begin_lsn
-        self._observe_flush = timeline.hooks.flush_seconds
+        times = timeline.hooks.flush_times
+        self._flush_bounds, self._flush_counts = times.bounds, times.counts
+        self._flush_sum_us = times.sum_us
         self._hint_lsn = timeline.hinted_lsn + HINTS_BYTES_MAX
         self.written_lsn = acceptor.written_lsn
         self.flush_lsn = self.record_end_lsn = acceptor.flush_lsn
@@ -105,7 +111,7 @@ class SteadyPath:
         self.sent_commit_lsn = acceptor.sent_commit_lsn
         self.truncate_lsn = acceptor.truncate_lsn
 
-    def run(self, stream: CopyStream, receiver: WalReceiver) -> None:
+    def run(self, stream: CopyStream) -> None:
         """Until something odd comes, the stream ends or the steady state does; what has come by
         then is in the stream's buffer. Raises StorageError."""
         fd = stream.plain_fd
@@ -125,8 +131,8 @@ class SteadyPath:
                 if count <= 0:
                     return
                 end += count
-                receiver.heard_at = monotonic()
-                at = self.step(view, begin, end)
+                self.heard_at = monotonic()
+                at = self._step(memory, view, begin, end)
                 if at < 0:
                     return
                 if at == begin:
@@ -144,14 +150,24 @@ class SteadyPath:
         """Take all whole frames of view[begin:end]: where they end, or ODD, and then nothing was
         done. What was taken is flushed, and `answer` is the answer to it; no whole one has none.
         Raises StorageError, and then the timeline has stopped."""
-        with self._lock:
-            if self.is_over:
-                return ODD
-            try:
-                return self._take(view, begin, end)
-            except Exception as error:
-                self._timeline.fail(error)
-                raise
+        return self._step(view, view, begin, end)
+
+    def _step(self, memory: memoryview, view: memoryview, begin: int, end: int) -> int:
+        """`memory` is the same as `view`, with a C type."""
+        self._acquire()
+        try:
+            return ODD if self.is_over else self._take(memory, view, begin, end)
+        except Exception as error:
+            self._timeline.fail(error)
+            raise
+        finally:
+            self._release()
+
+    def positions(self) -> Positions:
+        """What others may see. Asked without the lock: what follows another is read before it."""
+        truncate_lsn, commit_lsn = self.truncate_lsn, self.commit_lsn
+        flush_lsn = self.flush_lsn
+        return Positions(self.written_lsn, flush_lsn, commit_lsn, truncate_lsn)
 
     def hand_over(self, acceptor: Acceptor) -> None:
         """What was taken is the acceptor's from now on: it ended up in the same state."""
@@ -161,8 +177,7 @@ class SteadyPath:
         assert acceptor.flush_lsn == self.flush_lsn
         assert acceptor.commit_lsn == self.commit_lsn
 
-    def _take(self, view: memoryview, begin: int, end: int) -> int:
-        memory, head = view, self._head
+    def _take(self, memory: memoryview, view: memoryview, begin: int, end: int) -> int:
         at, lsn = begin, self.written_lsn
         record_end_lsn, commit_lsn = self.record_end_lsn, self.sent_commit_lsn
         truncate_lsn = self.truncate_lsn
@@ -177,7 +192,7 @@ class SteadyPath:
             next_at = at + 1 + length
             if next_at > end:
                 break
-            if not is_at(memory, at + HEADER_BYTES, head):
+            if not is_at(memory, at + HEADER_BYTES, self._head):
                 return ODD
             begin_lsn, end_lsn, boundary_lsn, sent_commit_lsn, sent_truncate_lsn = positions_at(
                 memory, at + POSITIONS_AT
@@ -196,20 +211,21 @@ class SteadyPath:
         if lsn != self.written_lsn:
             if lsn >= self._file_end_lsn:
                 return ODD
-            self._write(view, begin, at)
+            self._write(memory, view, begin, at)
             self._flush()
         self.has_taken = True
         self.written_lsn = lsn
         self.record_end_lsn = record_end_lsn
-        self.sent_commit_lsn, self.truncate_lsn = commit_lsn, truncate_lsn
+        self.sent_commit_lsn = commit_lsn
         self.flush_lsn = record_end_lsn
         self.commit_lsn = max(self.commit_lsn, min(commit_lsn, record_end_lsn))
+        self.truncate_lsn = truncate_lsn
         self._publish()
         return at
 
-    def _write(self, view: memoryview, begin: int, end: int) -> None:
+    def _write(self, memory: memoryview, view: memoryview, begin: int, end: int) -> None:
         """The WAL of the frames in view[begin:end], behind each other, and its checksums."""
-        memory, at, offset = view, begin, self.written_lsn - self._file_begin_lsn
+        at, offset = begin, self.written_lsn - self._file_begin_lsn
         while at < end:
             next_at = at + 1 + u32_at(memory, at + 1)
             wal_at, at = at + WAL_AT, next_at
@@ -221,8 +237,18 @@ class SteadyPath:
                     durable.raise_failed(error, "write", self._path)
             else:
                 durable.write_all(self._fd, view[wal_at:next_at], offset, self._path)
-            self._sums.extend(view[wal_at:next_at])
+            self._sum(view[wal_at:next_at])
             offset += next_at - wal_at
+
+    def _sum(self, wal: memoryview) -> None:
+        """Does what `BlockSums.extend` does; inside a block, without the interpreter."""
+        sums = self._sums
+        lsn, crc = sums.end
+        count = len(wal)
+        if count < BLOCK_BYTES - lsn % BLOCK_BYTES:
+            sums.end = (lsn + count, crc32c(wal, crc))
+        else:
+            sums.extend(wal)
 
     def _flush(self) -> None:
         begun = monotonic()
@@ -232,19 +258,19 @@ class SteadyPath:
                 durable.raise_failed(error, "fdatasync", self._path)
         else:
             durable.sync_data(self._fd, self._path)
-        self._observe_flush(monotonic() - begun)
+        seconds, bucket = monotonic() - begun, 0
+        while bucket < len(self._flush_bounds) and self._flush_bounds[bucket] < seconds:
+            bucket += 1
+        self._flush_counts[bucket] += 1
+        self._flush_sum_us[0] += int(seconds * 1e6)
 
     def _publish(self) -> None:
         """What was taken is on disk: others may see it, and the proposer be told."""
-        timeline = self._timeline
         put_positions(
             self.answer, HEADER_BYTES + ANSWER_AT, self.flush_lsn, self.written_lsn, self.commit_lsn
         )
-        timeline.positions = Positions(
-            self.written_lsn, self.flush_lsn, self.commit_lsn, self.truncate_lsn
-        )
-        if timeline.watchers:
-            timeline.notify()
+        if self._wakes:
+            self._timeline.watchers.notify()
         if self.commit_lsn >= self._hint_lsn:
             self._hint_lsn = self.commit_lsn + HINTS_BYTES_MAX
-            timeline.hooks.wants_housekeeping()
+            self._timeline.hooks.wants_housekeeping()

@@ -10,8 +10,7 @@ as after a start; a failed fsync stays failed until an operator restarts the pro
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -54,6 +53,7 @@ from safekeeper.steady_path import HINTS_BYTES_MAX, SteadyPath
 from safekeeper.timeline_hooks import TimelineHooks
 from safekeeper.timeline_state import Positions, TimelineState
 from safekeeper.wal_store import WalStore
+from safekeeper.watchers import Watchers
 from storage import durable
 from storage.compiled import compiled
 from storage.durable import DISK_FULL
@@ -86,9 +86,8 @@ class Timeline:
         self._control_file = control
         self.hooks = hooks
         self.lock = Lock()
-        #: What wakes those that wait for other positions: to tell nobody costs a commit nothing.
-        self.watchers: set[Callable[[], None]] = set()
-        self.positions = Positions(0, 0, 0, 0)
+        self.watchers = Watchers()
+        self._positions = Positions(0, 0, 0, 0)
         self.state = TimelineState.CREATING
         self.stopped_reason = ""
         self._heals = False
@@ -114,6 +113,12 @@ class Timeline:
     def control(self) -> ControlState:
         """What is on disk."""
         return self._control_file.state
+
+    @property
+    def positions(self) -> Positions:
+        """What is on disk, and others may see."""
+        steady = self._steady
+        return self._positions if steady is None else steady.positions()
 
     @property
     def streaming(self) -> ProposerConnection | None:
@@ -229,7 +234,7 @@ class Timeline:
             "timeline stopped", timeline=str(self.control.timeline), reason=self.stopped_reason
         )
         self._close_connections(str(error))
-        self.notify()
+        self.watchers.notify()
 
     @property
     def is_readable(self) -> bool:
@@ -355,10 +360,11 @@ class Timeline:
 
     def _end_steady(self) -> None:
         """The lock is held. What was taken by the steady path is on disk, and published."""
-        steady, self._steady = self._steady, None
+        steady = self._steady
         if steady is None:
             return
         steady.is_over = True
+        self._positions, self._steady = steady.positions(), None  # in this order: never backwards
         if steady.has_taken and self._acceptor is not None:
             steady.hand_over(self._acceptor)
             self.store.end_lsn = steady.written_lsn
@@ -407,7 +413,7 @@ class Timeline:
         match action:
             case PersistControl(state):
                 if state.flush_lsn < self.positions.flush_lsn:  # before a truncation
-                    self.positions = structs.replace(self.positions, flush_lsn=state.flush_lsn)
+                    self._positions = structs.replace(self.positions, flush_lsn=state.flush_lsn)
                 self._control_file.persist(state)
                 self.store.adopt(state.tli_history)
             case TruncateWal(end_lsn):
@@ -423,32 +429,17 @@ class Timeline:
     def _flush(self) -> None:
         begun = time.perf_counter()
         self.store.flush()
-        self.hooks.flush_seconds(time.perf_counter() - begun)
+        self.hooks.flush_times.observe(time.perf_counter() - begun)
 
     def _publish(self) -> None:
         acceptor = self._acceptor
         assert acceptor is not None
-        self.positions = Positions(
+        self._positions = Positions(
             acceptor.written_lsn, acceptor.flush_lsn, acceptor.commit_lsn, acceptor.truncate_lsn
         )
         if acceptor.commit_lsn - self.hinted_lsn >= HINTS_BYTES_MAX:
             self.hooks.wants_housekeeping()
-        self.notify()
-
-    def notify(self) -> None:
-        # Who begins to watch after this look sees what was published before it.
-        if self.watchers:
-            for wake in tuple(self.watchers):
-                wake()
-
-    @contextmanager
-    def watched_by(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Inside, `wake` is called after every batch and failure. Look at the positions inside."""
-        self.watchers.add(wake)
-        try:
-            yield
-        finally:
-            self.watchers.discard(wake)
+        self.watchers.notify()
 
     # ---- replicas
 
@@ -460,7 +451,7 @@ class Timeline:
     def stop_replicas(self) -> None:
         """Every stream to a replica ends when it has sent what is committed."""
         self.replicas.stopping = True
-        self.notify()
+        self.watchers.notify()
 
     # ---- off the append path
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from safekeeper.flush_times import FlushTimes
+
 
 @dataclass(frozen=True, slots=True)
 class TimelineHooks:
     """Called on the append path, so they must be quick."""
 
     wants_housekeeping: Callable[[], None]
-    flush_seconds: Callable[[float], None]
+    flush_times: FlushTimes

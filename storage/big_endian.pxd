@@ -39,6 +39,18 @@ cdef inline bint is_at(const unsigned char[::1] memory, Py_ssize_t at,
     return memcmp(&memory[at], &pattern[0], pattern.shape[0]) == 0
 
 
+cdef inline bint is_same(const unsigned char[::1] memory, Py_ssize_t at,
+                         const unsigned char[::1] other, Py_ssize_t other_at,
+                         Py_ssize_t count) noexcept:
+    """Whether so many bytes there are those of `other` from `other_at` on."""
+    return memcmp(&memory[at], &other[other_at], count) == 0
+
+
+cdef inline bytes bytes_at(const unsigned char[::1] memory, Py_ssize_t at, Py_ssize_t count):
+    """A copy of memory[at:at + count]."""
+    return (<const char *>&memory[at])[:count]
+
+
 cdef inline void copy_bytes(unsigned char[::1] to, Py_ssize_t to_at,
                             const unsigned char[::1] memory, Py_ssize_t at,
                             Py_ssize_t count) noexcept:

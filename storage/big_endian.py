@@ -19,6 +19,16 @@ def is_at(memory: memoryview, at: int, pattern: bytes) -> bool:
     return memory[at : at + len(pattern)] == pattern
 
 
+def is_same(memory: memoryview, at: int, other: bytes, other_at: int, count: int) -> bool:
+    """Whether so many bytes there are those of `other` from `other_at` on."""
+    return memory[at : at + count] == other[other_at : other_at + count]
+
+
+def bytes_at(memory: memoryview, at: int, count: int) -> bytes:
+    """A copy of memory[at:at + count]."""
+    return bytes(memory[at : at + count])
+
+
 def u64_at(memory: memoryview, at: int) -> int:
     value: int = _U64.unpack_from(memory, at)[0]
     return value

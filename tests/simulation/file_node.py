@@ -24,6 +24,7 @@ from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
 from safekeeper.control_state import ControlState, encode_control_state
 from safekeeper.errors import SafekeeperError
 from safekeeper.events import Action, BatchEnded, Disconnected, Event, Received, Reply, TruncateWal
+from safekeeper.flush_times import FlushTimes
 from safekeeper.read_wal import read_wal
 from safekeeper.retention import RetentionPolicy
 from safekeeper.steady_path import SteadyPath
@@ -45,7 +46,7 @@ from .node import HINTS_US, RESTART_US, SERVER, Node, NodeState
 if TYPE_CHECKING:
     from .file_world import FileWorld
 
-HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_seconds=lambda _: None)
+HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_times=FlushTimes())
 #: Nothing is kept but what somebody needs.
 RETENTION = RetentionPolicy(wal_keep_bytes=0, disk_reserve_bytes=0)
 

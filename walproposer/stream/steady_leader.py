@@ -49,9 +49,17 @@ if TYPE_CHECKING:
 
 if cython.compiled:
     from cython.cimports.consensus.append_calls import answer_positions_at, put_append_positions
-    from cython.cimports.storage.big_endian import copy_bytes, is_at, put_u32, u32_at, u64_at
+    from cython.cimports.storage.big_endian import (
+        bytes_at,
+        copy_bytes,
+        is_at,
+        is_same,
+        put_u32,
+        u32_at,
+        u64_at,
+    )
 else:
-    from storage.big_endian import copy_bytes, is_at, put_u32, u32_at, u64_at
+    from storage.big_endian import bytes_at, copy_bytes, is_at, is_same, put_u32, u32_at, u64_at
 
     answer_positions_at = RESPONSE_POSITIONS.unpack_from
     put_append_positions = APPEND_POSITIONS.pack_into
@@ -67,6 +75,7 @@ POSITIONS_AT, WAL_AT = HEADER_BYTES + APPEND_HEAD.size, HEADER_BYTES + APPEND.si
 ANSWER_BYTES = HEADER_BYTES + APPEND_RESPONSE.size
 ANSWER_AT = HEADER_BYTES + RESPONSE_POSITIONS_AT
 TAIL_AT = ANSWER_AT + RESPONSE_POSITIONS.size
+TAIL_BYTES = ANSWER_BYTES - TAIL_AT
 #: Something else has come, or may come only by the general path.
 ODD = -1
 
@@ -112,25 +121,26 @@ class SteadyLeader:
         self.wal: list[bytes] = []
         head = append_head(term.membership.generation, term.node_id)
         #: The Append that was made last: its frame is the first `frame_bytes`.
-        self._frame = memoryview(bytearray(WAL_AT + APPEND_BYTES_MAX))
-        self._frame[:POSITIONS_AT] = pack_header(COPY_DATA, 0) + head
-        self.frame = self._frame
+        frame = memoryview(bytearray(WAL_AT + APPEND_BYTES_MAX))
+        frame[:POSITIONS_AT] = pack_header(COPY_DATA, 0) + head
+        self.frame = frame
         self.frame_bytes = 0
         self._answer_head = (
             pack_header(COPY_DATA, APPEND_RESPONSE.size)
             + (encode_append_response(answer)[:RESPONSE_POSITIONS_AT])
         )
-        self._answer_tails = [
+        #: Of each peer, behind each other.
+        self._answer_tails = b"".join(
             encode_append_response(AppendResponse(0, term.node_id, 0, 0, 0, 0, peer.feedback))[
                 TAIL_AT - HEADER_BYTES :
             ]
             for peer in peers
-        ]
+        )
 
-    def take_wal(self, view: memoryview, begin: int, end: int) -> int:
-        """Make one Append of all whole frames of view[begin:end], the primary's next WAL: where
+    def take_wal(self, memory: memoryview, begin: int, end: int) -> int:
+        """Make one Append of all whole frames of memory[begin:end], the primary's next WAL: where
         they end, or ODD, and then nothing was done."""
-        memory, frame = view, self.frame
+        frame = self.frame
         at, lsn, size = begin, self.next_lsn, 0
         primary_end_lsn = self.primary_end_lsn
         while at < end:
@@ -167,16 +177,15 @@ class SteadyLeader:
             frame, POSITIONS_AT, self.next_lsn, lsn, lsn, self.commit_lsn, self.truncate_lsn
         )
         self.frame_bytes = WAL_AT + size
-        self.wal.append(bytes(self._frame[WAL_AT : WAL_AT + size]))
+        self.wal.append(bytes_at(frame, WAL_AT, size))
         self.sent_commit_lsn = self.commit_lsn
         self.next_lsn = self.record_end_lsn = lsn
         self.primary_end_lsn = primary_end_lsn
         return at
 
-    def take_answers(self, peer: int, view: memoryview, begin: int, end: int) -> int:
-        """Take all whole frames of view[begin:end], a follower's answers: where they end, or ODD,
+    def take_answers(self, peer: int, memory: memoryview, begin: int, end: int) -> int:
+        """Take all whole frames of memory[begin:end], a follower's answers: where they end, or ODD,
         and then nothing was done. `commit_lsn` is what a quorum has then."""
-        memory, head, tail = view, self._answer_head, self._answer_tails[peer]
         at, flush_lsn = begin, self.flush_lsns[peer]
         durable_lsn, commit_lsn = self.durable_lsns[peer], self.commit_lsns[peer]
         while at < end:
@@ -186,7 +195,10 @@ class SteadyLeader:
                 if end - at >= HEADER_BYTES and u32_at(memory, at + 1) != ANSWER_BYTES - 1:
                     return ODD
                 break
-            if not is_at(memory, at, head) or not is_at(memory, at + TAIL_AT, tail):
+            if not is_at(memory, at, self._answer_head):
+                return ODD
+            tails = self._answer_tails
+            if not is_same(memory, at + TAIL_AT, tails, peer * TAIL_BYTES, TAIL_BYTES):
                 return ODD
             flushed_lsn, written_lsn, told_lsn = answer_positions_at(memory, at + ANSWER_AT)
             flush_lsn = max(flush_lsn, flushed_lsn)

@@ -55,6 +55,42 @@ READY_MAX = 64
 NO_ONE, UPSTREAM = -2, -1
 
 
+class Lane:
+    """One connection of a SteadyLoop: its file, and what has come by it, memory[begin:end].
+
+    `memory` is the same as `view`, with a C type.
+    """
+
+    def __init__(self, copy: PlainCopy) -> None:
+        self.copy = copy
+        self.fd = copy.fileno()
+        self.view, self.begin, self.end = copy.frames.lend()
+        self.memory = self.view
+
+    def receive(self) -> int:
+        """How many bytes have come behind those that are there."""
+        if self.begin == self.end:
+            self.begin = self.end = 0
+        elif self.end == len(self.memory):
+            self.view[: self.end - self.begin] = self.view[self.begin : self.end]
+            self.begin, self.end = 0, self.end - self.begin
+        count: int = receive_some(self.fd, self.memory, self.end)
+        self.end += max(count, 0)
+        return count
+
+    def send(self, frame: memoryview, frame_bytes: int) -> bool:
+        """Its first bytes. False when the socket did not take them whole: the rest waits in the
+        connection, or it has failed."""
+        count = send_some(self.fd, frame, frame_bytes)
+        if count == frame_bytes:
+            return True
+        self.copy.send_rest(frame[max(count, 0) : frame_bytes])
+        return False
+
+    def give_back(self) -> None:
+        self.copy.frames.give_back(self.begin, self.end)
+
+
 class SteadyLoop:
     """Brings a SteadyLeader's bytes from socket to socket, on the epoll that all are watched by."""
 
@@ -90,17 +126,9 @@ class SteadyLoop:
         self._epoll = epoll.fileno() if cython.compiled else epoll
         self._fds = memoryview(array("i", [0] * READY_MAX))
         self._masks = memoryview(array("I", [0] * READY_MAX))
-        self._copies = [*peers, upstream]
+        #: Of the peers, by number, and of the primary; None for a peer that does not follow.
+        self._lanes = [Lane(copy) if copy is not None else None for copy in (*peers, upstream)]
         self._upstream = len(peers)
-        fds = [copy.fileno() if copy is not None else -1 for copy in self._copies]
-        self._copy_fds = memoryview(array("i", fds))
-        self._begins = memoryview(array("l", [0] * len(fds)))
-        self._ends = memoryview(array("l", [0] * len(fds)))
-        self._views: list[memoryview | None] = []
-        for index, copy in enumerate(self._copies):
-            self._views.append(None)
-            if copy is not None:
-                self._views[index], self._begins[index], self._ends[index] = copy.frames.lend()
         status = StandbyStatus(0, 0, 0, 0).encode()
         self._status = memoryview(bytearray(pack_header(COPY_DATA, len(status)) + status))
 
@@ -120,55 +148,42 @@ class SteadyLoop:
                     if not self._take(index):
                         return index if index != self._upstream else UPSTREAM
         finally:
-            for index, copy in enumerate(self._copies):
-                if copy is not None:
-                    copy.frames.give_back(self._begins[index], self._ends[index])
+            for lane in self._lanes:
+                if lane is not None:
+                    lane.give_back()
 
     def _index_of(self, fd: int) -> int:
-        for index in range(len(self._copy_fds)):
-            if self._copy_fds[index] == fd:
+        for index in range(len(self._lanes)):
+            lane = self._lanes[index]
+            if lane is not None and lane.fd == fd:
                 return index
         return -1
 
     def _take(self, index: int) -> bool:
         """False when what came is odd, or did not come; it is in the buffer."""
-        view, begin, end = self._views[index], self._begins[index], self._ends[index]
-        assert view is not None
-        if begin == end:
-            begin = end = 0
-        elif end == len(view):
-            view[: end - begin] = view[begin:end]
-            begin, end = 0, end - begin
-        memory = view
-        count = receive_some(self._copy_fds[index], memory, end)
-        end += max(count, 0)
-        self._begins[index], self._ends[index] = begin, end
-        if count <= 0:
+        lane, leader = self._lanes[index], self.leader
+        assert lane is not None
+        if lane.receive() <= 0:
             return False
-        leader = self.leader
         if index == self._upstream:
             self.has_heard = True
-            at = leader.take_wal(view, begin, end)
-            if at > begin:
-                self._begins[index] = at
-                return self._send_append()
+            at = leader.take_wal(lane.memory, lane.begin, lane.end)
         else:
-            at = leader.take_answers(index, view, begin, end)
-            if at > begin:
-                self._begins[index] = at
-                return leader.commit_lsn == self.reported_lsn or self._report()
-        return at == begin
+            at = leader.take_answers(index, lane.memory, lane.begin, lane.end)
+        if at <= lane.begin:
+            return at == lane.begin
+        lane.begin = at
+        if index == self._upstream:
+            return self._send_append()
+        return leader.commit_lsn == self.reported_lsn or self._report()
 
     def _send_append(self) -> bool:
-        """To all who follow. False when a socket did not take it whole: the rest waits in its
-        connection, or it has failed."""
+        """To all who follow. False when one did not take it whole."""
         leader, is_sent = self.leader, True
-        for peer in range(len(leader.follows)):
-            if leader.follows[peer]:
-                count = send_some(self._copy_fds[peer], leader.frame, leader.frame_bytes)
-                if count != leader.frame_bytes:
-                    self._send_rest(peer, leader.frame[max(count, 0) : leader.frame_bytes])
-                    is_sent = False
+        for peer in range(self._upstream):
+            lane = self._lanes[peer]
+            if lane is not None and not lane.send(leader.frame, leader.frame_bytes):
+                is_sent = False
         return is_sent
 
     def _report(self) -> bool:
@@ -179,16 +194,9 @@ class SteadyLoop:
         put_u64(status, STATUS_LSNS_AT + 16, lsn)
         put_u64(status, STATUS_TIME_AT, time_us() - EPOCH_US)
         self.reported_lsn = lsn
-        count = send_some(self._copy_fds[self._upstream], status, len(status))
-        if count != len(status):
-            self._send_rest(self._upstream, status[max(count, 0) :])
-            return False
-        return True
-
-    def _send_rest(self, index: int, rest: memoryview) -> None:
-        copy = self._copies[index]
-        assert copy is not None
-        copy.send_rest(rest)
+        upstream = self._lanes[self._upstream]
+        assert upstream is not None
+        return upstream.send(status, len(status))
 
 
 def _is_ready(copy: CopyConnection | None) -> TypeGuard[PlainCopy]:

@@ -9,26 +9,36 @@ cdef Py_ssize_t STATUS_LSNS_AT, STATUS_TIME_AT
 cdef uint64_t EPOCH_US
 
 
+cdef class Lane:
+    cdef object copy
+    cdef int fd
+    cdef object view
+    cdef unsigned char[::1] memory
+    cdef Py_ssize_t begin, end
+
+    @cython.locals(count=Py_ssize_t)
+    cdef Py_ssize_t receive(self) except -3
+    @cython.locals(count=Py_ssize_t)
+    cdef bint send(self, unsigned char[::1] frame, Py_ssize_t frame_bytes) except -1
+
+
 cdef class SteadyLoop:
     cdef public CompiledLeader leader
     cdef public uint64_t reported_lsn
     cdef public bint has_heard
     cdef int _epoll, _upstream
-    cdef int[::1] _fds, _copy_fds
+    cdef int[::1] _fds
     cdef unsigned int[::1] _masks
-    cdef long[::1] _begins, _ends
-    cdef list _copies, _views
+    cdef list _lanes
     cdef unsigned char[::1] _status
 
     @cython.locals(seconds=double, count=int, ready=int, index=int)
     cpdef int run(self, double deadline) except -3
-    @cython.locals(index=int)
+    @cython.locals(index=int, lane=Lane)
     cdef int _index_of(self, int fd)
-    @cython.locals(memory="unsigned char[::1]", begin=Py_ssize_t, end=Py_ssize_t,
-                   count=Py_ssize_t, at=Py_ssize_t, leader=CompiledLeader)
+    @cython.locals(lane=Lane, leader=CompiledLeader, at=Py_ssize_t)
     cdef bint _take(self, int index) except -1
-    @cython.locals(leader=CompiledLeader, peer=int, count=Py_ssize_t, is_sent=bint)
+    @cython.locals(leader=CompiledLeader, peer=int, lane=Lane, is_sent=bint)
     cdef bint _send_append(self) except -1
-    @cython.locals(lsn=uint64_t, count=Py_ssize_t, status="unsigned char[::1]")
+    @cython.locals(lsn=uint64_t, status="unsigned char[::1]", upstream=Lane)
     cdef bint _report(self) except -1
-    cdef _send_rest(self, int index, rest)

@@ -22,6 +22,7 @@ from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 import safekeeper.timeline
 from safekeeper.control_file import ControlFile
 from safekeeper.errors import SafekeeperError, TimelineError
+from safekeeper.flush_times import FlushTimes
 from safekeeper.timeline import Refused, Timeline
 from safekeeper.timeline_hooks import TimelineHooks
 from safekeeper.timeline_state import TimelineState
@@ -71,7 +72,7 @@ def test_readers_are_woken_by_news(tmp_path: Path) -> None:
     pusher = leading_pusher(tmp_path)
     pusher.log.append("R1")
     timeline, seen = pusher.timeline, []
-    with timeline.watched_by(lambda: seen.append(timeline.positions.flush_lsn)):
+    with timeline.watchers.woken(lambda: seen.append(timeline.positions.flush_lsn)):
         pusher.push()
         assert seen[-1] == pusher.log.lsn
         timeline.stop_replicas()
@@ -125,7 +126,7 @@ def test_the_housekeeper_is_called_when_the_hints_lag_too_far(
     monkeypatch.setattr(safekeeper.timeline, "HINTS_BYTES_MAX", 1000)
     filled_timeline(tmp_path, WalLog())
     calls: list[int] = []
-    hooks = TimelineHooks(lambda: calls.append(pusher.log.lsn), lambda _: None)
+    hooks = TimelineHooks(lambda: calls.append(pusher.log.lsn), FlushTimes())
     pusher = Pusher(load_timeline(tmp_path, hooks), number=2).lead()
     for _ in range(5):
         pusher.log.append(f"R{len(pusher.log.ends)}", 400)

@@ -18,12 +18,13 @@ from consensus.term_history import TermHistory
 from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
 from safekeeper.control_state import encode_control_state
 from safekeeper.events import Received
+from safekeeper.flush_times import FlushTimes
 from safekeeper.timeline import Timeline
 from safekeeper.timeline_hooks import TimelineHooks
 from safekeeper.timeline_state import TimelineState
 from storage import durable
 
-HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_seconds=lambda _: None)
+HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_times=FlushTimes())
 
 
 def log_of(size_bytes: int, record_bytes: int = 30_000) -> WalLog:
