@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import shutil
 import signal
+import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -207,8 +208,8 @@ class ServiceContainer(ServiceProcess):
         target = Path(self._copies.name) / Path(path).name
         shutil.rmtree(target, ignore_errors=True)
         chunks, _ = self.container.get_archive(path)
-        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
-            archive.extractall(target.parent, filter="data")
+        unpack = ["tar", "--extract", "--no-same-owner", f"--directory={target.parent}"]
+        subprocess.run(unpack, input=b"".join(chunks), check=True)
         return target
 
     def write_file(self, path: str, content: bytes) -> None:
