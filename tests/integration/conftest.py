@@ -1,4 +1,4 @@
-"""The cluster that the tests of one file share, with faults made and undone again and again."""
+"""What this ring shares: a cluster for each file, ledgers, failovers, servers of the wire."""
 
 from __future__ import annotations
 
@@ -10,61 +10,20 @@ from typing import Any
 
 import pytest
 from failover_world import SETTINGS, FailoverWorld
+from shared_cluster import TIMEOUT, SharedCluster
 from wire_server import Server
 
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.proxy import TcpProxy
-from pg_fixtures.waiting import wait_until
 from pg_server.binaries import PostgresBinaries
-from pg_server.errors import PgServerError
 from pgwire.blocking import ServerConfig
 
-TIMEOUT = 120.0
 SEGMENT_BYTES = 1 << 20
 CLIENTS = 3
 
 _numbers = count(1)
-
-
-class SharedCluster:
-    """Made when first asked for; made anew when a test has left it in a state beyond repair."""
-
-    def __init__(self, make: Callable[[], QuorumCluster]) -> None:
-        self._make = make
-        self._cluster: QuorumCluster | None = None
-
-    def whole(self) -> QuorumCluster:
-        """All parts run and commits proceed."""
-        if self._cluster is not None:
-            try:
-                repair(self._cluster)
-            except PgServerError:
-                self.discard()
-        if self._cluster is None:
-            self._cluster = self._make()
-            self._cluster.__enter__()
-        return self._cluster
-
-    def discard(self) -> None:
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
-
-
-def repair(cluster: QuorumCluster) -> None:
-    """Undo every fault; all members follow again."""
-    for proxy in cluster.proxies:
-        proxy.restore()
-    for service in (*cluster.safekeepers, cluster.proposer):
-        if service.alive:
-            service.resume()
-    cluster.start(TIMEOUT)
-    members = len(cluster.safekeepers)
-    wait_until(
-        lambda: cluster.proposer.status()["quorum"]["connected"] == members, TIMEOUT, "all members"
-    )
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from conftest import SharedCluster
+from shared_cluster import SharedCluster
 from sk_command import Done, assert_refused, sk
 
 from consensus.ids import TimelineId

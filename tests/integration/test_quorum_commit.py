@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from conftest import SharedCluster
 from pending_commit import PendingCommit
 from reckoning import TIMEOUT, assert_equal_logs, assert_nothing_lost
+from shared_cluster import SharedCluster
 
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.http_status import http_get
