@@ -22,6 +22,7 @@ from pg_fixtures.small_disk import SmallDisk
 from pg_fixtures.standby import replica_conninfo
 from pg_fixtures.waiting import wait_until
 from pg_server.binaries import PostgresBinaries
+from pgwal.lsn import Lsn
 from safekeeper.retention import DISK_RESERVE_BYTES
 
 SEG_SIZE = 1 << 20
@@ -108,6 +109,12 @@ def wait_active(safekeeper: SafekeeperProcess) -> None:
     wait_until(is_active, TIMEOUT, f"the timeline of {safekeeper.name} to come back")
 
 
+def position(safekeeper: SafekeeperProcess, name: str) -> Lsn:
+    timeline = safekeeper.timeline()
+    assert timeline is not None
+    return Lsn.parse(timeline[name])
+
+
 def open_segments(safekeeper: SafekeeperProcess) -> list[str]:
     links = [os.readlink(link) for link in Path(f"/proc/{safekeeper.pid}/fd").iterdir()]
     return [path for path in links if "/wal/" in path]
@@ -187,6 +194,14 @@ def test_a_slot_that_filled_the_disk_gives_the_room_back(
         (keeper,) = cluster.safekeepers
         slot = stack.enter_context(ReplicationClient(replica_conninfo([keeper.address])))
         slot.command("CREATE_REPLICATION_SLOT forgotten PHYSICAL RESERVE_WAL")
+        for _ in range(2):
+            cluster.postgres.execute(FOUR_SEGMENTS)
+        wait_until(
+            # What the members hold is told ten times a second; the disk is full before it is again.
+            lambda: position(keeper, "truncate_lsn") == position(keeper, "flush_lsn"),
+            TIMEOUT,
+            "the slot alone to hold eight segments",
+        )
         disk.fill(leave_bytes=DISK_RESERVE_BYTES + 16 * SEG_SIZE)
         pending = PendingCommit(cluster.postgres, MANY_RECORDS)
         why = wait_stopped(keeper)
