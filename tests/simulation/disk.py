@@ -188,7 +188,7 @@ class Disk:
         control, seg_size = self.control, self._seg_size
         start_lsn = control.commit_lsn - control.commit_lsn % seg_size
         if self.rotten_lsn is not None:  # what lies below the start is found by a scrub, here now
-            start_lsn = min(start_lsn, self.rotten_lsn - self.rotten_lsn % seg_size)
+            start_lsn = self.start_lsn
         end = self._find_end(start_lsn)
         while self._may_be_padding(end) and start_lsn > self.start_lsn:
             start_lsn -= seg_size

@@ -7,7 +7,14 @@ from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 
 from pgwal import segment
-from walproposer.stream import election, leader, progress, proposer, wal_window
+from walproposer.stream import (
+    election,
+    leader,
+    progress,
+    proposer,
+    steady_leader,
+    wal_window,
+)
 
 from .log import WAL_SEG_SIZE
 
@@ -19,6 +26,7 @@ SMALL = (
     (wal_window, "KEEP_CHUNKS", 8),
     (wal_window, "WINDOW_BYTES_MAX", 64 * 1024),
     (wal_window, "APPEND_BYTES_MAX", 16 * 1024),
+    (steady_leader, "APPEND_BYTES_MAX", 16 * 1024),
     (progress, "IN_FLIGHT_BYTES_MAX", 16 * 1024),
     (proposer, "RESPONSE_TIMEOUT_MS", 500),
     (leader, "HEARTBEAT_MS", 100),

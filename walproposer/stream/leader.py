@@ -34,7 +34,7 @@ from walproposer.stream.events import (
     StopCatchUp,
 )
 from walproposer.stream.progress import PeerState, Progress
-from walproposer.stream.wal_window import APPEND_BYTES_MAX, WalWindow, cut, joined
+from walproposer.stream.wal_window import WalWindow, cut, joined
 
 if TYPE_CHECKING:
     from walproposer.stream.steady_leader import SteadyLeader
@@ -110,10 +110,8 @@ class Leader:
 
     def wal_received(self, begin_lsn: int, wal: bytes) -> list[Action]:
         """The next WAL of the primary, from term_start_lsn on, however much it is."""
-        if len(wal) > APPEND_BYTES_MAX:
-            pieces = cut(begin_lsn, wal)
-            return [action for piece in pieces for action in self._take_wal(*piece)]
-        return self._take_wal(begin_lsn, wal)
+        pieces = cut(begin_lsn, wal)
+        return [action for piece in pieces for action in self._take_wal(*piece)]
 
     def _take_wal(self, begin_lsn: int, wal: bytes) -> list[Action]:
         assert begin_lsn == self.window.end_lsn
