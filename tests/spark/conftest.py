@@ -3,6 +3,7 @@ cluster to fail over."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES = 1 << 20
 
+# Java's second compiler would take more time than it saves: no query runs for long.
+os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1"
+os.environ["SPARK_DAEMON_JAVA_OPTS"] = "-XX:TieredStopAtLevel=1"
+
 #: two workers, four tries of each task, nothing that a test does not need
 SETTINGS = {
-    # The second compiler would take more time than it saves: no query runs for long.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
