@@ -18,7 +18,7 @@ TOGETHER = ("containers", "contract", "spark")
 #: rings whose tests share nothing
 APART = ("simulation",)
 #: What comes last fills the processes evenly: what is small.
-ORDER = {"containers": 0, "contract": 0, "spark": 0, "integration": 1}
+ORDER = dict.fromkeys(TOGETHER, 0) | {"integration": 1}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count
@@ -30,10 +30,10 @@ from container_images import (
     build_sk,
     find_base,
 )
+from shared_cluster import SharedCluster
 
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.plugin import skip_if_unavailable
-from pg_server.errors import PgServerError
 
 FOLDER_VARIABLE = "SK_CONTAINERS_DIR"  # kept, so that the next run finds its images again
 BUILD_TIMEOUT = 600  # seconds; an engine is silent while it pulls or unpacks
@@ -92,40 +92,18 @@ def images(engine: Engine) -> Images:
         )
 
 
-class SharedCluster:
-    """Made when first asked for; made anew when a test has left it in a state beyond repair."""
-
-    def __init__(self, make: Callable[[], ContainerCluster]) -> None:
-        self._make = make
-        self._cluster: ContainerCluster | None = None
-
-    def whole(self) -> ContainerCluster:
-        """All parts run and commits proceed."""
-        if self._cluster is not None:
-            try:
-                self._cluster.repair()
-            except PgServerError:
-                self.discard()
-        if self._cluster is None:
-            self._cluster = self._make().__enter__()
-        return self._cluster
-
-    def discard(self) -> None:
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
-
-
 @pytest.fixture(scope="session")
-def shared_cluster(engine: Engine, images: Images) -> Iterator[SharedCluster]:
-    shared = SharedCluster(lambda: ContainerCluster(engine.client, images.sk, images.postgres))
+def shared_cluster(engine: Engine, images: Images) -> Iterator[SharedCluster[ContainerCluster]]:
+    shared = SharedCluster(
+        lambda: ContainerCluster(engine.client, images.sk, images.postgres), ContainerCluster.repair
+    )
     yield shared
     shared.discard()
 
 
 @pytest.fixture
 def cluster(
-    shared_cluster: SharedCluster, request: pytest.FixtureRequest
+    shared_cluster: SharedCluster[ContainerCluster], request: pytest.FixtureRequest
 ) -> Iterator[ContainerCluster]:
     """Three safekeepers, 1 MB segments, everything running; a failed test's is not used again."""
     failed_before = request.session.testsfailed

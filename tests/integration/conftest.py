@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from failover_world import SETTINGS, FailoverWorld
-from shared_cluster import TIMEOUT, SharedCluster
+from shared_cluster import TIMEOUT, SharedCluster, repair
 from wire_server import Server
 
 from pg_fixtures.cluster import QuorumCluster
@@ -38,7 +38,7 @@ def shared_cluster(
     initdb_template: Callable[[PostgresBinaries, int], Path],
     tmp_path_factory: pytest.TempPathFactory,
     cluster_options: dict[str, Any],
-) -> Iterator[SharedCluster]:
+) -> Iterator[SharedCluster[QuorumCluster]]:
     def make() -> QuorumCluster:
         return QuorumCluster(
             tmp_path_factory.mktemp("shared") / "cluster",
@@ -48,14 +48,14 @@ def shared_cluster(
             **cluster_options,
         )
 
-    shared = SharedCluster(make)
+    shared = SharedCluster(make, repair)
     yield shared
     shared.discard()
 
 
 @pytest.fixture
 def cluster(
-    shared_cluster: SharedCluster, request: pytest.FixtureRequest
+    shared_cluster: SharedCluster[QuorumCluster], request: pytest.FixtureRequest
 ) -> Iterator[QuorumCluster]:
     """Three safekeepers, 1 MB segments, everything running; a failed test's is not used again."""
     failed_before = request.session.testsfailed

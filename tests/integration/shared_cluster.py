@@ -1,8 +1,9 @@
-"""A cluster that the tests of one file share, with faults made and undone again and again."""
+"""A cluster that tests share, with faults made and undone again and again; also in containers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic, Protocol, Self, TypeVar
 
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.waiting import wait_until
@@ -11,23 +12,33 @@ from pg_server.errors import PgServerError
 TIMEOUT = 120.0
 
 
-class SharedCluster:
-    """Made when first asked for; made anew when a test has left it in a state beyond repair."""
+class Cluster(Protocol):
+    def __enter__(self) -> Self: ...
 
-    def __init__(self, make: Callable[[], QuorumCluster]) -> None:
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Cluster)
+
+
+class SharedCluster(Generic[C]):
+    """Made when first asked for; made anew when a test has left it in a state beyond repair, for
+    which `repair` raises PgServerError."""
+
+    def __init__(self, make: Callable[[], C], repair: Callable[[C], None]) -> None:
         self._make = make
-        self._cluster: QuorumCluster | None = None
+        self._repair = repair
+        self._cluster: C | None = None
 
-    def whole(self) -> QuorumCluster:
+    def whole(self) -> C:
         """All parts run and commits proceed."""
         if self._cluster is not None:
             try:
-                repair(self._cluster)
+                self._repair(self._cluster)
             except PgServerError:
                 self.discard()
         if self._cluster is None:
-            self._cluster = self._make()
-            self._cluster.__enter__()
+            self._cluster = self._make().__enter__()
         return self._cluster
 
     def discard(self) -> None:

@@ -237,7 +237,9 @@ def test_one_that_was_a_moment_earlier_stays(
 
 
 def test_a_log_can_be_left_for_good(
-    shared_cluster: SharedCluster, cluster: QuorumCluster, others: list[SafekeeperProcess]
+    shared_cluster: SharedCluster[QuorumCluster],
+    cluster: QuorumCluster,
+    others: list[SafekeeperProcess],
 ) -> None:
     postgres, old = cluster.postgres, timeline_of(cluster)
     detach = ("detach", "--primary", postgres.dsn(), "--drop-slot")

@@ -48,7 +48,7 @@ def wait_committed(cluster: QuorumCluster, lsn: int) -> None:
 
 
 def test_a_member_that_lost_its_data_confirms_nothing_it_had_acknowledged(
-    shared_cluster: SharedCluster, cluster: QuorumCluster
+    shared_cluster: SharedCluster[QuorumCluster], cluster: QuorumCluster
 ) -> None:
     """It alone has acknowledged a commit, and is wiped: one other is no quorum with it."""
     loser, second, third = cluster.safekeepers

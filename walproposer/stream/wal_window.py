@@ -116,13 +116,12 @@ class WalWindow:
 def cut(begin_lsn: int, wal: bytes) -> Iterator[tuple[int, bytes]]:
     """Pieces that fit one Append each, and where they begin. As a walsender cuts: at a page's end,
     because what ends inside a page ends with a record (`pgwal/boundary.py`)."""
-    end_lsn = begin_lsn + len(wal)
+    first_lsn, end_lsn = begin_lsn, begin_lsn + len(wal)
     while begin_lsn < end_lsn:
         next_lsn = min(begin_lsn + APPEND_BYTES_MAX, end_lsn)
         if next_lsn < end_lsn:
             next_lsn -= next_lsn % WAL_PAGE_SIZE
-        at = begin_lsn - end_lsn + len(wal)
-        yield begin_lsn, wal[at : at + next_lsn - begin_lsn]
+        yield begin_lsn, wal[begin_lsn - first_lsn : next_lsn - first_lsn]
         begin_lsn = next_lsn
 
 
