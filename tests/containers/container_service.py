@@ -28,7 +28,7 @@ from pg_fixtures.processes import ServiceProcess
 from pg_fixtures.waiting import wait_until
 
 STATE_TIMEOUT = 30.0  # seconds
-HEALTH_TIMEOUT = 60.0
+HEALTH_TIMEOUT = 180.0
 
 
 class ServiceContainer(ServiceProcess):
