@@ -57,7 +57,7 @@ def test_an_archiver_on_a_bad_day(durable_store: ObjectStore, seed: int) -> None
     fill(archive, seed)
     switch = TimelineSwitch(1, Lsn(SEGMENTS.stop * SEG_SIZE), "no reason")
     insist(lambda: archive.put_history(TimelineHistory(2, (switch,))))
-    assert faulty.faults > 10
+    assert faulty.faults > 0
     good = TimelineArchive.open(durable_store, TIMELINE)
     assert_whole(good)
     assert good.newest_history().entries == (switch,)
