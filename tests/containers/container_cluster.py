@@ -15,7 +15,7 @@ from typing import Any, Self
 import docker
 import psycopg
 from container_network import PinnedNetwork
-from container_service import ServiceContainer
+from container_service import READY_TIMEOUT, ServiceContainer
 from firewall import Firewall
 from psycopg.conninfo import make_conninfo
 
@@ -39,7 +39,6 @@ PROPOSER_HTTP_PORT = 7677
 PASSWORD = "from the environment"
 PGDATA = "/var/lib/postgresql/data"
 DATA_DIR = "/var/lib/sk"
-READY_TIMEOUT = 180.0
 
 # The image lets clients in, but not replication clients: `all` databases are without that one.
 LET_REPLICATION_IN = 'echo "host replication all all scram-sha-256" >>"$PGDATA/pg_hba.conf"'

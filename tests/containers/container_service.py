@@ -28,7 +28,7 @@ from pg_fixtures.processes import ServiceProcess
 from pg_fixtures.waiting import wait_until
 
 STATE_TIMEOUT = 30.0  # seconds
-HEALTH_TIMEOUT = 180.0
+READY_TIMEOUT = 180.0  # a Postgres of a busy machine lets nobody in for long
 
 
 class ServiceContainer(ServiceProcess):
@@ -183,11 +183,11 @@ class ServiceContainer(ServiceProcess):
         """`starting`, `healthy`, `unhealthy`."""
         return str(self.engine_state["Health"]["Status"])
 
-    def wait_healthy(self, timeout: float = HEALTH_TIMEOUT) -> None:
+    def wait_healthy(self, timeout: float = READY_TIMEOUT) -> None:
         """Return when the image's own health check says so. Raises ProcessEnded."""
         self.wait_until(lambda: self.health == "healthy", timeout, "the health check to succeed")
 
-    def wait_well(self, timeout: float = HEALTH_TIMEOUT) -> None:
+    def wait_well(self, timeout: float = READY_TIMEOUT) -> None:
         """As wait_healthy(), but without waiting for the turn of the engine's next check."""
         self.wait_until(lambda: self.check_health()[0] == 0, timeout, "the health check to succeed")
 
