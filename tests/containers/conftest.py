@@ -106,10 +106,7 @@ def cluster(
     shared_cluster: SharedCluster[ContainerCluster], request: pytest.FixtureRequest
 ) -> Iterator[ContainerCluster]:
     """Three safekeepers, 1 MB segments, everything running; a failed test's is not used again."""
-    failed_before = request.session.testsfailed
-    yield shared_cluster.whole()
-    if request.session.testsfailed != failed_before:
-        shared_cluster.discard()
+    yield from shared_cluster.lent(request)
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, Self, TypeVar
+
+import pytest
 
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.waiting import wait_until
@@ -40,6 +42,13 @@ class SharedCluster(Generic[C]):
         if self._cluster is None:
             self._cluster = self._make().__enter__()
         return self._cluster
+
+    def lent(self, request: pytest.FixtureRequest) -> Iterator[C]:
+        """To one test, whole; a failed test's is not used again."""
+        failed_before = request.session.testsfailed
+        yield self.whole()
+        if request.session.testsfailed != failed_before:
+            self.discard()
 
     def discard(self) -> None:
         if self._cluster is not None:
