@@ -160,6 +160,7 @@ def test_tls_and_passwords_on_every_port(
         postgres.dsn(),
         [listen],
         log_path=tmp_path / "proposer.log",
+        configure=True,  # or it is not well, as is noticed after a while
         arguments=[*map(str, access), "--safekeeper-conninfo", conninfo],
     )
     token = ("--http-token-file", tmp_path / "token")
