@@ -321,10 +321,12 @@ class WalStore:
                 os.close(fd)
 
     def facts(self, first_lsn: int) -> WalFacts:
-        """What the records of this log are checked by; the log here begins at `first_lsn`."""
+        """What the records of this log are checked by; the log here begins at `first_lsn`. A check
+        takes its time: it goes by the history of each moment, for a promotion adds to it."""
         return WalFacts(
-            self.wal_seg_size, self.pg_major, self.system_id, self.history.tli_at, first_lsn
-        )
+            self.wal_seg_size, self.pg_major, self.system_id,
+            lambda lsn: self.history.tli_at(lsn), first_lsn,
+        )  # fmt: skip
 
     def size_bytes(self) -> int:
         """What the segments occupy."""

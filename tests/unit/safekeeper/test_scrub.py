@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from timeline_on_disk import leading_pusher, load_timeline
-from wal_log import START_LSN, WAL_SEG_SIZE
+from acceptor_steps import B1, A, elected, history
+from timeline_on_disk import Pusher, leading_pusher, load_timeline
+from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
 from pg_fixtures.waiting import wait_until
+from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
 from safekeeper.block_sums import BlockSums, encode_block_sums
 from safekeeper.scrub import Scrub, ScrubSettings, cold_end_lsn
@@ -27,8 +29,7 @@ TIMEOUT = 30.0
 def timeline(tmp_path: Path) -> Timeline:
     """Five segments and the beginning of a sixth, with records across every edge."""
     pusher = leading_pusher(tmp_path)
-    while pusher.log.lsn < START_LSN + 5.5 * WAL_SEG_SIZE:
-        pusher.log.append(f"R{len(pusher.log.ends)}", 30_000)
+    fill(pusher.log, 5.5)
     pusher.push()
     pusher.push(commit_lsn=pusher.log.lsn)
     pusher.timeline.save_positions()
@@ -112,3 +113,42 @@ def test_it_keeps_to_its_rate(timeline: Timeline, monkeypatch: pytest.MonkeyPatc
     scrub = Scrub(timelines, ScrubSettings(bytes_per_second=1 << 20))
     scrub.run(Stopping())
     assert sum(waited[1:-1]) == pytest.approx(scrub.scrubbed_bytes / (1 << 20))
+
+
+def test_a_promotion_while_it_goes_on(tmp_path: Path) -> None:
+    """The segment in which the timelines part is looked at by the history of that moment."""
+    pusher = leading_pusher(tmp_path)
+    timeline, log = pusher.timeline, pusher.log
+    fill(log, 2.5)
+    pusher.push()
+    pusher.push(commit_lsn=log.lsn)
+    promoted = Pusher(timeline, 2, B1, log, terms=history((A, START_LSN), (B1, log.lsn)))
+
+    def promote() -> None:
+        tli_history = TimelineHistory.parse(2, f"1\t{format_lsn(log.lsn)}\tpromoted\n")
+        timeline.connect(promoted)
+        promoted.vote()
+        start = elected(B1, log.lsn, promoted.terms, 2, tli_history=tli_history)
+        promoted.send(start)
+        log.tli = 2
+        fill(log, 4.5)
+        promoted.push()
+        promoted.push(commit_lsn=log.lsn)
+
+    class Stopping(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if scrub.scrubbed_bytes and log.tli == 1:
+                promote()
+            if scrub.passes_count:
+                self.set()
+            return self.is_set()
+
+    scrub = Scrub(cast(Timelines, SimpleNamespace(all=lambda: [timeline])), FAST)
+    scrub.run(Stopping())
+    assert scrub.scrubbed_bytes == 4 * WAL_SEG_SIZE
+    assert scrub.damages_count == 0
+
+
+def fill(log: WalLog, segments: float) -> None:
+    while log.lsn < START_LSN + segments * WAL_SEG_SIZE:
+        log.append(f"R{len(log.ends)}", 30_000)
