@@ -323,10 +323,10 @@ class WalStore:
     def facts(self, first_lsn: int) -> WalFacts:
         """What the records of this log are checked by; the log here begins at `first_lsn`. A check
         takes its time: it goes by the history of each moment, for a promotion adds to it."""
-        return WalFacts(
-            self.wal_seg_size, self.pg_major, self.system_id,
-            lambda lsn: self.history.tli_at(lsn), first_lsn,
-        )  # fmt: skip
+        return WalFacts(self.wal_seg_size, self.pg_major, self.system_id, self._tli_at, first_lsn)
+
+    def _tli_at(self, lsn: int) -> int:
+        return self.history.tli_at(lsn)
 
     def size_bytes(self) -> int:
         """What the segments occupy."""

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 from acceptor_steps import B1, A, elected, history
-from timeline_on_disk import Pusher, leading_pusher, load_timeline
-from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
+from timeline_on_disk import Pusher, fill, leading_pusher, load_timeline
+from wal_log import START_LSN, WAL_SEG_SIZE
 
 from pg_fixtures.waiting import wait_until
 from pgwal.history import TimelineHistory
@@ -29,7 +29,7 @@ TIMEOUT = 30.0
 def timeline(tmp_path: Path) -> Timeline:
     """Five segments and the beginning of a sixth, with records across every edge."""
     pusher = leading_pusher(tmp_path)
-    fill(pusher.log, 5.5)
+    fill(pusher.log, 5.5 * WAL_SEG_SIZE)
     pusher.push()
     pusher.push(commit_lsn=pusher.log.lsn)
     pusher.timeline.save_positions()
@@ -119,7 +119,7 @@ def test_a_promotion_while_it_goes_on(tmp_path: Path) -> None:
     """The segment in which the timelines part is looked at by the history of that moment."""
     pusher = leading_pusher(tmp_path)
     timeline, log = pusher.timeline, pusher.log
-    fill(log, 2.5)
+    fill(log, 2.5 * WAL_SEG_SIZE)
     pusher.push()
     pusher.push(commit_lsn=log.lsn)
     promoted = Pusher(timeline, 2, B1, log, terms=history((A, START_LSN), (B1, log.lsn)))
@@ -128,10 +128,9 @@ def test_a_promotion_while_it_goes_on(tmp_path: Path) -> None:
         tli_history = TimelineHistory.parse(2, f"1\t{format_lsn(log.lsn)}\tpromoted\n")
         timeline.connect(promoted)
         promoted.vote()
-        start = elected(B1, log.lsn, promoted.terms, 2, tli_history=tli_history)
-        promoted.send(start)
+        promoted.send(elected(B1, log.lsn, promoted.terms, 2, tli_history=tli_history))
         log.tli = 2
-        fill(log, 4.5)
+        fill(log, 4.5 * WAL_SEG_SIZE)
         promoted.push()
         promoted.push(commit_lsn=log.lsn)
 
@@ -147,8 +146,3 @@ def test_a_promotion_while_it_goes_on(tmp_path: Path) -> None:
     scrub.run(Stopping())
     assert scrub.scrubbed_bytes == 4 * WAL_SEG_SIZE
     assert scrub.damages_count == 0
-
-
-def fill(log: WalLog, segments: float) -> None:
-    while log.lsn < START_LSN + segments * WAL_SEG_SIZE:
-        log.append(f"R{len(log.ends)}", 30_000)

@@ -29,9 +29,14 @@ HOOKS = TimelineHooks(wants_housekeeping=lambda: None, flush_times=FlushTimes())
 
 def log_of(size_bytes: int, record_bytes: int = 30_000) -> WalLog:
     log = WalLog()
+    fill(log, size_bytes, record_bytes)
+    return log
+
+
+def fill(log: WalLog, size_bytes: float, record_bytes: int = 30_000) -> None:
+    """So that it has at least so much WAL."""
     while log.lsn < START_LSN + size_bytes:
         log.append(f"R{len(log.ends)}", record_bytes)
-    return log
 
 
 def segment_file(folder: Path, lsn: int) -> Path:
