@@ -70,13 +70,13 @@ class RestorePlanner:
         if wanted is None:
             backup = choose_backup(backups, target, end, found)
         else:
-            check_exists(target, end, found)
             backup = wanted
             if not is_before(backup, target, found):
                 raise BackupError(
                     f"backup {backup.backup_id} is not before {target}: it is consistent from "
                     f"{format_lsn(backup.stop_lsn)} on"
                 )
+            check_exists(target, end, found)
         self._check_whole(backup, target, end, found)
         if isinstance(target, Latest):
             self._check_nothing_beyond(backup, end)

@@ -98,12 +98,10 @@ def choose_backup(
     if not sound:
         damaged = f"; {len(backups)} have damaged pages" if backups else ""
         raise BackupError(f"there is no backup{damaged}", hint="Take one: sk backup create.")
-    check_exists(target, end, found)
-    usable = [
-        backup
-        for backup in sound
-        if backup.stop_lsn <= end.lsn and is_before(backup, target, found)
-    ]
+    before = [backup for backup in sound if is_before(backup, target, found)]
+    if before:  # else the log's end, which may not be known to the last commit, is not to blame
+        check_exists(target, end, found)
+    usable = [backup for backup in before if backup.stop_lsn <= end.lsn]
     if not usable:
         oldest = sound[0]
         raise BackupError(
@@ -115,14 +113,14 @@ def choose_backup(
 
 
 def is_before(backup: Backup, target: Target, found: TransactionEnd | None = None) -> bool:
-    """Whether it is consistent before the target is reached."""
+    """Whether it is consistent before the target is reached, if that exists."""
     match target:
         case AtLsn(lsn):
             return backup.stop_lsn <= lsn
         case AtTime(time):
             return backup.stopped_at <= time
         case AtXid():
-            return found is not None and backup.stop_lsn < found.end_lsn
+            return found is None or backup.stop_lsn < found.end_lsn
         case Latest():
             return True
 

@@ -27,6 +27,7 @@ from benchmarks import (
     decode,
     failover,
     lake,
+    profile,
     restart,
     restore,
     serve,
@@ -104,6 +105,16 @@ def run_commit(options: Options) -> Report:
     )
 
 
+def run_profile(options: Options) -> Report:
+    with Primary(options.binaries, options.directory) as primary:
+        samples = _told(
+            profile.measure(
+                primary, options.directory, options.clients, options.rounds, options.seconds
+            )
+        )
+    return Report(profile.table(samples), profile.verdicts(samples), samples)
+
+
 def run_bulk(options: Options) -> Report:
     with Primary(options.binaries, options.directory) as primary:
         measured = bulk.setups(options.against)
@@ -175,6 +186,7 @@ def run_lake(options: Options) -> Report:
 
 BENCHMARKS = {
     "commit": run_commit,
+    "profile": run_profile,
     "bulk": run_bulk,
     "restart": run_restart,
     "serve": run_serve,
@@ -195,7 +207,7 @@ BENCHMARKS = {
     type=click.IntRange(1),
     default=SECONDS,
     show_default=True,
-    help="commit: length of one measurement.",
+    help="commit, profile: length of one measurement.",
 )
 @click.option(
     "--clients",
@@ -203,7 +215,7 @@ BENCHMARKS = {
     multiple=True,
     default=commit.CLIENTS,
     show_default=True,
-    help="commit: once for each number of clients.",
+    help="commit, profile: once for each number of clients.",
 )
 @click.option(
     "--megabytes",

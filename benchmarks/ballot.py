@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import select
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
-
-import psycopg
-from psycopg import pq
 
 from consensus.codec import decode_safekeeper_message, encode
 from consensus.ids import ID_BYTES, NodeId, TimelineId, parse_id
@@ -25,6 +23,7 @@ from consensus.messages import (
 )
 from walproposer.errors import Unreachable
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.stream.copy_connection import CopyConnection
 from walproposer.stream.peer import open_push
 
 
@@ -51,11 +50,11 @@ def request_vote(address: SafekeeperAddress, status: Mapping[str, Any]) -> VoteR
         return vote
 
 
-def _ask(connection: psycopg.Connection, message: ProposerMessage) -> SafekeeperMessage:
-    pgconn: pq.abc.PGconn = connection.pgconn
-    pgconn.put_copy_data(encode(message))
-    pgconn.flush()
-    size, data = pgconn.get_copy_data(0)
-    if size <= 0:
-        raise Unreachable(f"the safekeeper ended the stream: {pgconn.get_error_message()}")
-    return decode_safekeeper_message(data)
+def _ask(connection: CopyConnection, message: ProposerMessage) -> SafekeeperMessage:
+    connection.send(encode(message))
+    while True:
+        for payload in connection.receive():
+            return decode_safekeeper_message(payload)
+        if connection.end is not None:
+            raise Unreachable(f"the safekeeper ended the stream: {connection.end}")
+        select.select([connection], [], [])

@@ -12,9 +12,10 @@ from cli.parameters import Dsn, safekeepers_option, slot_option, timeline_option
 from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
 from pgwal.history import TimelineHistory
+from pgwal.lsn import Lsn
 from walproposer.errors import Refusal
 from walproposer.failover.old_primary import OldPrimary
-from walproposer.failover.rewind import base_backup_hint
+from walproposer.failover.rewind import base_backup_hint, missing_wal_problem
 from walproposer.failover.standby import StandbyServer, safekeepers_conninfo
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.server_facts import read_server_facts
@@ -81,6 +82,16 @@ def rejoin(
     old.cut_lost_tails(history, server.wal_seg_size)
     old.become_standby(conninfo, slot, found.timeline)
     click.echo(f"{old_primary} is a standby that follows {', '.join(map(str, addresses))}")
+    # Asked again: pg_rewind may have taken hours, and retention went on.
+    members, _ = require_timeline(addresses, server.system_id, found.timeline)
+    logs = [m.timelines[found.timeline] for m in members if found.timeline in m.timelines]
+    oldest_lsns = [Lsn.parse(log["local_start_lsn"]) for log in logs]
+    needed_lsn = old.needed_lsn(history, server.wal_seg_size)
+    problem = missing_wal_problem(needed_lsn, oldest_lsns, way_out)
+    if problem is not None and not old.has_restore_command(config_file):
+        raise Refusal(problem.text, hint=problem.hint)
+    if problem is not None:
+        click.echo(f"{problem.text}: its restore_command must bring the rest", err=True)
     click.echo("start it; its configuration is now that of the new primary", err=True)
 
 

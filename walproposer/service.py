@@ -170,7 +170,7 @@ class WalProposer:
         check_members(members)
         log_of_primary = read_primary_log(self.config.primary)
         found = find_timeline(members, log_of_primary.server.system_id, self.config.timeline)
-        log_of_primary.check(found, members)
+        log_of_primary.check(found, members, self.config.timeline)
         upstream = Upstream(self.config.primary)
         try:
             primary = upstream.primary

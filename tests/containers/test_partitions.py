@@ -13,6 +13,7 @@ from reckoning import TIMEOUT, assert_nothing_lost
 from cli.output import ExitCode
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.plugin import skip_if_unavailable
+from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 
@@ -42,12 +43,17 @@ def test_one_whose_packets_are_lost_is_missed_by_nobody(
     ledger.wait_for_progress(50, TIMEOUT)
     wait_until(lambda: any(cluster.firewall.dropped_packets), TIMEOUT, "packets to be lost")
     if way != "from":  # then it may know as much as fits into a window that is never acknowledged
-        behind = safekeeper.timeline()
-        assert behind is not None
-        assert Lsn.parse(behind["commit_lsn"]) < cluster.commit_lsn()
+        wait_until(lambda: is_behind(safekeeper, cluster), TIMEOUT, "the others to be ahead")
     cluster.firewall.heal()
     assert_nothing_lost(cluster, ledger)
     assert ledger.errors == 0
+
+
+def is_behind(safekeeper: SafekeeperProcess, cluster: ContainerCluster) -> bool:
+    """By its own word; the proposer's page is as old as its last tick."""
+    timeline = safekeeper.timeline()
+    assert timeline is not None
+    return Lsn.parse(timeline["commit_lsn"]) < cluster.commit_lsn()
 
 
 @pytest.mark.parametrize("reachable", range(3))

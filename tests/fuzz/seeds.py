@@ -85,7 +85,7 @@ CONFIG_FILES = (
 CONTROL_DATA = (
     "Database system identifier:           7123456789012345678\nwal_log_hints setting: on\n"
     "Data page checksum version:           0\nMin recovery ending loc's timeline:   0\n"
-    "Latest checkpoint's TimeLineID:       1\n",
+    "Latest checkpoint's TimeLineID:       1\nLatest checkpoint's REDO location:    0/272FDC00\n",
 )
 
 # ---- the wire

@@ -70,9 +70,9 @@ def attach(postgres: Postgres, keepers: str, *more: object) -> Done:
     return sk("attach", "--primary", postgres.dsn(), "--safekeepers", keepers, *http, *more)
 
 
-def failures(postgres: Postgres, keepers: str) -> dict[str, str]:
+def failures(postgres: Postgres, keepers: str, *more: str) -> dict[str, str]:
     """Of sk check."""
-    done = sk("check", "--primary", postgres.dsn(), "--safekeepers", keepers, "--json")
+    done = sk("check", "--primary", postgres.dsn(), "--safekeepers", keepers, "--json", *more)
     findings: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
     return {f["check"]: f["text"] for f in findings if f["level"] == "FAIL"}
 
@@ -100,6 +100,17 @@ def test_an_empty_set_does_not_take_the_seat_of_a_live_quorum(
     ledger.pause()
     ledger.wait_idle(TIMEOUT)
     assert ledger.verify().ok
+
+
+def test_a_timeline_that_is_not_there_is_no_new_log_of_its_primary(cluster: QuorumCluster) -> None:
+    """The primary's log is there, under another name than the one that was given."""
+    postgres, keepers = cluster.postgres, joined(cluster.safekeepers)
+    before, ours = timelines_of(cluster.safekeepers), timeline_of(cluster).timeline_id.hex()
+    problem = f"belongs to log {ours}, which these safekeepers have: --timeline names another"
+    wanted = ("--timeline", "ab" * 16)
+    assert_refused(attach(postgres, keepers, *wanted), 1, problem, "Leave out --timeline")
+    assert problem in failures(postgres, keepers, *wanted)["log of the primary"]
+    assert timelines_of(cluster.safekeepers) == before
 
 
 def test_a_member_that_is_silent_may_have_its_log(

@@ -9,16 +9,19 @@ from failover_world import SEG_SIZE, TIMEOUT, FailoverWorld, Loss
 from pending_commit import PendingCommit
 from sk_command import assert_refused, sk
 from stock_clients import table_checksums
+from workload import write_wal
 
 from consensus.tli_history import last_switch_lsn
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres, StopMode
 from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.standby import wait_replayed
 from pg_fixtures.waiting import wait_until
 from pg_server.account import server_account
 from pg_server.program import run_program
 from pgwal.history import TimelineHistory
+from pgwal.lsn import Lsn
 from pgwal.segment import format_segment_name
 
 ROUNDS = 2
@@ -107,9 +110,44 @@ def test_a_lost_tail_is_not_replayed_when_the_new_primary_has_recycled_its_segme
         assert table_checksums(new) == table_checksums(old)
 
 
+def test_wal_that_the_standby_needs_and_nobody_has_any_more_is_missed_at_once(
+    failover_world: Callable[..., FailoverWorld],
+) -> None:
+    """The standby would wait for it for ever, and say so in its log only."""
+    world = failover_world(safekeeper_arguments=("--wal-keep-size", "1MB"))
+    old, new = world.cluster.postgres, world.standby
+    lose_with_a_tail(world)
+    with world.promotion() as promotion:
+        promotion.wait_streaming(TIMEOUT)
+        fork_lsn = last_switch_lsn(TimelineHistory.parse(2, history_file(new).read_text()))
+        write_wal(new, 8)
+        wait_until(lambda: has_recycled(new, fork_segment(new)), TIMEOUT, "the segment to go")
+        safekeepers = world.cluster.safekeepers
+        wait_until(
+            lambda: min(map(oldest_lsn, safekeepers)) > fork_lsn, TIMEOUT, "the WAL before to go"
+        )
+        done = sk(*rejoin_arguments(world, old, new))
+        assert_refused(done, 1, "its recovery needs WAL from", "A new base backup is needed")
+        assert (old.data_dir / "standby.signal").exists(), "it is never a primary again"
+        old.configure(restore_command="false")
+        again = sk(*rejoin_arguments(world, old, new))
+        assert again.returncode == 0, again.stderr
+        assert "its restore_command must bring the rest" in again.stderr
+
+
+def oldest_lsn(safekeeper: SafekeeperProcess) -> Lsn:
+    timeline = safekeeper.timeline()
+    assert timeline is not None
+    return Lsn.parse(timeline["local_start_lsn"])
+
+
+def history_file(promoted: Postgres) -> Path:
+    return promoted.pg_wal / "00000002.history"
+
+
 def fork_segment(promoted: Postgres) -> str:
     """The log and segment digits of the segment in which its timeline begins."""
-    history = TimelineHistory.parse(2, (promoted.pg_wal / "00000002.history").read_text())
+    history = TimelineHistory.parse(2, history_file(promoted).read_text())
     return format_segment_name(2, last_switch_lsn(history) // SEG_SIZE, SEG_SIZE)[8:]
 
 

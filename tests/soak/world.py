@@ -28,9 +28,9 @@ from .machine import SETTINGS, Machine
 WAL_SEG_SIZE = 1 << 20  # so that the ends of many are crossed
 SAFEKEEPERS = 3
 DISK_BYTES = 512 << 20
-#: Of a safekeeper: what a standby is behind after a failover is kept, and all old WAL is looked at
-#: every few seconds.
-ARGUMENTS = ("--wal-keep-size", "64MB", "--scrub-rate", "64", "--scrub-period", "0.002")
+#: Of a safekeeper: what a rejoined standby is behind is kept, two checkpoints (max_wal_size) and
+#: what is written while it starts, and all old WAL is looked at every few seconds.
+ARGUMENTS = ("--wal-keep-size", "192MB", "--scrub-rate", "64", "--scrub-period", "0.002")
 READY_TIMEOUT = 60.0  # seconds; whatever is waited for takes a few on an idle machine
 
 

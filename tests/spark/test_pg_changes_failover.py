@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from failover_world import TIMEOUT, FailoverWorld, Loss
-from stream_offset import end_lsn
+from lake_query import LakeQuery
 
 from objectstore.archive import find_timelines, require_archive
 from objectstore.local import LocalStore
@@ -24,7 +24,6 @@ from spark.inputs.archive_input import ArchiveInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 CLIENTS = 3
 ROWS = 100
@@ -55,7 +54,7 @@ def test_changes_over_a_failover(
         stream = session.readStream.format("pg_changes").options(**options, slot="changes")
         frame = stream.options(**archive, **safekeepers).load()
         with into_lake(frame, tmp_path) as query:
-            wait_until(lambda: end_lsn(query) > 0, TIMEOUT, "the first batch")
+            wait_until(lambda: query.end_lsn() > 0, TIMEOUT, "the first batch")
             world.lose(loss)
             with world.promotion() as promotion:
                 promotion.wait_streaming(TIMEOUT)
@@ -63,7 +62,7 @@ def test_changes_over_a_failover(
                 ledger.pause()
                 ledger.wait_idle(TIMEOUT)
                 last_lsn = world.standby.flush_lsn()
-                wait_until(lambda: end_lsn(query) >= last_lsn, TIMEOUT, "the stream to have it")
+                wait_until(lambda: query.end_lsn() >= last_lsn, TIMEOUT, "the stream to have it")
                 archived = ArchiveInput(str(archive_folder))
                 wait_until(lambda: archived.newest_lsn() >= last_lsn, TIMEOUT, "the archive, too")
         report = ledger.verify(world.standby.dsn())
@@ -92,10 +91,11 @@ def chosen(frame: DataFrame) -> DataFrame:
 
 
 @contextmanager
-def into_lake(frame: DataFrame, work: Path) -> Iterator[StreamingQuery]:
+def into_lake(frame: DataFrame, work: Path) -> Iterator[LakeQuery]:
     """Running; Spark reads a lake by what was committed to it."""
     writer = chosen(frame).writeStream.format("parquet")
-    query = writer.option("checkpointLocation", str(work / "checkpoint")).start(str(work / "lake"))
+    writer = writer.option("checkpointLocation", str(work / "checkpoint"))
+    query = LakeQuery(writer.option("path", str(work / "lake")))
     try:
         yield query
     finally:

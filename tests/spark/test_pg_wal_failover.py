@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from failover_world import TIMEOUT, FailoverWorld, Loss
+from lake_query import LakeQuery
 from sink_rows import written
-from stream_offset import end_lsn
 from wal_rows import lsns, rows_of
 
 from objectstore.archive import find_timelines
@@ -30,19 +30,19 @@ def test_a_stream_over_a_failover(
     archive_url = str(archive_folder)
     store = LocalStore(archive_url)
     wait_until(lambda: find_timelines(store), TIMEOUT, "the archive")
-    query = (
+    writer = (
         session.readStream.format("pg_wal")
         .options(path=archive_url, safekeepers=conninfo, columns="lsn", slot="stream")
         .load()
         .writeStream.format("parquet")
         .option("path", str(tmp_path / "lake"))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .start()
     )
+    query = LakeQuery(writer)
     wal_input = SafekeeperInput(parse_safekeepers(conninfo, None))
     with Ledger(world.clients_dsn, clients=3) as ledger:
         ledger.wait_for_progress(100, TIMEOUT)
-        wait_until(lambda: end_lsn(query) > 0, TIMEOUT, "the first batch")
+        wait_until(lambda: query.end_lsn() > 0, TIMEOUT, "the first batch")
         world.lose(Loss.KILLED)
         with world.promotion() as promotion:
             promotion.wait_streaming(TIMEOUT)
@@ -50,7 +50,7 @@ def test_a_stream_over_a_failover(
             ledger.pause()
             ledger.wait_idle(TIMEOUT)
             committed = wal_input.newest_lsn()
-            wait_until(lambda: end_lsn(query) >= committed, TIMEOUT, "the stream to have it all")
+            wait_until(lambda: query.end_lsn() >= committed, TIMEOUT, "the stream to have it all")
     query.stop()
     found = written(tmp_path / "lake")
     whole = rows_of(wal_input, columns=("lsn", "tli"))

@@ -13,7 +13,13 @@ from consensus.membership import Membership
 from consensus.quorum import has_quorum
 from pgwal.lsn import Lsn
 from walproposer.checks.finding import Finding, fail, ok, warn
-from walproposer.primary.log_marker import LEAVE_HINT, UNKNOWN_LOG, UNKNOWN_LOG_HINT, log_problem
+from walproposer.primary.log_marker import (
+    LEAVE_HINT,
+    UNKNOWN_LOG,
+    UNKNOWN_LOG_HINT,
+    log_problem,
+    new_log_problem,
+)
 from walproposer.primary.primary_settings import PrimarySettings
 from walproposer.primary.standby_names import names_us
 from walproposer.timelines.discovery import SafekeeperReport
@@ -124,8 +130,9 @@ def _timeline(
         if problem:
             yield fail("log of the primary", problem, LEAVE_HINT)
         yield from _existing(timeline, reports, primary)
-    elif problem := log_problem(primary.log_markers, None):
-        yield fail("log of the primary", problem, LEAVE_HINT)
+    elif primary.log_markers:
+        present = [timeline for report in answering for timeline in report.timelines]
+        yield fail("log of the primary", *new_log_problem(primary.log_markers, wanted, present))
     elif len(answering) < len(reports):
         yield fail(
             "timeline",

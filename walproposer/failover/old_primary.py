@@ -20,6 +20,7 @@ from pg_server.account import Account
 from pg_server.binaries import PostgresBinaries, find_postgres
 from pg_server.program import run_program
 from pgwal.history import TimelineHistory
+from pgwal.page import WAL_PAGE_SIZE
 from storage import durable
 from walproposer.errors import Refusal
 from walproposer.failover.promotion import Problem
@@ -27,14 +28,17 @@ from walproposer.failover.rewind import (
     ControlData,
     failure_reason,
     lost_tails,
+    recovery_start_lsn,
     rewind_problem,
     same_timeline_problem,
     standby_settings,
+    streamed_from_lsn,
 )
 from walproposer.primary.log_marker import PREFIX, marker_name
 
 VERSION_FILE = "PG_VERSION"  # of the owner and the mode that all files of the server have
 SIGNAL_FILE = "standby.signal"
+BACKUP_LABEL = "backup_label"
 AUTO_CONF = "postgresql.auto.conf"
 REWIND_SECONDS_MAX = 24 * 3600.0
 PG_CTL_RUNNING = 0
@@ -120,6 +124,28 @@ class OldPrimary:
             durable.sync_file(folder / name)
         durable.sync_directory(folder)
 
+    def needed_lsn(self, history: TimelineHistory, wal_seg_size: int) -> int:
+        """From where on its recovery needs WAL that is not in its own pg_wal."""
+        label = self.path / BACKUP_LABEL
+        begin_lsn = recovery_start_lsn(label.read_text()) if label.exists() else None
+        begin_lsn = begin_lsn or self.control.redo_lsn
+        files = [path for path in (self.path / "pg_wal").iterdir() if path.is_file()]
+        first_pages = {path.name: _first_page(path) for path in files}
+        return streamed_from_lsn(first_pages, begin_lsn, history, wal_seg_size)
+
+    def has_restore_command(self, config_file: Path | None) -> bool:
+        """It may get WAL from elsewhere, too."""
+        done = run_program(
+            [
+                self.binaries.program("postgres"),
+                *("-D", self.path, "-C", "restore_command"),
+                *(["-c", f"config_file={config_file}"] if config_file else []),
+            ],
+            account=self.account,
+            check=False,
+        )
+        return bool(done.stdout.strip())
+
     def become_standby(self, conninfo: str, slot: str, timeline: TimelineId) -> None:
         """Its old slot goes too: on a standby nobody would ever move it on. So do the names of
         other logs than the one that it follows now."""
@@ -140,6 +166,11 @@ def _control_data(path: Path, binaries: PostgresBinaries, account: Account | Non
         return ControlData.parse(done.stdout)
     except ValueError as error:
         raise Refusal(str(error)) from error
+
+
+def _first_page(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(WAL_PAGE_SIZE)
 
 
 def _owner(path: Path) -> Account | None:

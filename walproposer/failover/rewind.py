@@ -8,24 +8,28 @@ wal_log_hints. Sources: Postgres `pg_rewind.c`, `pg_controldata.c`, `guc-file.l`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pgwal.errors import SegmentNameError
+from pgwal.errors import SegmentNameError, WalError
 from pgwal.history import TimelineHistory
-from pgwal.segment import parse_segment_name, segment_start_lsn
+from pgwal.lsn import Lsn, format_lsn
+from pgwal.page import parse_page_header
+from pgwal.segment import SegmentName, parse_segment_name, segment_start_lsn, segno_of
 from walproposer.failover.promotion import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlData:
-    """Of pg_controldata; `checkpoint_tli` is the timeline of its last checkpoint, `recovery_tli`
-    the one that recovery must reach at least, 0 for a server that was not recovering."""
+    """Of pg_controldata; `checkpoint_tli` is the timeline of its last checkpoint, `redo_lsn` where
+    recovery begins by it, `recovery_tli` the timeline that recovery must reach at least, 0 for a
+    server that was not recovering."""
 
     system_id: int
     has_checksums: bool
     has_wal_log_hints: bool
     checkpoint_tli: int
+    redo_lsn: int
     recovery_tli: int
 
     @classmethod
@@ -39,8 +43,11 @@ class ControlData:
                 has_checksums=int(values["Data page checksum version"]) != 0,
                 has_wal_log_hints=values["wal_log_hints setting"] == "on",
                 checkpoint_tli=int(values["Latest checkpoint's TimeLineID"]),
+                redo_lsn=int(Lsn.parse(values["Latest checkpoint's REDO location"])),
                 recovery_tli=int(values["Min recovery ending loc's timeline"]),
             )
+        except WalError as error:
+            raise ValueError(f"pg_controldata shows {error}") from error
         except KeyError as error:
             raise ValueError(f"pg_controldata does not show {error}") from error
 
@@ -81,18 +88,69 @@ def lost_tails(names: Iterable[str], history: TimelineHistory, wal_seg_size: int
     XLogFileReadAnyTLI.
     """
     tails = {}
-    for name in names:
-        try:
-            segment = parse_segment_name(name, wal_seg_size)
-        except SegmentNameError:
-            continue  # a history, a folder
-        if segment.tli == history.tli or segment.partial:
+    for name, segment in _segments(names, wal_seg_size):
+        if segment.tli == history.tli:
             continue
         left_lsn = {entry.tli: entry.switch_lsn for entry in history.entries}.get(segment.tli, 0)
         kept_bytes = max(0, left_lsn - segment_start_lsn(segment.segno, wal_seg_size))
         if kept_bytes < wal_seg_size:
             tails[name] = kept_bytes
     return tails
+
+
+def recovery_start_lsn(backup_label: str) -> int | None:
+    """Where the recovery of a server with this file begins, which pg_rewind leaves behind; None
+    when it does not say. Source: `pg_rewind.c`, createBackupLabel."""
+    match = re.search(r"^START WAL LOCATION: ([0-9A-F]+/[0-9A-F]+) ", backup_label, re.MULTILINE)
+    return int(Lsn.parse(match[1])) if match is not None else None
+
+
+def streamed_from_lsn(
+    first_pages: Mapping[str, bytes], begin_lsn: int, history: TimelineHistory, wal_seg_size: int
+) -> int:
+    """From where on a recovery that begins there asks for WAL: from the start of the last segment
+    that pg_wal has without a gap, which may not be full. `first_pages`: of each of its files.
+
+    A segment that a timeline left in its middle is not whole; one that was recycled for later has
+    its later name, and a page of before in it.
+    """
+    present = set()
+    for name, segment in _segments(first_pages, wal_seg_size):
+        first_lsn = segment_start_lsn(segment.segno, wal_seg_size)
+        header = parse_page_header(first_pages[name])
+        is_written = header is not None and header.page_lsn == first_lsn
+        if is_written and segment.tli == history.tli_at(first_lsn + wal_seg_size - 1):
+            present.add(segment.segno)
+    segno = segno_of(begin_lsn, wal_seg_size)
+    while segno + 1 in present and segno in present:
+        segno += 1
+    return max(begin_lsn, segment_start_lsn(segno, wal_seg_size))
+
+
+def _segments(names: Iterable[str], wal_seg_size: int) -> Iterator[tuple[str, SegmentName]]:
+    """Of the files in pg_wal."""
+    for name in names:
+        try:
+            segment = parse_segment_name(name, wal_seg_size)
+        except SegmentNameError:
+            continue  # a history, a folder
+        if not segment.partial:
+            yield name, segment
+
+
+def missing_wal_problem(
+    needed_lsn: int, oldest_lsns: Iterable[int], base_backup: str
+) -> Problem | None:
+    """Why the standby would wait for ever: WAL that it needs is nowhere any more. `oldest_lsns` are
+    where the logs of the safekeepers begin."""
+    oldest_lsn = min(oldest_lsns, default=0)
+    if oldest_lsn <= needed_lsn:
+        return None
+    return Problem(
+        f"it is a standby now, but its recovery needs WAL from {format_lsn(needed_lsn)} on, and "
+        f"the oldest that a safekeeper has begins at {format_lsn(oldest_lsn)}",
+        f"{base_backup} Where the WAL is archived, set a restore_command (sk archive fetch).",
+    )
 
 
 def base_backup_hint(data_dir: str, conninfo: str) -> str:

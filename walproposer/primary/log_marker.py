@@ -13,7 +13,7 @@ another one, nor is a second one created for it, until it was told to forget the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import psycopg
@@ -58,17 +58,31 @@ def read_markers(connection: psycopg.Connection) -> tuple[str, ...]:
     return tuple(name for (name,) in connection.execute(_MARKERS, (PREFIX,)).fetchall())
 
 
-def log_problem(markers: Iterable[str], timeline: TimelineId | None) -> str:
-    """Why a primary with these markers must not be attached to `timeline`, or to a new one (None);
-    "" when it may."""
-    others = [name for name in markers if timeline is None or name != marker_name(timeline)]
-    if not others:
-        return ""
-    theirs = "which these safekeepers do not have" if timeline is None else f"not to {timeline}"
-    return f"the primary belongs to log {others[0].removeprefix(PREFIX)}, {theirs}"
+def log_problem(markers: Iterable[str], timeline: TimelineId) -> str:
+    """Why a primary with these markers must not be attached to `timeline`; "" when it may."""
+    others = [name for name in markers if name != marker_name(timeline)]
+    return f"{_belongs(others[0])}, not to {timeline}" if others else ""
 
 
-def check_log(markers: Iterable[str], timeline: TimelineId | None) -> None:
+def new_log_problem(
+    markers: Sequence[str], wanted: TimelineId | None, present: Iterable[TimelineId]
+) -> tuple[str, str]:
+    """Why it must not be attached to a new timeline, `wanted` if that was named, on safekeepers
+    that have those `present`; and the hint. Two "" when it may."""
+    if not markers:
+        return "", ""
+    is_misnamed = wanted is not None and markers[0] != marker_name(wanted)
+    if is_misnamed and markers[0] in map(marker_name, present):
+        text = "which these safekeepers have: --timeline names another one"
+        return f"{_belongs(markers[0])}, {text}", "Leave out --timeline."
+    return f"{_belongs(markers[0])}, which these safekeepers do not have", LEAVE_HINT
+
+
+def _belongs(marker: str) -> str:
+    return f"the primary belongs to log {marker.removeprefix(PREFIX)}"
+
+
+def check_log(markers: Iterable[str], timeline: TimelineId) -> None:
     """Raises Refusal."""
     problem = log_problem(markers, timeline)
     if problem:

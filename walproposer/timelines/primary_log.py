@@ -22,12 +22,11 @@ from consensus.messages import ServerFacts
 from walproposer.connection import refusing
 from walproposer.errors import Refusal, Unreachable
 from walproposer.primary.log_marker import (
-    LEAVE_HINT,
     UNKNOWN_LOG,
     UNKNOWN_LOG_HINT,
     check_log,
-    log_problem,
     mark_log,
+    new_log_problem,
     read_markers,
 )
 from walproposer.primary.primary_address import PrimaryAddress
@@ -55,13 +54,19 @@ class PrimaryLog:
     slots_max: int
     commits_wait: bool
 
-    def check(self, found: FoundTimeline | None, members: Sequence[Member]) -> None:
-        """Whether this primary may be attached to `found`, or to a new timeline (None) on these
-        members. Raises Refusal; Unreachable when a member that is silent may have its log."""
+    def check(
+        self,
+        found: FoundTimeline | None,
+        members: Sequence[Member],
+        wanted: TimelineId | None = None,
+    ) -> None:
+        """Whether this primary may be attached to `found`, or to a new timeline (None), `wanted` if
+        that was named, on these members. Raises Refusal; Unreachable when a member that is silent
+        may have its log."""
         if found is not None:
             check_log(self.markers, found.timeline)
         else:
-            self._check_new(members)
+            self._check_new(members, wanted)
         if self.slots_missing > 0:
             raise Refusal(
                 f"the primary has {self.slots_max} replication slots, and {self.slots_missing} too "
@@ -70,13 +75,14 @@ class PrimaryLog:
                 f"{self.slots_max + self.slots_missing}; then restart the primary.",
             )
 
-    def _check_new(self, members: Sequence[Member]) -> None:
+    def _check_new(self, members: Sequence[Member], wanted: TimelineId | None) -> None:
         silent = [member.error for member in members if member.error is not None]
-        problem = log_problem(self.markers, None)
+        present = [timeline for member in members for timeline in member.timelines]
+        problem, hint = new_log_problem(self.markers, wanted, present)
         if problem and silent:
             raise Unreachable(f"{problem}; {silent[0]}", hint="Start them, or correct the address.")
         if problem:
-            raise Refusal(problem, hint=LEAVE_HINT)
+            raise Refusal(problem, hint=hint)
         if self.commits_wait and not silent:
             raise Refusal(UNKNOWN_LOG, hint=UNKNOWN_LOG_HINT)
 

@@ -97,6 +97,12 @@ def test_a_log_without_commits_reaches_no_time() -> None:
         choose_backup(BACKUPS, AtTime(DAY_0 + timedelta(days=8)), LogEnd(10_000, None, 9_960))
 
 
+def test_a_time_before_all_backups_is_not_said_to_be_behind_the_log() -> None:
+    """Also where the log is not known to its last commit, as the archive of a live server."""
+    with pytest.raises(BackupError, match="no backup leads to"):
+        choose_backup(BACKUPS, AtTime(DAY_0), LogEnd(10_000, None, 9_960))
+
+
 def test_backups_that_the_log_does_not_complete_or_with_damaged_pages_are_passed_over() -> None:
     damaged = replace(backup(7), checksum_failures=("page 3",))
     assert choose_backup([*BACKUPS[:2], damaged], Latest(), END) == backup(4)

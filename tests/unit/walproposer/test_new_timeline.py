@@ -91,16 +91,21 @@ def test_it_gets_no_second_one(
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "log", "members"),
+    ("module", "name", "nothing", "log", "members"),
     [
-        (primary_log, "log_problem", MARKED, empty_members()),
-        (timeline_creation, "damage_of", UNMARKED, empty_members(damaged=DAMAGED)),
+        (primary_log, "new_log_problem", ("", ""), MARKED, empty_members()),
+        (timeline_creation, "damage_of", "", UNMARKED, empty_members(damaged=DAMAGED)),
     ],
     ids=["the marker is not looked at", "a damaged folder is nothing"],
 )
 def test_a_planted_bug_is_seen(
-    module: Any, name: str, log: PrimaryLog, members: list[Member], monkeypatch: pytest.MonkeyPatch
+    module: Any,
+    name: str,
+    nothing: object,
+    log: PrimaryLog,
+    members: list[Member],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That guard alone stands between the primary and a second log."""
-    monkeypatch.setattr(module, name, lambda *_: "")
+    monkeypatch.setattr(module, name, lambda *_: nothing)
     assert attach(log, members).timeline != ITS_LOG
