@@ -7,15 +7,9 @@ page that holds it, and every record that starts below it ends below it.
 from __future__ import annotations
 
 from consensus.messages import ServerFacts
-from pgwal.page import WAL_PAGE_SIZE, page_header_size
+from pgwal.page import WAL_PAGE_SIZE
 from spark.inputs.wal_input import LostWal, WalInput
-from spark.records.record_index import RecordIndexer
-
-
-def as_boundary(lsn: int, wal_seg_size: int) -> int:
-    """As Postgres writes it: on a page boundary the page's address, not that behind its header."""
-    page_lsn = lsn - lsn % WAL_PAGE_SIZE
-    return page_lsn if lsn == page_lsn + page_header_size(page_lsn, wal_seg_size) else lsn
+from spark.records.record_index import RecordIndexer, as_boundary
 
 
 def next_boundary(
@@ -70,7 +64,7 @@ def _first_boundary(
                 if indexer.failure is not None:
                     return None
                 if indexer.is_done:
-                    return as_boundary(indexer.next_lsn, facts.wal_seg_size)
+                    return indexer.next_lsn
     except LostWal:
         return None
     return None
@@ -121,4 +115,4 @@ def boundary_at(wal_input: WalInput, facts: ServerFacts, lsn: int, end_lsn: int)
             return as_boundary(int(index.start_lsn[0]), facts.wal_seg_size)
         if indexer.failure is not None:
             raise LostWal(indexer.failure.lsn, f"{indexer.failure}, in {chunk.name}")
-    return as_boundary(indexer.next_lsn, facts.wal_seg_size)
+    return indexer.next_lsn

@@ -18,7 +18,6 @@ from typing import TypeVar
 
 from consensus.messages import ServerFacts
 from pgwal.lsn import format_lsn
-from spark.inputs.boundary import as_boundary
 from spark.inputs.segment_file import RemovedSegment
 from spark.inputs.segment_folder import SegmentFolder, open_folder
 from spark.inputs.wal_input import LostWal, WalChunk
@@ -134,5 +133,5 @@ def _decoded_end(folder: SegmentFolder, first: int, last: int) -> int | None:
 
 
 def _end_behind(indexer: RecordIndexer, folder: SegmentFolder, first: int) -> int | None:
-    end_lsn = as_boundary(indexer.next_lsn, folder.facts.wal_seg_size)
+    end_lsn = indexer.next_lsn
     return end_lsn if end_lsn > folder.start_lsn(first) else None

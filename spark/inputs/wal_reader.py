@@ -23,7 +23,6 @@ from pgwal.errors import WalFormatError
 from pgwal.lsn import format_lsn
 from pgwal.page import WAL_PAGE_SIZE
 from spark.errors import WalInputError
-from spark.inputs.boundary import as_boundary
 from spark.inputs.wal_input import LostWal, WalInput
 from spark.records.record_index import RecordIndex, RecordIndexer
 from spark.records.wal_decoder import WalDecoder
@@ -143,7 +142,7 @@ def _whole_records(
             if indexer.failure is not None:
                 lsn, reason = indexer.failure.lsn, str(indexer.failure)
                 raise LostWal(lsn, f"{reason}, in {name}")
-    next_lsn = as_boundary(indexer.next_lsn, seg_size)
+    next_lsn = indexer.next_lsn
     if wal_input.ends_at_record and next_lsn < wal_range.limit_lsn:
         text = f"record at {format_lsn(next_lsn)} goes on behind {format_lsn(wal_range.limit_lsn)}"
         raise LostWal(next_lsn, f"{text}, where the WAL of {name} ends")

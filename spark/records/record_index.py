@@ -71,6 +71,12 @@ from spark.records.record_walk import (
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 
+def as_boundary(lsn: int, wal_seg_size: int) -> int:
+    """As Postgres writes it: on a page boundary the page's address, not that behind its header."""
+    page_lsn = lsn - lsn % WAL_PAGE_SIZE
+    return page_lsn if lsn == page_lsn + page_header_size(page_lsn, wal_seg_size) else lsn
+
+
 @dataclass(frozen=True, slots=True)
 class RecordIndex:
     """Records in their order; all arrays but `data` have one element a record.
@@ -115,7 +121,8 @@ class RecordIndexer:
         self._system_id = system_id
         #: where the next byte to be fed sits
         self.fed_lsn = start_lsn - start_lsn % (WAL_PAGE_SIZE if is_boundary else wal_seg_size)
-        #: the end of the last whole record; the address of the first page before there is one
+        #: the boundary where the last whole record ends, also while the one behind it, whose rest
+        #: is lost, waits for its replacement; the address of the first page before there is one
         self.next_lsn = self.fed_lsn
         #: no record of the range is missing any more
         self.is_done = False
@@ -154,7 +161,10 @@ class RecordIndexer:
         count = self._walk[COUNT]
         index = RecordIndex(self._data, at[:count], start_lsn[:count], end_lsn[:count], tli[:count])
         self.is_done = outcome == DONE
-        self.next_lsn = self._lsn()
+        void_lsn = int(self._walk[OVERWRITTEN_LSN])
+        self.next_lsn = as_boundary(
+            self._lsn() if void_lsn == UNKNOWN else void_lsn, self._wal_seg_size
+        )
         if outcome in (BAD_PAGE, BAD_RECORD):
             self.failure = self._explain(outcome)
         self._drop_what_is_done()
@@ -212,7 +222,7 @@ class RecordIndexer:
                 self._check_record()
         except WalFormatError as error:
             return error
-        raise AssertionError(f"the loop refused what is valid at {format_lsn(self.next_lsn)}")
+        raise AssertionError(f"the loop refused what is valid at {format_lsn(self._lsn())}")
 
     def _check_page(self, page: int, missing: int) -> None:
         page_lsn = int(self._limits[FIRST_PAGE_LSN]) + page * WAL_PAGE_SIZE
@@ -237,7 +247,7 @@ class RecordIndexer:
         return self._page_headers[begin : begin + LONG_HEADER_SIZE].tobytes()
 
     def _check_record(self) -> None:
-        at, start_lsn = int(self._walk[AT]), self.next_lsn
+        at, start_lsn = int(self._walk[AT]), self._lsn()
         length = int.from_bytes(self._data[at : at + 4].tobytes(), "little")
         check_record_length(length, start_lsn)
         record = self._data[at : at + length].tobytes()

@@ -140,7 +140,8 @@ def _is_record_header(data: Bytes, at: Int, start_lsn: Int, prev_lsn: Int, is_cu
     if rmgr_id > RM_MAX_BUILTIN_ID and not (is_custom and rmgr_id >= RM_MIN_CUSTOM_ID):
         return False
     link = np.int64(load_u64(data, at + 8))
-    return bool(link == prev_lsn if prev_lsn != UNKNOWN else link < start_lsn)
+    # As a signed number the greatest links are negative.
+    return bool(link == prev_lsn if prev_lsn != UNKNOWN else 0 <= link < start_lsn)
 
 
 @njit(cache=True, nogil=True, forceinline=True)

@@ -10,7 +10,7 @@ from wal_folder import WalFolder
 from pgwal.errors import WalFormatError
 from pgwal.record import Record
 from pgwal.walker import NEED_DATA, RecordWalker
-from spark.records.record_index import RecordIndex, RecordIndexer
+from spark.records.record_index import RecordIndex, RecordIndexer, as_boundary
 from spark.records.wal_decoder import WalDecoder
 from spark.records.wal_filter import WalFilter
 
@@ -61,14 +61,15 @@ def walk_by_walker(wal: bytes | bytearray, wal_lsn: int, folder: WalFolder) -> W
         version_major=folder.major,
         skip_continuation=True,
     )
-    records = []
+    records, error_text = [], ""
     try:
         walker.feed(wal)
         while (record := walker.next()) is not NEED_DATA:
             records.append(record)
     except WalFormatError as error:
-        return spans_of(records), str(error), walker.record_end_lsn
-    return spans_of(records), "", walker.record_end_lsn
+        error_text = str(error)
+    # Before its first record the walker may say the place behind the page's header.
+    return spans_of(records), error_text, as_boundary(walker.record_end_lsn, folder.wal_seg_size)
 
 
 def decode_folder(

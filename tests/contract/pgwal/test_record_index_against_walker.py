@@ -8,8 +8,14 @@ from itertools import pairwise
 import pytest
 from full_logs import SWITCH_LOGS, LogMaker
 from indexed_log import spans_of, walk_by_index, walk_by_walker
+from wal_folder import WalFolder
 
-from pgwal.page import WAL_PAGE_SIZE
+from pgwal.page import (
+    LONG_HEADER_SIZE,
+    WAL_PAGE_SIZE,
+    XLP_OVERWRITE_CONTRECORD,
+    parse_page_header,
+)
 from pgwal.segment import segno_of
 from spark.records.record_index import RecordIndexer
 
@@ -54,6 +60,41 @@ def test_damage_is_found_at_the_same_place_for_the_same_reason(
         assert found == walk_by_walker(wal, wal_lsn, folder)
         errors.add(found[1])
     assert len(errors) > 1, "the damage was not found, or nothing was damaged"
+
+
+@pytest.mark.parametrize(("major", "seg_mib"), SWITCH_LOGS)
+def test_damage_where_a_page_begins_is_found_at_the_same_place(
+    full_log: LogMaker, major: int, seg_mib: int, rng: random.Random
+) -> None:
+    """A page that says that the rest of a record is lost, and goes on with it all the same; and a
+    record that begins with its page and has no valid header."""
+    folder = full_log(major, seg_mib).folder
+    errors = set()
+    for at in rng.sample(_written_pages(folder), 40):
+        begin = at - 3 * WAL_PAGE_SIZE
+        wal_lsn, wal = folder.start_lsn + begin, bytearray(folder.wal[begin : at + WAL_PAGE_SIZE])
+        header = parse_page_header(folder.wal[at : at + LONG_HEADER_SIZE])
+        assert header is not None
+        if header.is_contrecord:
+            wal[at - begin + 2] ^= XLP_OVERWRITE_CONTRECORD
+        else:
+            wal[at - begin + header.size + 3] ^= 0x80  # the length of the record
+        indexer = RecordIndexer(
+            wal_lsn, wal_seg_size=folder.wal_seg_size, version_major=major, is_boundary=True
+        )
+        found = walk_by_index(wal, wal_lsn, indexer, lambda: WAL_PAGE_SIZE * rng.randrange(1, 9))
+        assert found == walk_by_walker(wal, wal_lsn, folder)
+        errors.add(found[1])
+    assert len(errors) > 1, "the damage was not found, or nothing was damaged"
+
+
+def _written_pages(folder: WalFolder) -> list[int]:
+    """Offsets of pages that hold records, like the three before them: not what a switch passes."""
+    pages = range(0, len(folder.wal), WAL_PAGE_SIZE)
+    has_records = [any(folder.wal[at + LONG_HEADER_SIZE : at + 64]) for at in pages]
+    return [
+        at for page, at in enumerate(pages) if page >= 3 and all(has_records[page - 3 : page + 1])
+    ]
 
 
 @pytest.mark.parametrize(("major", "seg_mib"), SWITCH_LOGS)
