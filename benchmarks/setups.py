@@ -140,14 +140,7 @@ class SafekeeperQuorum(Setup):
         ]
         for safekeeper, node in zip(self.safekeepers, COPIES, strict=True):
             network.place(safekeeper, node)
-        self.proposer = ProposerProcess(
-            primary.remote_dsn(),
-            [safekeeper.address for safekeeper in self.safekeepers],
-            log_path=directory / "proposer.log",
-            arguments=network.service_options,
-            env=self.env,
-        )
-        network.place(self.proposer, PROPOSER)
+        self.proposer = self.new_proposer(primary, directory)
         for safekeeper in self.safekeepers:
             safekeeper.start()
         for safekeeper in self.safekeepers:
@@ -157,6 +150,20 @@ class SafekeeperQuorum(Setup):
         create = ["timeline", "create", "--primary", primary.postgres.dsn()]
         run_program([*SK, *create, "--safekeepers", members], env=self.env)
         self.proposer.start()
+
+    def new_proposer(
+        self, primary: Primary, directory: Path, arguments: Sequence[str] = ()
+    ) -> ProposerProcess:
+        """Not started."""
+        proposer = ProposerProcess(
+            primary.remote_dsn(),
+            [safekeeper.address for safekeeper in self.safekeepers],
+            log_path=directory / "proposer.log",
+            arguments=[*primary.network.service_options, *arguments],
+            env=self.env,
+        )
+        primary.network.place(proposer, PROPOSER)
+        return proposer
 
     def wait_ready(self, primary: Primary) -> None:
         proposer = self.proposer

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
+from psycopg.conninfo import conninfo_to_dict
 
 from cli.listening import (
     HostPort,
@@ -36,13 +37,14 @@ from telemetry.status_server import (
     http_listener,
 )
 from telemetry.stop_signal import StopSignal
+from walproposer.attachment import Attachment
 from walproposer.config import ProposerConfig
 from walproposer.locks.lease import LEASE_SECONDS
 from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.slot_guard import slot_dropped_on_failure
 from walproposer.primary.synchronous_standby import reset, setting_statement
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.service import WalProposer
+from walproposer.timelines.timeline_creation import FoundTimeline
 
 proposer_http_option = click.option(
     "--http",
@@ -77,6 +79,19 @@ proposer_http_option = click.option(
     metavar="SECONDS",
     help="A lock that was not renewed for so long is free.",
 )
+@click.option(
+    "--supervise",
+    type=click.Path(path_type=Path),
+    metavar="PGDATA",
+    help="Live with the server on this data directory: wait until it is a primary, try again when "
+    "it cannot be attached, end when it has ended.",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Prepare everything, then let the proposer that runs on this machine hand over. Without "
+    "one: as always. Where the --http port is in use, the next free one is taken.",
+)
 @proposer_http_option
 @tls_options
 def attach(
@@ -89,6 +104,8 @@ def attach(
     configure: bool,
     lock: str | None,
     lock_ttl: float,
+    supervise: Path | None,
+    take_over: bool,
     http: tuple[str, int],
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -108,17 +125,19 @@ def attach(
         lock=None if lock == "none" else lock,
         lock_seconds=lock_ttl,
     )
+    if supervise is not None and "," in str(conninfo_to_dict(primary).get("host", "")):
+        raise click.UsageError("--supervise is for one server, --primary names several hosts")
     listener = proposer_listener(http, tls_files(tls_cert, tls_key), http_token_file, insecure)
-    with proposer_with_page(config, listener, StopSignal().install()) as proposer:
-        if not proposer.wait_for_lock():
-            return
-        with slot_dropped_on_failure(config.primary):
-            found = proposer.prepare()
+    stopping = StopSignal().install()
+
+    def attached(found: FoundTimeline) -> None:
         click.echo(f"timeline {found.timeline}")
         if not configure:
             hint = f"once streaming, run: {setting_statement(application_name)}"
             click.echo(hint, err=True)
-        proposer.run()
+
+    with proposer_with_page(config, listener, stopping) as proposer:
+        Attachment(proposer, stopping, attached, supervised=supervise, takes_over=take_over).run()
 
 
 @contextmanager

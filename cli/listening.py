@@ -91,9 +91,11 @@ def tls_files(
 
 
 def spare_http_ports() -> Sequence[int]:
-    """Of the running command: what to try when --http was not given and its default is in use."""
+    """Of the running command: what to try when the port is in use and --http was not given, or a
+    predecessor, which has it, is taken over."""
     context = click.get_current_context()
-    if context.get_parameter_source("http") is not ParameterSource.DEFAULT:
+    is_default = context.get_parameter_source("http") is ParameterSource.DEFAULT
+    if not is_default and not context.params.get("take_over"):
         return ()
     first = context.params["http"][1] + _PORT_STEP
     return range(first, first + _PORT_STEP * _SPARE_PORTS, _PORT_STEP)

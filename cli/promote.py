@@ -22,6 +22,7 @@ from cli.parameters import (
 from consensus.ids import TimelineId
 from pgwal.lsn import format_lsn
 from telemetry.stop_signal import StopSignal
+from walproposer.attachment import Attachment
 from walproposer.config import ProposerConfig
 from walproposer.failover.failover import Failover
 from walproposer.failover.log_view import LogView
@@ -110,8 +111,7 @@ def promote(
             click.echo("promoted; commits wait until sk attach", err=True)
             return
         stopping.install()
-        proposer.prepare()
-        proposer.run()
+        Attachment(proposer, stopping).run()
 
 
 def _print_plan(found: FoundTimeline, view: LogView, situation: Situation) -> None:

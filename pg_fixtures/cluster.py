@@ -136,7 +136,9 @@ class QuorumCluster:
         with self._proxies_open:
             self.kill_all()
 
-    def new_proposer(self, *, configure: bool = False) -> ProposerProcess:
+    def new_proposer(
+        self, *, configure: bool = False, arguments: Sequence[str] = ()
+    ) -> ProposerProcess:
         """Another proposer for this primary and these safekeepers; not started.
 
         It competes with `cluster.proposer`, of which it knows nothing: use it as a context manager.
@@ -146,7 +148,7 @@ class QuorumCluster:
             [target.address for target in (self.proxies or self.safekeepers)],
             log_path=self.root / f"proposer-{next(self._proposer_numbers)}.log",
             configure=configure,
-            arguments=self._proposer_arguments,
+            arguments=[*self._proposer_arguments, *arguments],
             env=self._env,
         )
 

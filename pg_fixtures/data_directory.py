@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from pg_fixtures.errors import FixtureError
 from pg_server.account import Account, server_account
 from pg_server.binaries import PostgresBinaries
+from pg_server.postmaster_file import PostmasterFile, read_postmaster_file
 from pg_server.program import run_program
 
 Setting = str | int | float | bool
@@ -24,24 +24,6 @@ SUPERUSER = "postgres"
 # Shared memory in the data folder: what a crash leaves in /dev/shm would stay there.
 FIRST_SETTINGS = {"dynamic_shared_memory_type": "mmap"}
 WAL_SEG_SIZE = 16 << 20  # Postgres's default
-
-
-@dataclass(frozen=True, slots=True)
-class PostmasterFile:
-    """`postmaster.pid`, by which a server tells its state. Source: utils/pidfile.h.
-
-    pid, data folder, start time, port, socket folder, listen address, shmem key and id, status:
-    one line each.
-    """
-
-    pid: int
-    shared_memory_id: int | None
-    status: str
-
-    @property
-    def accepts_connections(self) -> bool:
-        """`ready`; or `standby`, the final state of a standby that serves no queries."""
-        return self.status in ("ready", "standby")
 
 
 class DataDirectory:
@@ -126,16 +108,7 @@ class DataDirectory:
 
     def postmaster_file(self) -> PostmasterFile | None:
         """What the running server says about itself; None when there is no complete file."""
-        try:
-            lines = (self.path / "postmaster.pid").read_text().splitlines()
-            shared_memory = lines[6].split()
-            return PostmasterFile(
-                pid=int(lines[0]),
-                shared_memory_id=int(shared_memory[1]) if len(shared_memory) == 2 else None,
-                status=lines[7].strip(),
-            )
-        except (FileNotFoundError, IndexError, ValueError):
-            return None  # not there, or being written
+        return read_postmaster_file(self.path)
 
 
 def setting_text(value: Setting) -> str:

@@ -24,7 +24,6 @@ from pg_fixtures.data_directory import (
     SUPERUSER,
     WAL_SEG_SIZE,
     DataDirectory,
-    PostmasterFile,
     Setting,
     setting_text,
 )
@@ -33,6 +32,7 @@ from pg_fixtures.ports import free_port
 from pg_fixtures.processes import ServiceProcess
 from pg_fixtures.waiting import wait_until
 from pg_server.binaries import PostgresBinaries
+from pg_server.postmaster_file import PostmasterFile
 from pg_server.program import run_program
 from pgwal.lsn import Lsn
 

@@ -53,6 +53,10 @@ from walproposer.timelines.timeline_creation import (
 log = structlog.get_logger()
 
 WAITING_FOR_LOCK = "waiting_for_lock"
+WAITING_FOR_PRIMARY = "waiting_for_primary"
+WAITING_FOR_PROMOTION = "waiting_for_promotion"
+#: Who waits for its turn is as it should be: a supervisor must not restart it.
+HEALTHY_WAITS = (WAITING_FOR_LOCK, WAITING_FOR_PROMOTION)
 PRIMARY_RETRY_SECONDS = 0.5
 RESTART_SECONDS = 0.5
 # A thread that wakes up with WAL in hand waits at most this long for one that computes.
@@ -115,13 +119,22 @@ class WalProposer:
     def health(self) -> str:
         incarnation = self._incarnation
         if incarnation is None:
-            # Who waits for the lock is as it should be: a supervisor must not restart it.
-            return "" if self._waiting_for == WAITING_FOR_LOCK else self._waiting_for
+            return "" if self._waiting_for in HEALTHY_WAITS else self._waiting_for
         if not incarnation.is_leading:
             return "no term won yet"
         if not incarnation.quorum_watch.ok:
             return "the quorum is lost, commits wait"
         return hung_reason(incarnation)
+
+    @property
+    def stalled_seconds(self) -> float:
+        """How long the loop that commits go through is late; 0 while there is none."""
+        incarnation = self._incarnation
+        return incarnation.stalled_seconds if incarnation is not None else 0.0
+
+    def waits_for(self, state: str) -> None:
+        """What the status says until there is an incarnation."""
+        self._waiting_for = state
 
     def _is_configured(self) -> bool | None:
         """Whether --configure has done what it does, once; None without it."""
@@ -241,7 +254,7 @@ class WalProposer:
             return None
         finally:
             self._incarnation = None
-            self._waiting_for = "waiting_for_primary"
+            self._waiting_for = WAITING_FOR_PRIMARY
             upstream.close()
 
     def _judge(self, stop: Stop | None) -> None:
@@ -258,7 +271,7 @@ class WalProposer:
 
     def _wait_for_primary(self, found: FoundTimeline) -> Upstream | None:
         """Until the primary answers as one; None when stopped meanwhile."""
-        self._waiting_for = "waiting_for_primary"
+        self._waiting_for = WAITING_FOR_PRIMARY
         last_reason = ""
         while not self._stopping.is_set:
             try:

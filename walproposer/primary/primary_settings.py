@@ -11,10 +11,12 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from pg_server.postmaster_file import read_postmaster_file
 from pgclient.errors import PgClientError
 from pgclient.questions import identify_system
 from pgwal.lsn import Lsn
@@ -241,11 +243,10 @@ def _disk_free_bytes(connection: psycopg.Connection, data_directory: str | None)
         return None
     wal = os.path.join(data_directory, "pg_wal")
     try:
-        with open(os.path.join(data_directory, "postmaster.pid"), encoding="utf-8") as file:
-            port = file.read().splitlines()[3]
-        if port != str(connection.info.port):
+        server = read_postmaster_file(Path(data_directory))
+        if server is None or server.port != connection.info.port:
             return None  # a directory of the same name, of another server
         stat = os.statvfs(wal)
-    except (OSError, IndexError, UnicodeDecodeError):
+    except OSError:
         return None  # it is on another machine, or not ours to read
     return stat.f_bavail * stat.f_frsize

@@ -1,0 +1,114 @@
+"""A new proposer takes over from the one that runs on its machine: `sk attach --take-over`."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from reckoning import TIMEOUT, assert_nothing_lost
+
+from cli.output import ExitCode
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.proposer import ProposerProcess
+
+CLIENTS = 8
+#: What a take-over takes is measured by the benchmark "restart"; this is for a machine under load.
+GAP_SECONDS_MAX = 3.0
+
+
+def successor_of(cluster: QuorumCluster) -> ProposerProcess:
+    return cluster.new_proposer(arguments=["--take-over"])
+
+
+def term_of(proposer: ProposerProcess) -> int:
+    return int(proposer.status()["node_id"]["term"])
+
+
+def test_a_proposer_hands_over_to_the_next_under_load(
+    cluster: QuorumCluster, ledger_of: Callable[..., Ledger]
+) -> None:
+    """It is not fenced, no election is lost, and commits hardly wait."""
+    ledger, first = ledger_of(cluster, clients=CLIENTS), cluster.proposer
+    with ExitStack() as stack:
+        try:
+            for _ in range(3):
+                before = cluster.proposer
+                term = term_of(before)
+                cluster.proposer = stack.enter_context(successor_of(cluster))
+                assert before.wait(TIMEOUT) == 0
+                assert "a successor takes over" in before.log_tail()
+                cluster.proposer.wait_streaming(TIMEOUT)
+                assert "the predecessor has let go" in cluster.proposer.log_text()
+                assert term_of(cluster.proposer) == term + 1
+                ledger.wait_for_progress(50, TIMEOUT)
+            assert_nothing_lost(cluster, ledger)
+            print(f"longest time without a commit: {ledger.longest_silence():.3f} s")
+            assert ledger.longest_silence() < GAP_SECONDS_MAX
+        finally:
+            cluster.proposer = first
+
+
+def test_a_successor_without_a_predecessor_attaches_as_always(
+    cluster: QuorumCluster, ledger: Ledger
+) -> None:
+    first = cluster.proposer
+    first.kill()
+    with successor_of(cluster) as second:
+        try:
+            second.wait_streaming(TIMEOUT)
+            cluster.proposer = second
+            assert_nothing_lost(cluster, ledger)
+        finally:
+            cluster.proposer = first
+
+
+def test_a_predecessor_that_hangs_is_fenced(cluster: QuorumCluster, ledger: Ledger) -> None:
+    first = cluster.proposer
+    first.pause()
+    with successor_of(cluster) as second:
+        try:
+            second.wait_streaming(TIMEOUT)
+            assert "the predecessor does not let go" in second.log_text()
+            first.resume()
+            assert first.wait(TIMEOUT) in (
+                0,
+                ExitCode.FENCED,
+            )  # asked, or fenced: what it sees first
+            cluster.proposer = second
+            assert_nothing_lost(cluster, ledger)
+        finally:
+            cluster.proposer = first
+
+
+def test_the_lock_and_the_port_come_along(
+    quorum_cluster: Callable[..., QuorumCluster], ledger_of: Callable[..., Ledger], tmp_path: Path
+) -> None:
+    cluster = quorum_cluster(
+        wal_seg_size=1 << 20,
+        proposer_arguments=["--lock", str(tmp_path / "lock"), "--lock-ttl", "60"],
+    )
+    ledger, first = ledger_of(cluster), cluster.proposer
+    host, port = first.http_address.split(":")
+    second = successor_of(cluster)
+    second.program[second.program.index("--http") + 1] = first.http_address
+    with second:
+        assert first.wait(TIMEOUT) == 0
+        # Its own page is at the next free port; who asks the safekeepers is told which.
+        ledger.wait_for_progress(20, TIMEOUT)
+        assert "http port in use, another taken" in second.log_text()
+        second.http_address = http_of_the_leader(cluster)
+        assert second.http_address != first.http_address
+        second.wait_streaming(TIMEOUT)
+        assert second.status()["lock"]["held"] is True
+        with socket.create_server((host, int(port)), reuse_port=False):
+            cluster.proposer = second
+            assert_nothing_lost(cluster, ledger)
+
+
+def http_of_the_leader(cluster: QuorumCluster) -> str:
+    timeline = cluster.safekeepers[0].timeline()
+    assert timeline is not None
+    return str(timeline["proposer"]["http"])

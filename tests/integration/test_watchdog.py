@@ -1,0 +1,94 @@
+"""A proposer under a service manager: what it tells it, and what not when its loop stands."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from reckoning import TIMEOUT
+
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.processes import SK
+from pg_fixtures.waiting import wait_until
+
+WATCHDOG_SECONDS = 3.0
+STANDS = "the loop of the proposer stands: the watchdog is told nothing"
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[socket.socket]:
+    """The socket of a service manager."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(str(tmp_path / "notify"))
+        sock.settimeout(TIMEOUT)
+        yield sock
+
+
+def wait_told(told: socket.socket, wanted: str) -> None:
+    while wanted not in told.recv(4096).decode().splitlines():
+        continue
+
+
+def fill(pipe: int) -> None:
+    """Until it takes no byte more; opened anew, so that other writers still wait."""
+    writer = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        while os.write(writer, b"."):
+            continue
+    except BlockingIOError:
+        pass  # it is full
+    finally:
+        os.close(writer)
+
+
+def drain(pipe: int) -> None:
+    """Until nobody writes to it any more."""
+    with open(pipe, "rb") as file:
+        while file.read(1 << 16):
+            continue
+
+
+def test_the_watchdog_is_told_nothing_while_the_loop_stands(
+    cluster: QuorumCluster, told: socket.socket
+) -> None:
+    """It stands in a write to its log, which somebody has stopped reading."""
+    assert cluster.proposer.terminate(TIMEOUT) == 0
+    members = ",".join(safekeeper.address for safekeeper in cluster.safekeepers)
+    primary = ("--primary", cluster.postgres.dsn(), "--safekeepers", members)
+    service_manager = {
+        "NOTIFY_SOCKET": str(told.getsockname()),
+        "WATCHDOG_USEC": str(int(WATCHDOG_SECONDS * 1e6)),
+    }
+    reader, writer = os.pipe()
+    try:
+        with subprocess.Popen(
+            [*SK, "--log-level", "warning", "attach", *primary, "--http", "127.0.0.1:0"],
+            env={**os.environ, **service_manager},
+            stdout=subprocess.DEVNULL,
+            stderr=writer,
+        ) as process:
+            try:
+                wait_told(told, "READY=1")
+                wait_told(told, "WATCHDOG=1")
+                wait_until(cluster.is_synchronous, TIMEOUT, "it to stream")
+                fill(writer)
+                cluster.safekeepers[0].kill()  # which the loop tells its log
+                wait_told(told, f"STATUS={STANDS}")
+                told.settimeout(WATCHDOG_SECONDS)
+                with pytest.raises(TimeoutError):
+                    told.recv(4096)
+                told.settimeout(TIMEOUT)
+                Thread(target=drain, args=(reader,), daemon=True).start()
+                wait_told(told, "WATCHDOG=1")
+                process.terminate()
+                wait_told(told, "STOPPING=1")
+                assert process.wait(TIMEOUT) == 0
+            finally:
+                process.kill()
+    finally:
+        os.close(writer)

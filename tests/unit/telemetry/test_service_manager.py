@@ -1,0 +1,95 @@
+"""What is sent to a service manager's socket, which is a real one here."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from telemetry.life_signs import LifeSigns
+from telemetry.service_manager import ServiceManager
+
+TIMEOUT = 30.0
+WATCHDOG_SECONDS = 0.6
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(str(tmp_path / "notify"))
+        sock.settimeout(TIMEOUT)
+        yield sock
+
+
+def environ(told: socket.socket, **more: str) -> dict[str, str]:
+    return {"NOTIFY_SOCKET": told.getsockname(), **more}
+
+
+def test_one_datagram_has_all_of_a_message(told: socket.socket) -> None:
+    ServiceManager(environ(told)).notify("READY=1", "STATUS=all is well")
+    assert told.recv(1000) == b"READY=1\nSTATUS=all is well"
+
+
+def test_a_socket_without_a_file() -> None:
+    name = secrets.token_hex(8)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(f"\0{name}")
+        sock.settimeout(TIMEOUT)
+        ServiceManager({"NOTIFY_SOCKET": f"@{name}"}).notify("READY=1")
+        assert sock.recv(1000) == b"READY=1"
+
+
+def test_without_a_service_manager_nobody_is_told() -> None:
+    manager = ServiceManager({"WATCHDOG_USEC": "1000000"})
+    manager.notify("READY=1")
+    assert manager.watchdog_seconds == 0
+
+
+def test_one_that_has_gone_disturbs_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "nowhere")}).notify("READY=1")
+    assert "could not tell the service manager" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "seconds"),
+    [
+        ({"WATCHDOG_USEC": "30000000"}, 30.0),
+        ({"WATCHDOG_USEC": "500000", "WATCHDOG_PID": str(os.getpid())}, 0.5),
+        ({"WATCHDOG_USEC": "500000", "WATCHDOG_PID": str(os.getppid())}, 0.0),
+        ({"WATCHDOG_USEC": "soon"}, 0.0),
+        ({}, 0.0),
+    ],
+)
+def test_the_watchdog_is_ours_or_not(
+    told: socket.socket, more: dict[str, str], seconds: float
+) -> None:
+    assert ServiceManager(environ(told, **more)).watchdog_seconds == seconds
+
+
+def test_the_watchdog_hears_of_us_while_there_are_signs_of_life(told: socket.socket) -> None:
+    silent_seconds = 0.0
+    signs = LifeSigns()
+    signs.add("the loop", lambda: silent_seconds)
+    usec = str(int(WATCHDOG_SECONDS * 1e6))
+    manager = ServiceManager(environ(told, WATCHDOG_USEC=usec))
+    with manager.watched(signs):
+        assert {told.recv(1000) for _ in range(3)} == {b"WATCHDOG=1"}
+        silent_seconds = 60.0
+        while (message := told.recv(1000)) == b"WATCHDOG=1":
+            continue
+        assert message == b"STATUS=the loop stands: the watchdog is told nothing"
+        told.settimeout(2 * WATCHDOG_SECONDS)
+        with pytest.raises(TimeoutError):
+            told.recv(1000)
+        told.settimeout(TIMEOUT)
+        silent_seconds = 0.0
+        assert told.recv(1000) == b"WATCHDOG=1"
+    while (message := told.recv(1000)) == b"WATCHDOG=1":
+        continue
+    assert message == b"STOPPING=1"

@@ -1,0 +1,111 @@
+"""A successor asks, the predecessor lets go, and only then the successor is told so."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from contextlib import ExitStack
+from threading import Event, Thread
+
+import pytest
+
+from consensus.ids import TimelineId
+from pg_fixtures.waiting import wait_until
+from walproposer import takeover
+from walproposer.takeover import TakeOverListener, ask_predecessor
+
+TIMEOUT = 30.0
+
+
+@pytest.fixture
+def timeline() -> TimelineId:
+    return TimelineId(bytes(16), secrets.token_bytes(16))
+
+
+class Successor(Thread):
+    """One that asks, and what it was answered."""
+
+    def __init__(self, timeline: TimelineId) -> None:
+        super().__init__(daemon=True)
+        self.timeline = timeline
+        self.has_gone: bool | None = None
+        self.start()
+
+    def run(self) -> None:
+        self.has_gone = ask_predecessor(self.timeline)
+
+
+def connected(timeline: TimelineId) -> socket.socket:
+    """To the listener, as soon as there is one."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(TIMEOUT)
+
+    def is_connected() -> bool:
+        try:
+            sock.connect(takeover._address(timeline))
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    wait_until(is_connected, TIMEOUT, "the listener")
+    return sock
+
+
+def test_where_nobody_runs_there_is_nobody_to_ask(timeline: TimelineId) -> None:
+    assert not ask_predecessor(timeline)
+    with TakeOverListener(timeline, lambda: None):
+        assert not ask_predecessor(TimelineId(bytes(16), secrets.token_bytes(16)))
+    assert not ask_predecessor(timeline)
+
+
+def test_the_successor_waits_until_the_predecessor_has_left_the_block(
+    timeline: TimelineId,
+) -> None:
+    asked = Event()
+    with TakeOverListener(timeline, asked.set):
+        connected(timeline).close()  # it listens
+        successor = Successor(timeline)
+        assert asked.wait(TIMEOUT)
+        assert successor.has_gone is None
+    successor.join(TIMEOUT)
+    assert successor.has_gone is True
+
+
+def test_who_says_something_else_changes_nothing(timeline: TimelineId) -> None:
+    asked = Event()
+    with TakeOverListener(timeline, asked.set):
+        for words in (b"", b"hello\n", b"take over?"):
+            with connected(timeline) as sock:
+                sock.sendall(words)
+                sock.shutdown(socket.SHUT_WR)
+                assert sock.recv(100) == b""
+        assert not asked.is_set()
+        Successor(timeline)
+        assert asked.wait(TIMEOUT)
+
+
+def test_a_predecessor_that_does_not_let_go_is_not_waited_for(
+    timeline: TimelineId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover, "LET_GO_SECONDS", 0.1)
+    with TakeOverListener(timeline, lambda: None):
+        connected(timeline).close()
+        assert not ask_predecessor(timeline)
+
+
+def test_the_name_is_taken_over_when_it_is_free(timeline: TimelineId) -> None:
+    """One that was not asked, as by a release that does not ask, is listened to until it ends."""
+    asked = Event()
+    with ExitStack() as second:
+        with TakeOverListener(timeline, lambda: None):
+            connected(timeline).close()
+            second.enter_context(TakeOverListener(timeline, asked.set))
+        connected(timeline).close()
+        Successor(timeline)
+        assert asked.wait(TIMEOUT)
+
+
+def test_a_block_may_end_at_any_time(timeline: TimelineId) -> None:
+    for _ in range(20):
+        with TakeOverListener(timeline, lambda: None):
+            continue

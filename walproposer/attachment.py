@@ -1,0 +1,98 @@
+"""What `sk attach` runs: a proposer that may live with its server, hands over, and shows life.
+
+    [wait for the primary] -> [wait for the lock] -> prepare -> [ask the predecessor] -> run
+
+What is in brackets is done when it is asked for. The service manager (`telemetry`) is told of each
+step. The end is an orderly one when told to stop, when the server has ended, or when a successor
+asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from telemetry.life_signs import LifeSigns
+from telemetry.service_manager import ServiceManager
+from telemetry.stop_signal import StopSignal
+from walproposer.errors import WalProposerError
+from walproposer.primary.slot_guard import slot_dropped_on_failure
+from walproposer.service import WAITING_FOR_PRIMARY, WAITING_FOR_PROMOTION, WalProposer
+from walproposer.supervision.data_directory import DataDirectory
+from walproposer.supervision.server_state import ServerState
+from walproposer.supervision.server_watch import ServerWatch
+from walproposer.takeover import TakeOverListener, ask_predecessor
+from walproposer.timelines.timeline_creation import FoundTimeline
+
+
+class Attachment:
+    """`supervised`: the data directory of the server to live with. `takes_over`: the proposer of
+    this machine is asked to let go. `attached` is told which timeline it is."""
+
+    def __init__(
+        self,
+        proposer: WalProposer,
+        stopping: StopSignal,
+        attached: Callable[[FoundTimeline], None] = lambda _: None,
+        *,
+        supervised: Path | None = None,
+        takes_over: bool = False,
+    ) -> None:
+        self._proposer = proposer
+        self._stopping = stopping
+        self._attached = attached
+        self._takes_over = takes_over
+        self._manager = ServiceManager()
+        self._watch = None
+        if supervised is not None:
+            directory, primary = DataDirectory(supervised), proposer.config.primary
+            self._watch = ServerWatch(directory, primary, stopping, self._server_changed)
+
+    def run(self) -> None:
+        """Raises WalProposerError; returns at an orderly end."""
+        signs = LifeSigns()
+        signs.add("the loop of the proposer", lambda: self._proposer.stalled_seconds)
+        with self._manager.watched(signs):
+            found = self._attach()
+            if found is not None:
+                self._manager.notify("READY=1", f"STATUS=timeline {found.timeline}")
+                self._attached(found)
+                listener = TakeOverListener(found.timeline, self._stopping.set)
+                with listener, closing(self._proposer):
+                    self._proposer.run()
+        if self._watch is not None:
+            self._watch.check()
+
+    def _attach(self) -> FoundTimeline | None:
+        """None when told to stop before."""
+        if self._watch is None:
+            return self._prepare()
+        self._watch.start()
+        self._manager.notify("READY=1")  # it waits for the server, which may be for long
+        return self._watch.until_attached(self._prepare)
+
+    def _prepare(self) -> FoundTimeline | None:
+        if not self._takes_over and not self._has_lock():
+            return None
+        try:
+            with slot_dropped_on_failure(self._proposer.config.primary):
+                found = self._proposer.prepare()
+        except WalProposerError:
+            self._proposer.close()  # the lock is for one who can use it
+            raise
+        if self._takes_over:
+            ask_predecessor(found.timeline)
+            if not self._has_lock():
+                return None
+        return found
+
+    def _has_lock(self) -> bool:
+        if self._proposer.config.lock is not None:
+            self._manager.notify("READY=1", "STATUS=waiting for the lock")
+        return self._proposer.wait_for_lock()
+
+    def _server_changed(self, state: ServerState) -> None:
+        is_standby = state in (ServerState.STANDBY, ServerState.RECOVERING)
+        self._proposer.waits_for(WAITING_FOR_PROMOTION if is_standby else WAITING_FOR_PRIMARY)
+        self._manager.notify(f"STATUS=the server is {state.value}")

@@ -1,0 +1,1 @@
+"""A proposer that lives with its server: what the server is, when to attach, when to end."""

@@ -1,0 +1,71 @@
+"""The data directory of the server that a proposer lives with: read, never written.
+
+Source of the layout: xlog.c (standby.signal), pg_control.h (the system identifier comes first).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pg_server.postmaster_file import read_postmaster_file
+from walproposer.errors import Refusal
+from walproposer.supervision.server_state import Seen
+
+_SYSTEM_ID = struct.Struct("=Q")
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """It may be empty still, but must be there. Every method raises Refusal."""
+
+    path: Path
+
+    def look(self) -> Seen:
+        """What its files say of the server."""
+        with self._reading():
+            os.listdir(self.path)  # a directory that is not there is not one without a server
+            server = read_postmaster_file(self.path)
+            if server is None or not _is_alive(server.pid):
+                is_empty = not (self.path / "PG_VERSION").exists()
+                return Seen(reason=f"{self.path} is empty" if is_empty else "")
+            has_standby_signal = (self.path / "standby.signal").exists()
+            return Seen(server.pid, server.status, has_standby_signal)
+
+    def system_id(self) -> int:
+        """Of a directory that a server runs on."""
+        with self._reading(), open(self.path / "global" / "pg_control", "rb") as file:
+            return int(_SYSTEM_ID.unpack(file.read(_SYSTEM_ID.size))[0])
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except PermissionError as error:
+            raise Refusal(
+                f'could not read "{error.filename}": {error.strerror}',
+                hint="Run it as the account that the server runs as.",
+            ) from error
+        except (OSError, struct.error) as error:
+            reason = error.strerror if isinstance(error, OSError) else "pg_control is too short"
+            raise Refusal(
+                f'"{self.path}" is no data directory: {reason}',
+                hint="Give the data directory of the server: SHOW data_directory.",
+            ) from error
+
+
+def _is_alive(pid: int) -> bool:
+    """Also a process of another account; the number is negative in single-user mode."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

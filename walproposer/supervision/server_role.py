@@ -1,0 +1,82 @@
+"""Whether a server that accepts connections is in recovery: asked as rarely as its files allow.
+
+A server that was a primary stays one until it ends, and a standby stays one as long as it has its
+standby.signal, which a promotion removes. All else is asked again, after pauses that double.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import replace
+
+from walproposer.connection import refusing
+from walproposer.errors import Refusal, WalProposerError
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.supervision.data_directory import DataDirectory
+from walproposer.supervision.server_state import Seen
+
+FIRST_PAUSE_SECONDS = 0.2
+PAUSE_SECONDS_MAX = 5.0
+
+_ROLE = "SELECT pg_is_in_recovery(), (SELECT system_identifier::text FROM pg_control_system())"
+
+
+class BackOff:
+    """Pauses that double."""
+
+    def __init__(self) -> None:
+        self._next_seconds = FIRST_PAUSE_SECONDS
+
+    def pause_seconds(self) -> float:
+        """The next one."""
+        seconds = self._next_seconds
+        self._next_seconds = min(2 * seconds, PAUSE_SECONDS_MAX)
+        return seconds
+
+
+class ServerRole:
+    """Of the server on `directory`, by connections to `address`."""
+
+    def __init__(self, directory: DataDirectory, address: PrimaryAddress) -> None:
+        self._directory = directory
+        self._address = address
+        #: As it was when it was asked last; None when no server has accepted connections since.
+        self._asked: Seen | None = None
+        self._back_off = BackOff()
+        self._ask_at = 0.0
+
+    def add_to(self, seen: Seen) -> Seen:
+        """With its answer. May block. Raises Refusal when another server answers."""
+        if seen.status != "ready":
+            self._asked = None
+            return seen
+        asked = self._asked
+        if asked is None or asked.pid != seen.pid:
+            self._back_off = BackOff()
+        elif (
+            asked.in_recovery is False
+            or (asked.in_recovery and seen.has_standby_signal)
+            or time.monotonic() < self._ask_at
+        ):
+            return replace(asked, has_standby_signal=seen.has_standby_signal)
+        self._asked = self._ask(seen)
+        self._ask_at = time.monotonic() + self._back_off.pause_seconds()
+        return self._asked
+
+    def _ask(self, seen: Seen) -> Seen:
+        try:
+            with closing(self._address.connect()) as connection, refusing("could not ask it"):
+                row = connection.execute(_ROLE).fetchone()
+        except WalProposerError as error:
+            return replace(seen, reason=str(error))
+        assert row is not None
+        in_recovery, system_id = row
+        ours = self._directory.system_id()
+        if int(system_id) % (1 << 64) != ours:
+            raise Refusal(
+                f"the server at {self._address} has system identifier {system_id}, "
+                f'"{self._directory.path}" belongs to {ours}',
+                hint="Give --primary and --supervise of one server.",
+            )
+        return replace(seen, in_recovery=bool(in_recovery))

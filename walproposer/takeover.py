@@ -1,0 +1,147 @@
+"""One proposer hands over to the next on its machine, which is ready before that.
+
+    successor                                      predecessor
+    prepares all that it can
+    -- connects, TAKE_OVER ----------------------> stops its incarnation, gives its lock back
+    <- GONE -------------------------------------- ends, with exit code 0
+    wins the next term
+
+The socket is an abstract one, named by the timeline: no file is left by a crash. Each side looks at
+the account of the other (SO_PEERCRED): its own or root's.
+
+Law: this saves time, never safety. Who may acknowledge is decided by the vote alone: a predecessor
+that does not answer, or was not asked, is fenced by the election of its successor.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Callable
+from threading import Event, Thread
+
+import structlog
+
+from consensus.ids import TimelineId
+
+log = structlog.get_logger()
+
+TAKE_OVER = b"take over\n"
+GONE = b"gone\n"
+#: How long a predecessor may take to let go before it is fenced instead.
+LET_GO_SECONDS = 5.0
+REQUEST_SECONDS = 1.0
+#: Until a predecessor that was not asked has gone, its name is taken.
+RETRY_SECONDS = 0.5
+
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+
+
+def ask_predecessor(timeline: TimelineId) -> bool:
+    """Return when the proposer of this machine has let go. False when there is none to ask, or it
+    does not let go: then the election takes the term from it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(LET_GO_SECONDS)
+        try:
+            sock.connect(_address(timeline))
+            predecessor = _trusted_pid(sock)
+            if predecessor is None:
+                return False
+            sock.sendall(TAKE_OVER)
+            has_gone = sock.recv(len(GONE)) == GONE
+        except OSError as error:
+            if not isinstance(error, ConnectionRefusedError):
+                log.warning("the predecessor does not let go", reason=str(error))
+            return False
+    log.info("the predecessor has let go", pid=predecessor, answered=has_gone)
+    return has_gone
+
+
+class TakeOverListener:
+    """A context manager: in the block, a successor that asks makes it call `let_go`. Who is in the
+    block leaves it when all is let go, and then the successor is told so."""
+
+    def __init__(self, timeline: TimelineId, let_go: Callable[[], None]) -> None:
+        self._address = _address(timeline)
+        self._let_go = let_go
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(RETRY_SECONDS)
+        self._successor: socket.socket | None = None
+        self._ended = Event()
+        self._thread = Thread(target=self._run, name="take_over", daemon=True)
+
+    def __enter__(self) -> TakeOverListener:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # ends accept()
+        except OSError:
+            pass  # it does not listen yet, and will look at `_ended` soon
+        self._thread.join()
+        self._socket.close()  # the name is free
+        if self._successor is not None:
+            _tell_gone(self._successor)
+
+    def _run(self) -> None:
+        if not self._listen():
+            return
+        while not self._ended.is_set():
+            try:
+                sock, _ = self._socket.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return  # shut down
+            pid = _trusted_pid(sock)
+            if pid is None or not _asks(sock):
+                sock.close()
+                continue
+            log.info("a successor takes over", pid=pid)
+            self._successor = sock
+            self._let_go()
+            return
+
+    def _listen(self) -> bool:
+        """False when the block has ended before."""
+        while not self._ended.is_set():
+            try:
+                self._socket.bind(self._address)
+                self._socket.listen()
+                return True
+            except OSError:
+                self._ended.wait(RETRY_SECONDS)
+        return False
+
+
+def _address(timeline: TimelineId) -> str:
+    return f"\0sk-proposer-{timeline.tenant_id.hex()}.{timeline.timeline_id.hex()}"
+
+
+def _trusted_pid(sock: socket.socket) -> int | None:
+    """Of the other side; None when it is of another account."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(credentials)
+    if uid in (0, os.geteuid()):
+        return int(pid)
+    log.warning("a process of another account is at the take-over socket", pid=pid, uid=uid)
+    return None
+
+
+def _asks(sock: socket.socket) -> bool:
+    sock.settimeout(REQUEST_SECONDS)
+    try:
+        return sock.recv(len(TAKE_OVER)) == TAKE_OVER
+    except OSError:
+        return False
+
+
+def _tell_gone(sock: socket.socket) -> None:
+    with sock:
+        try:
+            sock.sendall(GONE)
+        except OSError as error:
+            log.warning("the successor has gone", reason=str(error))
