@@ -44,7 +44,7 @@ class Attachment:
         self._attached = attached
         self._takes_over = takes_over
         self._manager = ServiceManager()
-        self._watch = None
+        self._watch: ServerWatch | None = None
         if supervised is not None:
             directory, primary = DataDirectory(supervised), proposer.config.primary
             self._watch = ServerWatch(directory, primary, stopping, self._server_changed)

@@ -74,7 +74,8 @@ class ServerWatch:
             except WalProposerError as error:
                 if str(error) != told:
                     told = str(error)
-                    log.warning("could not attach, trying again", reason=told, hint=error.hint)
+                    hint = _if_any(hint=error.hint)
+                    log.warning("could not attach, trying again", reason=told, **hint)
             self._stopping.wait(back_off.pause_seconds())
         return None
 
@@ -100,12 +101,15 @@ class ServerWatch:
         for action in actions:
             match action:
                 case Tell(state, reason):
-                    details = {"reason": reason} if reason else {}
-                    directory = str(self._directory.path)
-                    log.info(f"the server is {state.value}", data_directory=directory, **details)
+                    log.info(f"the server is {state.value}", **_if_any(reason=reason))
                     self._tell(state)
                 case Attach():
                     self._is_primary.set()
                 case End(reason):
                     log.info("ending", reason=reason)
                     self._stopping.set()
+
+
+def _if_any(**details: str) -> dict[str, str]:
+    """For the log."""
+    return {name: value for name, value in details.items() if value}
