@@ -136,18 +136,21 @@ def attach(
             hint = f"once streaming, run: {setting_statement(application_name)}"
             click.echo(hint, err=True)
 
-    with proposer_with_page(config, listener, stopping) as proposer:
+    with proposer_with_page(config, listener, stopping, is_ready=take_over) as proposer:
         Attachment(proposer, stopping, attached, supervised=supervise, takes_over=take_over).run()
 
 
 @contextmanager
 def proposer_with_page(
-    config: ProposerConfig, listener: HttpListener, stopping: StopSignal
+    config: ProposerConfig, listener: HttpListener, stopping: StopSignal, *, is_ready: bool = False
 ) -> Iterator[WalProposer]:
-    """Its status page answers inside the block. Raises CommandError."""
+    """Its status page answers inside the block, from the begin when it is to be ready. Raises
+    CommandError."""
     proposer = WalProposer(config, stopping)
     try:
         with StatusServer(listener, proposer.pages()) as server:
+            if is_ready:
+                server.wait_started()  # its imports would take time from a take-over
             proposer.config = replace(config, http=_page_address(listener, server.port))
             with closing(proposer):
                 yield proposer

@@ -83,7 +83,7 @@ class Pages:
 class StatusServer:
     """Context manager; `port` is the real one, also when 0 was asked for.
 
-    The address is taken at once; the pages are there a moment later.
+    The address is taken at once; the pages are there a moment later, which `wait_started` awaits.
     """
 
     def __init__(self, listener: HttpListener, pages: Pages) -> None:
@@ -105,8 +105,11 @@ class StatusServer:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def wait_started(self) -> None:
         self._started.wait(STOP_TIMEOUT_SECONDS)
+
+    def __exit__(self, *_: object) -> None:
+        self.wait_started()
         self._stop()
         self._thread.join(STOP_TIMEOUT_SECONDS)
         self._socket.close()

@@ -82,6 +82,8 @@ class Attachment:
             self._proposer.close()  # the lock is for one who can use it
             raise
         if self._takes_over:
+            if self._proposer.config.lock is None:  # else it may be long until it is our turn
+                self._proposer.connect()
             ask_predecessor(found.timeline)
             if not self._has_lock():
                 return None

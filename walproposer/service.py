@@ -76,6 +76,8 @@ class WalProposer:
         self._collector = ProposerCollector(self._commit_watch)
         self.registry.register(self._collector)
         self._found: FoundTimeline | None = None
+        #: For the first incarnation, when it was connected before.
+        self._upstream: Upstream | None = None
         self._waiting_for = "starting"
         self._primary_error = ""
         self._configured: Event | None = None
@@ -171,6 +173,8 @@ class WalProposer:
 
     def close(self) -> None:
         """Give the lock back."""
+        if self._upstream is not None:
+            self._upstream.close()
         if self._lease is not None:
             self._lease.close()
 
@@ -199,6 +203,11 @@ class WalProposer:
         self._found = found
         return found
 
+    def connect(self) -> None:
+        """After `prepare`: what `run` need not do while no proposer runs. Raises Refusal."""
+        assert self._found is not None
+        self._upstream = self._wait_for_primary(self._found)
+
     def run(self) -> None:
         """Raises WalProposerError; returns when told to stop."""
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
@@ -216,7 +225,7 @@ class WalProposer:
                 predecessor = None  # who gets the lock takes the term over, as a new process does
                 if not self.wait_for_lock():
                     return
-            upstream = self._wait_for_primary(found)
+            upstream, self._upstream = self._upstream or self._wait_for_primary(found), None
             if upstream is None:
                 return
             candidacy = Candidacy(

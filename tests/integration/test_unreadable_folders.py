@@ -27,7 +27,7 @@ SEGMENT = format_segment_name(1, 1, 1 << 24)
 AS_NOBODY = f"""if True:
     import encodings.idna, os, pkgutil, sys
     from importlib import import_module
-    for name in ("backup", "cli", "objectstore", "walproposer"):
+    for name in ("backup", "cli", "objectstore", "telemetry", "walproposer"):
         for module in pkgutil.walk_packages(import_module(name).__path__, name + "."):
             import_module(module.name)
     from cli.main import main
