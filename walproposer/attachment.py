@@ -84,6 +84,8 @@ class Attachment:
         if self._takes_over:
             if self._proposer.config.lock is None:  # else it may be long until it is our turn
                 self._proposer.connect()
+            if self._stopping.is_set:
+                return None  # the predecessor goes on
             ask_predecessor(found.timeline)
             if not self._has_lock():
                 return None

@@ -82,6 +82,12 @@ def test_it_ends_when_the_server_comes_back_as_a_standby(supervised: QuorumClust
     assert "the server came back as no primary" in supervised.proposer.log_tail()
 
 
+def wait_for_try(proposer: ProposerProcess, tries: int) -> None:
+    """The log of all its runs says so often that it could not attach."""
+    said = "could not attach, trying again"
+    proposer.wait_until(lambda: proposer.log_text().count(said) >= tries, TIMEOUT, "a try")
+
+
 def test_it_waits_for_safekeepers_and_obeys_a_stop(
     supervised: QuorumCluster, ledger_of: Callable[..., Ledger]
 ) -> None:
@@ -89,15 +95,11 @@ def test_it_waits_for_safekeepers_and_obeys_a_stop(
     assert proposer.terminate(TIMEOUT) == 0
     for safekeeper in cluster.safekeepers:
         safekeeper.kill()
-    message = "could not attach, trying again"
-    for _ in range(2):
-        said = proposer.log_text().count(message)
-        proposer.start()
-        proposer.wait_until(
-            lambda said=said: proposer.log_text().count(message) > said, TIMEOUT, "a try"
-        )
-        assert proposer.terminate(TIMEOUT) == 0
     proposer.start()
+    wait_for_try(proposer, 1)
+    assert proposer.terminate(TIMEOUT) == 0
+    proposer.start()
+    wait_for_try(proposer, 2)
     for safekeeper in cluster.safekeepers:
         safekeeper.start()
     proposer.wait_streaming(TIMEOUT)

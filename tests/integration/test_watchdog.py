@@ -16,7 +16,7 @@ from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.processes import SK
 from pg_fixtures.waiting import wait_until
 
-WATCHDOG_SECONDS = 3.0
+WATCHDOG_SECONDS = 6.0
 STANDS = "the loop of the proposer stands: the watchdog is told nothing"
 
 
