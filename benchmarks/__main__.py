@@ -36,6 +36,7 @@ from benchmarks.machine import describe_machine, format_load
 from benchmarks.network import Network, delayed_network
 from benchmarks.primary import Primary
 from benchmarks.rounds import Verdict
+from benchmarks.setups import checkouts
 from pg_server.binaries import PostgresBinaries, find_postgres
 from pg_server.errors import PgServerError
 
@@ -85,7 +86,11 @@ def run_commit(options: Options) -> Report:
         if options.delay_ms is not None:
             network = stack.enter_context(delayed_network(options.delay_ms, options.directory))
         primary = stack.enter_context(Primary(options.binaries, options.directory, network))
-        measured = commit.setups(options.against, interpreted=options.interpreted)
+        measured = commit.setups(
+            options.against,
+            interpreted=options.interpreted,
+            is_delayed=options.delay_ms is not None,
+        )
         samples = _told(
             commit.measure(
                 primary,
@@ -129,7 +134,9 @@ def run_restart(options: Options) -> Report:
     with Primary(options.binaries, options.directory) as primary:
         megabytes = options.megabytes or RESTART_MEGABYTES
         samples = _told(
-            restart.measure(primary, options.directory, options.against, options.rounds, megabytes)
+            restart.measure(
+                primary, options.directory, checkouts(options.against), options.rounds, megabytes
+            )
         )
     return Report(restart.table(samples), restart.verdicts(samples), samples)
 
@@ -137,12 +144,18 @@ def run_restart(options: Options) -> Report:
 def run_serve(options: Options) -> Report:
     with Primary(options.binaries, options.directory) as primary:
         megabytes = options.megabytes or SERVE_MEGABYTES
-        samples = _told(serve.measure(primary, options.directory, options.rounds, megabytes))
+        samples = _told(
+            serve.measure(primary, options.directory, options.against, options.rounds, megabytes)
+        )
     return Report(serve.table(samples), serve.verdicts(samples), samples)
 
 
 def run_failover(options: Options) -> Report:
-    samples = _told(failover.measure(options.binaries, options.directory, options.rounds))
+    samples = _told(
+        failover.measure(
+            options.binaries, options.directory, checkouts(options.against), options.rounds
+        )
+    )
     return Report(failover.table(samples), failover.verdicts(samples), samples)
 
 
@@ -150,7 +163,14 @@ def run_archive(options: Options) -> Report:
     with Primary(options.binaries, options.directory) as primary:
         megabytes = options.megabytes or ARCHIVE_MEGABYTES
         samples = _told(
-            archive.measure(primary, options.directory, options.rounds, options.seconds, megabytes)
+            archive.measure(
+                primary,
+                options.directory,
+                options.against,
+                options.rounds,
+                options.seconds,
+                megabytes,
+            )
         )
     return Report(archive.table(samples), archive.verdicts(samples), samples)
 
@@ -228,7 +248,8 @@ BENCHMARKS = {
 @click.option(
     "--against",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help='Another checkout: "other" in the tables of commit and bulk, all of restart.',
+    help='Another checkout: "other" in the tables of commit, bulk, restart, serve, failover and '
+    "archive.",
 )
 @click.option(
     "--interpreted",

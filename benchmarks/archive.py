@@ -29,6 +29,7 @@ from pgwal.lsn import Lsn
 
 CLIENTS = 8
 ARCHIVED, PLAIN, CONTROL = "archived", "not archived", "not archived, again"
+OTHER = "archived, other"
 COLUMNS = ("setup", "TPS", "TPS / not archived", "p99 ms", "load MB/s", "archived MB/s", "lag s")
 TPS_RATIO_MIN = 0.9
 ARCHIVED_MB_MIN = 100
@@ -50,15 +51,26 @@ class ArchiveSample:
 
 
 def measure(
-    primary: Primary, directory: Path, rounds: int, seconds: int, megabytes: int
+    primary: Primary,
+    directory: Path,
+    against: Path | None,
+    rounds: int,
+    seconds: int,
+    megabytes: int,
 ) -> Iterator[ArchiveSample]:
-    """Samples as they are taken."""
+    """Samples as they are taken. With `against`, that checkout archives in turn with this one."""
     copies = directory / "copies"
-    archived = SafekeeperQuorum(ARCHIVED, arguments=[f"--archive={copies / 'archive'}"])
+    archive = [f"--archive={copies / 'archive'}"]
+    setups = [
+        SafekeeperQuorum(ARCHIVED, arguments=archive),
+        SafekeeperQuorum(PLAIN),
+        SafekeeperQuorum(CONTROL),
+    ]
+    if against is not None:
+        setups.append(SafekeeperQuorum(OTHER, against, archive))
     pgbench.initialize(primary.postgres, scale=20)
     bulk_load.create_tables(primary)
     pgbench.run(primary.postgres, CLIENTS, seconds)
-    setups = [archived, SafekeeperQuorum(PLAIN), SafekeeperQuorum(CONTROL)]
     for number, setup in interleaved(setups, rounds):
         bulk_load.forget(primary)
         with attached(primary, setup, copies):
@@ -74,7 +86,7 @@ def _sample(
     with ThreadPoolExecutor(1) as pool:
         begun = time.perf_counter()
         loading = pool.submit(bulk_load.load, primary, megabytes)
-        seen = list(_watch(setup, loading)) if setup.name == ARCHIVED else []
+        seen = list(_watch(setup, loading)) if setup.name in (ARCHIVED, OTHER) else []
         load = loading.result()
     sample = ArchiveSample(setup.name, number, result.tps, result.p99_ms, load.megabytes_per_second)
     if not seen:

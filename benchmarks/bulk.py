@@ -14,13 +14,21 @@ from pathlib import Path
 from benchmarks import bulk_load
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
-from benchmarks.setups import LocalOnly, ReceiveWalQuorum, SafekeeperQuorum, Setup, attached
+from benchmarks.setups import (
+    OTHER,
+    OURS,
+    LocalOnly,
+    ReceiveWalQuorum,
+    SafekeeperQuorum,
+    Setup,
+    attached,
+)
 from benchmarks.usage import rss_peak_bytes
 from pg_fixtures.cluster import flush_lsn
 from pg_fixtures.waiting import wait_until
 
-OURS, ONE_AWAY, PEER, CONTROL = "ours", "ours, one away", "peer", "peer again"
-LOCAL, OTHER = "local only", "other"
+ONE_AWAY, PEER, CONTROL = "ours, one away", "peer", "peer again"
+LOCAL = "local only"
 COLUMNS = (
     "setup",
     "seconds",

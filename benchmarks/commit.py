@@ -12,9 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import pgbench
+from benchmarks.network import PRIMARY
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
-from benchmarks.setups import LocalOnly, ReceiveWalQuorum, SafekeeperQuorum, Setup, attached
+from benchmarks.setups import (
+    OTHER,
+    OURS,
+    LocalOnly,
+    ReceiveWalQuorum,
+    SafekeeperQuorum,
+    Setup,
+    attached,
+)
 from benchmarks.usage import Usage, read_usage
 
 SCALE = 20
@@ -25,8 +34,9 @@ WARM_UP_CLIENTS = 8
 # A first second of prepared statements, cold caches and new segments, not measured.
 SETTLE_SECONDS = 1
 
-OURS, PEER, CONTROL, LOCAL, OTHER = "ours", "peer", "peer again", "local only", "other"
+PEER, CONTROL, LOCAL = "peer", "peer again", "local only"
 INTERPRETED = "ours, interpreted"
+BESIDE = "ours, proposer on the primary's host"
 WALSENDER = "walsender"
 COLUMNS = (
     "clients",
@@ -69,12 +79,14 @@ class CommitSample:
     parts: dict[str, Part]
 
 
-def setups(checkout: Path | None, *, interpreted: bool) -> list[Setup]:
+def setups(checkout: Path | None, *, interpreted: bool, is_delayed: bool) -> list[Setup]:
     """In the order of the table. With `checkout`, ours of that one too; with `interpreted`, ours
-    without the compiled module."""
+    without the compiled module; on a network with a delay, ours with no delay between primary and
+    proposer too, where no packet has farther to go than the peer's."""
     return [
         SafekeeperQuorum(OURS),
         *([SafekeeperQuorum(INTERPRETED, interpreted=True)] if interpreted else []),
+        *([SafekeeperQuorum(BESIDE, proposer_node=PRIMARY)] if is_delayed else []),
         ReceiveWalQuorum(PEER),
         ReceiveWalQuorum(CONTROL),
         LocalOnly(LOCAL),

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks import bulk_load
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
-from benchmarks.setups import SafekeeperQuorum, attached
+from benchmarks.setups import OTHER, OURS, SafekeeperQuorum, attached, checkouts
 from pg_fixtures.cluster import flush_lsn
 from pg_fixtures.data_directory import WAL_SEG_SIZE
 from pg_fixtures.standby import replica_conninfo
@@ -24,7 +24,11 @@ from pg_server.program import run_program
 from pgwal.lsn import Lsn
 from pgwal.segment import format_segment_name, segno_of
 
-OURS, WALSENDER, CONTROL = "safekeeper", "walsender", "walsender again"
+#: of each checkout: its safekeeper, and the primary's walsender twice
+NAMES = {
+    OURS: ("safekeeper", "walsender", "walsender again"),
+    OTHER: ("other: safekeeper", "other: walsender", "other: walsender again"),
+}
 COLUMNS = ("server", "seconds", "MB/s", "rate / walsender")
 RATE_RATIO_MIN = 1.0
 SETTLE_TIMEOUT = 120.0  # seconds
@@ -46,30 +50,38 @@ class ServeSample:
 
 
 def measure(
-    primary: Primary, directory: Path, rounds: int, megabytes: int
+    primary: Primary, directory: Path, against: Path | None, rounds: int, megabytes: int
 ) -> Iterator[ServeSample]:
-    """Samples as they are taken, all of the same segments."""
+    """Samples as they are taken, all of the same segments; of each checkout with WAL of its own."""
     bulk_load.create_tables(primary)
-    quorum = SafekeeperQuorum("quorum")
-    with attached(primary, quorum, directory / "copies"):
-        begin_lsn = primary.insert_lsn()
-        load = bulk_load.load(primary, megabytes)
-        bulk_load.load(primary, 2 * WAL_SEG_SIZE >> 20)  # the receiver ends when there is more
-        end_lsn = primary.insert_lsn()
-        wait_until(
-            lambda: min(map(flush_lsn, quorum.safekeepers)) >= end_lsn,
-            SETTLE_TIMEOUT,
-            "all safekeepers to have everything",
-        )
-        servers = {
-            OURS: replica_conninfo([quorum.safekeepers[0].address]),
-            WALSENDER: primary.postgres.dsn(),
-            CONTROL: primary.postgres.dsn(),
-        }
-        for number, name in interleaved(list(servers), rounds):
-            target = directory / "received"
-            yield _receive(primary, name, number, servers, target, begin_lsn, load.end_lsn)
-            shutil.rmtree(target)
+    for name, checkout in checkouts(against).items():
+        quorum = SafekeeperQuorum(name, checkout)
+        with attached(primary, quorum, directory / "copies"):
+            yield from _measure(primary, quorum, directory, rounds, megabytes)
+
+
+def _measure(
+    primary: Primary, quorum: SafekeeperQuorum, directory: Path, rounds: int, megabytes: int
+) -> Iterator[ServeSample]:
+    begin_lsn = primary.insert_lsn()
+    load = bulk_load.load(primary, megabytes)
+    bulk_load.load(primary, 2 * WAL_SEG_SIZE >> 20)  # the receiver ends when there is more
+    end_lsn = primary.insert_lsn()
+    wait_until(
+        lambda: min(map(flush_lsn, quorum.safekeepers)) >= end_lsn,
+        SETTLE_TIMEOUT,
+        "all safekeepers to have everything",
+    )
+    safekeeper, walsender, control = NAMES[quorum.name]
+    servers = {
+        safekeeper: replica_conninfo([quorum.safekeepers[0].address]),
+        walsender: primary.postgres.dsn(),
+        control: primary.postgres.dsn(),
+    }
+    for number, name in interleaved(list(servers), rounds):
+        target = directory / "received"
+        yield _receive(primary, name, number, servers, target, begin_lsn, load.end_lsn)
+        shutil.rmtree(target)
 
 
 def _receive(
@@ -106,26 +118,28 @@ def _receive(
 def table(samples: Sequence[ServeSample]) -> list[list[str]]:
     """Medians of each server."""
     rows = [list(COLUMNS)]
-    for name in (OURS, WALSENDER, CONTROL):
-        own = samples_of(samples, name)
-        rows.append(
-            [
-                name,
-                f"{Spread.of([s.seconds for s in own]).median:.2f}",
-                f"{Spread.of([s.megabytes_per_second for s in own]).median:.0f}",
-                paired_ratios(samples, "megabytes_per_second", name, WALSENDER).format(2),
-            ]
-        )
+    for names in NAMES.values():
+        for name in names:
+            if own := samples_of(samples, name):
+                rows.append(
+                    [
+                        name,
+                        f"{Spread.of([s.seconds for s in own]).median:.2f}",
+                        f"{Spread.of([s.megabytes_per_second for s in own]).median:.0f}",
+                        paired_ratios(samples, "megabytes_per_second", name, names[1]).format(2),
+                    ]
+                )
     return rows
 
 
 def verdicts(samples: Sequence[ServeSample]) -> list[Verdict]:
+    safekeeper, walsender, control = NAMES[OURS]
     return [
         Verdict(
             "rate >= the primary's walsender",
-            paired_ratios(samples, "megabytes_per_second", OURS, WALSENDER),
+            paired_ratios(samples, "megabytes_per_second", safekeeper, walsender),
             RATE_RATIO_MIN,
             True,
-            paired_ratios(samples, "megabytes_per_second", CONTROL, WALSENDER),
+            paired_ratios(samples, "megabytes_per_second", control, walsender),
         )
     ]

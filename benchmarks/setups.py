@@ -24,6 +24,7 @@ from pg_fixtures.waiting import wait_until
 from pg_server.errors import PgServerError
 from pg_server.program import run_program
 
+OURS, OTHER = "ours", "other"
 ATTACH_TIMEOUT = 60.0  # seconds
 INTERPRETED_ENV = {"QUORUM_WAL_INTERPRETED": "1"}
 
@@ -119,9 +120,11 @@ class SafekeeperQuorum(Setup):
         arguments: Sequence[str] = (),
         *,
         interpreted: bool = False,
+        proposer_node: str = PROPOSER,
     ) -> None:
         """`arguments` are added to those of the safekeepers."""
         super().__init__(name)
+        self._proposer_node = proposer_node
         self.env = checkout_env(checkout) | (INTERPRETED_ENV if interpreted else {})
         self._arguments = arguments
         self.safekeepers: list[SafekeeperProcess] = []
@@ -162,7 +165,7 @@ class SafekeeperQuorum(Setup):
             arguments=[*primary.network.service_options, *arguments],
             env=self.env,
         )
-        primary.network.place(proposer, PROPOSER)
+        primary.network.place(proposer, self._proposer_node)
         return proposer
 
     def wait_ready(self, primary: Primary) -> None:
@@ -180,6 +183,11 @@ class SafekeeperQuorum(Setup):
     @property
     def processes(self) -> list[ServiceProcess]:
         return [*self.safekeepers, *([self.proposer] if self.proposer is not None else [])]
+
+
+def checkouts(against: Path | None) -> dict[str, Path | None]:
+    """This one, and the one to compare it with."""
+    return {OURS: None} if against is None else {OURS: None, OTHER: against}
 
 
 def checkout_env(checkout: Path | None) -> dict[str, str]:
