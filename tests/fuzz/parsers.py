@@ -28,6 +28,7 @@ from consensus.ids import NodeId, TimelineId, parse_id
 from objectstore import sealed
 from objectstore.errors import ObjectDamaged
 from objectstore.keys import ArchiveKeys
+from pg_server.postmaster_file import PostmasterFile
 from pgwal.block_ref import decode_body
 from pgwal.errors import LsnSyntaxError, SegmentNameError, TimelineHistoryError, WalFormatError
 from pgwal.history import TimelineHistory, parse_history_file_name
@@ -294,6 +295,9 @@ PARSERS: list[Parser] = [
            (BackupError,), seeds=(b"nbase.tar\0/tablespace\0", b"dbytes", b"m", b"p" + bytes(8))),
     Parser("backup.backup_record.parse_backup_id", parse_backup_id, (BackupError,),
            texts=("20261121T101500Z-0000000005000028",)),
+    Parser("pg_server.postmaster_file.PostmasterFile.parse", PostmasterFile.parse, (),
+           texts=("4711\n/data\n1763900000\n5432\n/tmp\n127.0.0.1\n  5432001  3\nready   \n",),
+           covers=("pg_server.postmaster_file.PostmasterFile.parse",)),
     Parser("cli.config_file.read_config", _config, (click.UsageError,),
            texts=seeds.CONFIG_FILES),
     Parser("cli.parameters.ByteSize", _convert(parameters.ByteSize()), (click.UsageError,),
