@@ -15,8 +15,11 @@ from benchmarks import bulk_load
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from benchmarks.setups import (
+    CONTROL,
+    LOCAL,
     OTHER,
     OURS,
+    PEER,
     LocalOnly,
     ReceiveWalQuorum,
     SafekeeperQuorum,
@@ -27,8 +30,7 @@ from benchmarks.usage import rss_peak_bytes
 from pg_fixtures.cluster import flush_lsn
 from pg_fixtures.waiting import wait_until
 
-ONE_AWAY, PEER, CONTROL = "ours, one away", "peer", "peer again"
-LOCAL = "local only"
+ONE_AWAY = "ours, one away"
 COLUMNS = (
     "setup",
     "seconds",

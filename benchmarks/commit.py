@@ -16,8 +16,11 @@ from benchmarks.network import PRIMARY
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from benchmarks.setups import (
+    CONTROL,
+    LOCAL,
     OTHER,
     OURS,
+    PEER,
     LocalOnly,
     ReceiveWalQuorum,
     SafekeeperQuorum,
@@ -34,7 +37,6 @@ WARM_UP_CLIENTS = 8
 # A first second of prepared statements, cold caches and new segments, not measured.
 SETTLE_SECONDS = 1
 
-PEER, CONTROL, LOCAL = "peer", "peer again", "local only"
 INTERPRETED = "ours, interpreted"
 BESIDE = "ours, proposer on the primary's host"
 WALSENDER = "walsender"

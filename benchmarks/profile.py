@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks import commit, pgbench
 from benchmarks.primary import Primary
 from benchmarks.rounds import Verdict, interleaved
-from benchmarks.setups import OURS, ReceiveWalQuorum, SafekeeperQuorum, Setup, attached
+from benchmarks.setups import OURS, PEER, ReceiveWalQuorum, SafekeeperQuorum, Setup, attached
 
 SAMPLES_PER_SECOND = 4999
 SYSTEM_CALL = "__x64_sys_"
@@ -38,7 +38,7 @@ class ProfileSample:
 
 
 def setups() -> list[Setup]:
-    return [SafekeeperQuorum(OURS), ReceiveWalQuorum(commit.PEER)]
+    return [SafekeeperQuorum(OURS), ReceiveWalQuorum(PEER)]
 
 
 def measure(

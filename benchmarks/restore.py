@@ -19,7 +19,7 @@ from benchmarks import bulk_load, pgbench
 from benchmarks.archive import archived_lsn
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, paired_ratios, samples_of
-from benchmarks.setups import SafekeeperQuorum, attached
+from benchmarks.setups import CONTROL, OURS, PEER, SafekeeperQuorum, attached
 from pg_fixtures.data_directory import WAL_SEG_SIZE
 from pg_fixtures.ports import free_port
 from pg_fixtures.postgres import Postgres
@@ -29,7 +29,6 @@ from pg_server.account import server_account
 from pg_server.binaries import PostgresBinaries
 from pg_server.program import run_program
 
-OURS, PEER, CONTROL = "ours", "peer", "peer again"
 COLUMNS = ("setup", "seconds", "seconds / peer")
 MEGABYTES_PER_SCALE = 15
 SECONDS_RATIO_MAX = 1.0

@@ -25,6 +25,7 @@ from pg_server.errors import PgServerError
 from pg_server.program import run_program
 
 OURS, OTHER = "ours", "other"
+PEER, CONTROL, LOCAL = "peer", "peer again", "local only"
 ATTACH_TIMEOUT = 60.0  # seconds
 INTERPRETED_ENV = {"QUORUM_WAL_INTERPRETED": "1"}
 

@@ -20,7 +20,7 @@ from walproposer.failover.standby import StandbyServer, safekeepers_conninfo
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.server_facts import read_server_facts
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.timeline_creation import require_timeline
+from walproposer.timelines.timeline_creation import require_timeline, statuses_of
 
 
 @click.command()
@@ -84,7 +84,7 @@ def rejoin(
     click.echo(f"{old_primary} is a standby that follows {', '.join(map(str, addresses))}")
     # Asked again: pg_rewind may have taken hours, and retention went on.
     members, _ = require_timeline(addresses, server.system_id, found.timeline)
-    logs = [m.timelines[found.timeline] for m in members if found.timeline in m.timelines]
+    logs = statuses_of(found.timeline, members)
     oldest_lsns = [Lsn.parse(log["local_start_lsn"]) for log in logs]
     needed_lsn = old.needed_lsn(history, server.wal_seg_size)
     problem = missing_wal_problem(needed_lsn, oldest_lsns, way_out)

@@ -38,7 +38,7 @@ from pgwal.lsn import Lsn
 from telemetry.size import bytes_text
 from walproposer.failover.standby import safekeepers_conninfo
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.timeline_creation import Member, check_members, survey
+from walproposer.timelines.timeline_creation import Member, check_members, statuses_of, survey
 
 #: Words in the names of store options whose values are not written into a file.
 SECRETS = ("secret", "password", "token", "key", "sas")
@@ -109,7 +109,7 @@ class RestoreRequest:
             return None
         members = survey(self.addresses)
         check_members(members)
-        statuses = [m.timelines[self.timeline] for m in members if self.timeline in m.timelines]
+        statuses = statuses_of(self.timeline, members)
         if not statuses:
             raise CommandError(
                 f"no safekeeper that answers has timeline {self.timeline}"

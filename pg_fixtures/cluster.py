@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import itertools
 import signal
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -135,6 +135,15 @@ class QuorumCluster:
         """kill_all(), and end the proxies."""
         with self._proxies_open:
             self.kill_all()
+
+    @contextmanager
+    def led_by(self, proposer: ProposerProcess) -> Iterator[None]:
+        """In the block `proposer` is the cluster's, which another one took the term from."""
+        before, self.proposer = self.proposer, proposer
+        try:
+            yield
+        finally:
+            self.proposer = before
 
     def new_proposer(
         self, *, configure: bool = False, arguments: Sequence[str] = ()

@@ -64,6 +64,17 @@ class ProposerProcess(ServiceProcess):
         except OSError:
             return ""
 
+    @property
+    def term(self) -> int:
+        """Of a proposer that has chosen one. Raises OSError when it does not answer."""
+        return int(self.status()["node_id"]["term"])
+
+    def wait_streaming_above(self, term: int, timeout: float = STREAMING_TIMEOUT) -> None:
+        """Return when it streams in a greater term. Raises ProcessEnded, DeadlineExceeded."""
+        self.wait_until(
+            lambda: self.state == "streaming" and self.term > term, timeout, f"a term above {term}"
+        )
+
     def wait_streaming(self, timeout: float = STREAMING_TIMEOUT) -> None:
         """Return when it streams with a quorum. Raises ProcessEnded, DeadlineExceeded."""
         self.wait_state("streaming", timeout)

@@ -2,23 +2,24 @@
 
     READY=1                at the end of the start          NOTIFY_SOCKET: where to
     STATUS=text            one line of `systemctl status`
-    WATCHDOG=1             while there are signs of life     WATCHDOG_USEC: how often at least
+    WATCHDOG=1             while there is a sign of life    WATCHDOG_USEC: how often at least
     STOPPING=1             at the begin of the end          WATCHDOG_PID: whose, if not everybody's
 
-One datagram a message. Source: sd_notify(3), sd_watchdog_enabled(3).
+A thread that only says "alive" proves that it runs itself: so the watchdog is told by when the loop
+that does the work turned last. One datagram a message.
+
+Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Event, Thread
 
 import structlog
-
-from telemetry.life_signs import LifeSigns
 
 log = structlog.get_logger()
 
@@ -47,11 +48,13 @@ class ServiceManager:
             log.warning("could not tell the service manager", reason=str(error))
 
     @contextmanager
-    def watched(self, signs: LifeSigns) -> Iterator[None]:
-        """In the block the watchdog, if there is one, is told that we live, while `signs` say so;
-        after it, that we end."""
+    def watched(self, what: str, silent_seconds: Callable[[], float]) -> Iterator[None]:
+        """In the block the watchdog, if there is one, is told that we live, while `what` moves;
+        after it, that we end. `silent_seconds`: since it moved last; 0 when it need not now."""
         ended = Event()
-        thread = Thread(target=self._ping, args=(signs, ended), name="watchdog", daemon=True)
+        thread = Thread(
+            target=self._ping, args=(what, silent_seconds, ended), name="watchdog", daemon=True
+        )
         if self.watchdog_seconds:
             thread.start()
         try:
@@ -60,15 +63,15 @@ class ServiceManager:
             self.notify("STOPPING=1")
             ended.set()
 
-    def _ping(self, signs: LifeSigns, ended: Event) -> None:
-        told = ""
+    def _ping(self, what: str, silent_seconds: Callable[[], float], ended: Event) -> None:
+        stood = False
         while not ended.is_set():
-            missing = signs.missing(self.watchdog_seconds * SILENCE_SHARE)
-            if not missing:
+            stands = silent_seconds() > self.watchdog_seconds * SILENCE_SHARE
+            if not stands:
                 self.notify("WATCHDOG=1")
-            elif missing != told:
-                self.notify(f"STATUS={missing} stands: the watchdog is told nothing")
-            told = missing
+            elif not stood:
+                self.notify(f"STATUS={what} stands: the watchdog is told nothing")
+            stood = stands
             ended.wait(self.watchdog_seconds * LOOK_SHARE)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from telemetry.life_signs import LifeSigns
 from telemetry.service_manager import ServiceManager
 from telemetry.stop_signal import StopSignal
 from walproposer.errors import WalProposerError
@@ -51,9 +50,8 @@ class Attachment:
 
     def run(self) -> None:
         """Raises WalProposerError; returns at an orderly end."""
-        signs = LifeSigns()
-        signs.add("the loop of the proposer", lambda: self._proposer.stalled_seconds)
-        with self._manager.watched(signs):
+        proposer = self._proposer
+        with self._manager.watched("the loop of the proposer", lambda: proposer.stalled_seconds):
             found = self._attach()
             if found is not None:
                 self._manager.notify("READY=1", f"STATUS=timeline {found.timeline}")

@@ -47,6 +47,7 @@ from walproposer.timelines.timeline_creation import (
     check_members,
     create_timeline,
     find_timeline,
+    statuses_of,
     survey,
 )
 
@@ -327,8 +328,7 @@ def _check_fit(found: FoundTimeline, members: list[Member], primary: Primary) ->
     Raises Refusal.
     """
     found.check_server(primary.server)
-    statuses = [m.timelines[found.timeline] for m in members if found.timeline in m.timelines]
-    votes = [_as_vote(status) for status in statuses]
+    votes = [_as_vote(status) for status in statuses_of(found.timeline, members)]
     best = max(votes, key=lambda vote: (vote.last_log_node_id, vote.flush_lsn))
     problem = fork_problem(primary, best) or behind_problem(primary.flush_lsn, best.flush_lsn)
     if problem is not None:

@@ -103,7 +103,7 @@ def read_indexes(
             is_boundary=is_boundary,
         )
         try:
-            yield from _whole_records(wal_input, wal_range, indexer, facts.wal_seg_size)
+            yield from _whole_records(wal_input, wal_range, indexer)
             return
         except LostWal as lost:
             next_lsn, seg_size = indexer.next_lsn, facts.wal_seg_size
@@ -127,7 +127,7 @@ def gap_row(gap: Gap, columns: Sequence[str]) -> pa.RecordBatch:
 
 
 def _whole_records(
-    wal_input: WalInput, wal_range: WalRange, indexer: RecordIndexer, seg_size: int
+    wal_input: WalInput, wal_range: WalRange, indexer: RecordIndexer
 ) -> Iterator[RecordIndex]:
     """Raises LostWal, naming what the bytes come from, when all records before have been given."""
     end_lsn, name = wal_range.end_lsn, ""

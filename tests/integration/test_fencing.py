@@ -57,11 +57,8 @@ def test_the_last_of_several_proposers_wins(cluster: QuorumCluster, ledger: Ledg
             assert timeline is not None
             assert timeline["promised"] == timeline["proposer"]["node_id"] == node_id
             assert timeline["proposer"]["http"] == second.http_address
-        try:
-            cluster.proposer = second
+        with cluster.led_by(second):
             assert_nothing_lost(cluster, ledger)
-        finally:
-            cluster.proposer = first
 
 
 def test_of_three_rivals_one_remains(cluster: QuorumCluster, ledger: Ledger) -> None:
@@ -75,11 +72,8 @@ def test_of_three_rivals_one_remains(cluster: QuorumCluster, ledger: Ledger) -> 
         )
         (winner,) = [rival for rival in rivals if rival.alive]
         winner.wait_streaming(TIMEOUT)
-        try:
-            cluster.proposer = winner
+        with cluster.led_by(winner):
             assert_nothing_lost(cluster, ledger)
-        finally:
-            cluster.proposer = first
 
 
 def test_a_frozen_proposer_is_fenced_when_it_thaws(cluster: QuorumCluster, ledger: Ledger) -> None:
@@ -93,10 +87,9 @@ def test_a_frozen_proposer_is_fenced_when_it_thaws(cluster: QuorumCluster, ledge
             ledger.wait_for_progress(20, TIMEOUT)
             first.resume()
             assert first.wait(TIMEOUT) == ExitCode.FENCED
-            cluster.proposer = second
-            assert_nothing_lost(cluster, ledger)
+            with cluster.led_by(second):
+                assert_nothing_lost(cluster, ledger)
     finally:
-        cluster.proposer = first
         cluster.postgres.configure(wal_sender_timeout=None)
 
 

@@ -32,19 +32,6 @@ UNCONFIRMED = re.compile(
 )
 
 
-def term_of(cluster: QuorumCluster) -> int:
-    return int(cluster.proposer.status()["node_id"]["term"])
-
-
-def wait_attached_again(cluster: QuorumCluster, term: int) -> None:
-    """The proposer streams in a greater term."""
-    cluster.proposer.wait_until(
-        lambda: cluster.proposer.state == "streaming" and term_of(cluster) > term,
-        TIMEOUT,
-        f"a term above {term}",
-    )
-
-
 def commit_lsn_of(safekeeper: SafekeeperProcess) -> Lsn:
     timeline = safekeeper.timeline()
     assert timeline is not None
@@ -61,7 +48,7 @@ def blocked_commits(cluster: QuorumCluster) -> int:
 def test_a_stop_ends_with_its_checkpoint_on_a_quorum(
     cluster: QuorumCluster, ledger: Ledger
 ) -> None:
-    pid, term = cluster.proposer.pid, term_of(cluster)
+    pid, term = cluster.proposer.pid, cluster.proposer.term
     cluster.postgres.stop("fast", TIMEOUT)
     control = cluster.postgres.control_data()
     assert control["Database cluster state"] == "shut down"
@@ -76,7 +63,7 @@ def test_a_stop_ends_with_its_checkpoint_on_a_quorum(
     )
 
     cluster.postgres.start()
-    wait_attached_again(cluster, term)
+    cluster.proposer.wait_streaming_above(term, TIMEOUT)
     assert cluster.proposer.pid == pid
     assert_nothing_lost(cluster, ledger)
 
@@ -84,11 +71,11 @@ def test_a_stop_ends_with_its_checkpoint_on_a_quorum(
 def test_a_crashed_primary_is_attached_again(cluster: QuorumCluster, ledger: Ledger) -> None:
     pid = cluster.proposer.pid
     for _ in range(3):
-        term = term_of(cluster)
+        term = cluster.proposer.term
         ledger.wait_for_progress(20, TIMEOUT)
         cluster.postgres.crash()
         cluster.postgres.start()
-        wait_attached_again(cluster, term)
+        cluster.proposer.wait_streaming_above(term, TIMEOUT)
     assert cluster.proposer.pid == pid
     assert_nothing_lost(cluster, ledger)
 
@@ -114,7 +101,10 @@ def test_a_stop_without_a_quorum_ends_and_says_what_is_unconfirmed(
     cluster: QuorumCluster, ledger_of: Callable[..., Ledger]
 ) -> None:
     ledger = ledger_of(cluster, clients=BLOCKED_CLIENTS)
-    term, found_before = term_of(cluster), len(UNCONFIRMED.findall(cluster.proposer.log_text()))
+    term, found_before = (
+        cluster.proposer.term,
+        len(UNCONFIRMED.findall(cluster.proposer.log_text())),
+    )
     for safekeeper in cluster.safekeepers[:2]:
         safekeeper.kill()
     wait_until(
@@ -131,7 +121,7 @@ def test_a_stop_without_a_quorum_ends_and_says_what_is_unconfirmed(
     for safekeeper in cluster.safekeepers[:2]:
         safekeeper.start()
     cluster.postgres.start()
-    wait_attached_again(cluster, term)
+    cluster.proposer.wait_streaming_above(term, TIMEOUT)
     assert_nothing_lost(cluster, ledger)
 
 
@@ -190,7 +180,7 @@ def test_an_overwritten_contrecord_is_taken_over(cluster: QuorumCluster, ledger:
     writes other WAL in place of the rest."""
     ledger.pause()
     ledger.wait_idle(TIMEOUT)
-    begin_lsn, term = cluster.postgres.flush_lsn(), term_of(cluster)
+    begin_lsn, term = cluster.postgres.flush_lsn(), cluster.proposer.term
     part_lsn = begin_lsn + 4 * MEGABYTE
     record = PendingCommit(
         cluster.postgres, "SELECT pg_logical_emit_message(true, 'long', repeat('l', 128 << 20))"
@@ -207,7 +197,7 @@ def test_an_overwritten_contrecord_is_taken_over(cluster: QuorumCluster, ledger:
     cluster.postgres.crash()
     wait_until(lambda: record.has_returned, TIMEOUT, "its connection to break")
     cluster.postgres.start()
-    wait_attached_again(cluster, term)
+    cluster.proposer.wait_streaming_above(term, TIMEOUT)
     ledger.resume()
     ledger.wait_for_progress(10, TIMEOUT)
     records = cluster.postgres.waldump(f"--start={begin_lsn}", "--rmgr=XLOG", check=False)

@@ -37,28 +37,16 @@ def lines_of(proposer: ProposerProcess) -> list[str]:
     return [word.split("  ")[0].strip() for word in words if word]
 
 
-def wait_attached_again(cluster: QuorumCluster, term: int) -> None:
-    cluster.proposer.wait_until(
-        lambda: cluster.proposer.state == "streaming" and term_of(cluster) > term,
-        TIMEOUT,
-        f"a term above {term}",
-    )
-
-
-def term_of(cluster: QuorumCluster) -> int:
-    return int(cluster.proposer.status()["node_id"]["term"])
-
-
 def test_it_stays_through_restarts_and_ends_with_its_server(
     supervised: QuorumCluster, ledger_of: Callable[..., Ledger]
 ) -> None:
     cluster, proposer, ledger = supervised, supervised.proposer, ledger_of(supervised)
     pid = proposer.pid
     for end in (cluster.postgres.stop, cluster.postgres.crash):
-        term = term_of(cluster)
+        term = proposer.term
         end()
         cluster.postgres.start()
-        wait_attached_again(cluster, term)
+        proposer.wait_streaming_above(term, TIMEOUT)
         ledger.wait_for_progress(10, TIMEOUT)
     assert proposer.pid == pid
     cluster.postgres.stop()

@@ -22,10 +22,6 @@ def successor_of(cluster: QuorumCluster) -> ProposerProcess:
     return cluster.new_proposer(arguments=["--take-over"])
 
 
-def term_of(proposer: ProposerProcess) -> int:
-    return int(proposer.status()["node_id"]["term"])
-
-
 def test_a_proposer_hands_over_to_the_next_under_load(
     cluster: QuorumCluster, ledger_of: Callable[..., Ledger]
 ) -> None:
@@ -35,13 +31,13 @@ def test_a_proposer_hands_over_to_the_next_under_load(
         try:
             for _ in range(3):
                 before = cluster.proposer
-                term = term_of(before)
+                term = before.term
                 cluster.proposer = stack.enter_context(successor_of(cluster))
                 assert before.wait(TIMEOUT) == 0
                 assert "a successor takes over" in before.log_tail()
                 cluster.proposer.wait_streaming(TIMEOUT)
                 assert "the predecessor has let go" in cluster.proposer.log_text()
-                assert term_of(cluster.proposer) == term + 1
+                assert cluster.proposer.term == term + 1
                 ledger.wait_for_progress(50, TIMEOUT)
             assert_nothing_lost(cluster, ledger)
             print(f"longest time without a commit: {ledger.longest_silence():.3f} s")
@@ -53,33 +49,24 @@ def test_a_proposer_hands_over_to_the_next_under_load(
 def test_a_successor_without_a_predecessor_attaches_as_always(
     cluster: QuorumCluster, ledger: Ledger
 ) -> None:
-    first = cluster.proposer
-    first.kill()
+    cluster.proposer.kill()
     with successor_of(cluster) as second:
-        try:
-            second.wait_streaming(TIMEOUT)
-            cluster.proposer = second
+        second.wait_streaming(TIMEOUT)
+        with cluster.led_by(second):
             assert_nothing_lost(cluster, ledger)
-        finally:
-            cluster.proposer = first
 
 
 def test_a_predecessor_that_hangs_is_fenced(cluster: QuorumCluster, ledger: Ledger) -> None:
     first = cluster.proposer
     first.pause()
     with successor_of(cluster) as second:
-        try:
-            second.wait_streaming(TIMEOUT)
-            assert "the predecessor does not let go" in second.log_text()
-            first.resume()
-            assert first.wait(TIMEOUT) in (
-                0,
-                ExitCode.FENCED,
-            )  # asked, or fenced: what it sees first
-            cluster.proposer = second
+        second.wait_streaming(TIMEOUT)
+        assert "the predecessor does not let go" in second.log_text()
+        first.resume()
+        # Asked, or fenced: what it sees first.
+        assert first.wait(TIMEOUT) in (0, ExitCode.FENCED)
+        with cluster.led_by(second):
             assert_nothing_lost(cluster, ledger)
-        finally:
-            cluster.proposer = first
 
 
 def test_the_lock_and_the_port_come_along(

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from notify_socket import notify_socket
 from reckoning import TIMEOUT
 
 from pg_fixtures.cluster import QuorumCluster
@@ -22,10 +23,7 @@ STANDS = "the loop of the proposer stands: the watchdog is told nothing"
 
 @pytest.fixture
 def told(tmp_path: Path) -> Iterator[socket.socket]:
-    """The socket of a service manager."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.bind(str(tmp_path / "notify"))
-        sock.settimeout(TIMEOUT)
+    with notify_socket(tmp_path / "notify", TIMEOUT) as sock:
         yield sock
 
 

@@ -39,6 +39,7 @@ from walproposer.timelines.timeline_creation import (
     LATE_SECONDS,
     FoundTimeline,
     require_timeline,
+    statuses_of,
     survey,
 )
 
@@ -113,8 +114,7 @@ class Failover:
         )
         _check_server(settings, found)
         check_log(settings.log_markers, found.timeline)
-        holders = [m.timelines[found.timeline] for m in members if found.timeline in m.timelines]
-        view = log_view(holders)
+        view = log_view(statuses_of(found.timeline, members))
         if standby.in_recovery:
             _check_can_attach(settings, self.config)
             history, _ = self.server.read_history()

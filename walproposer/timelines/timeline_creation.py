@@ -132,6 +132,11 @@ def _answer(
     answers.put((number, member))
 
 
+def statuses_of(timeline: TimelineId, members: Sequence[Member]) -> list[dict[str, Any]]:
+    """What the members that have it say of it."""
+    return [member.timelines[timeline] for member in members if timeline in member.timelines]
+
+
 def check_members(members: Sequence[Member]) -> None:
     """Raises Refusal when two addresses lead to one safekeeper id."""
     seen: dict[int, SafekeeperAddress] = {}
@@ -293,7 +298,7 @@ def create_timeline(
     membership = Membership(1, tuple(sorted(member.safekeeper_id for member in members)))
     server = primary.server
     start_lsn = primary.flush_lsn - primary.flush_lsn % server.wal_seg_size
-    existing = [m.timelines[timeline] for m in members if timeline in m.timelines]
+    existing = statuses_of(timeline, members)
     options = {
         **_timeline_options(timeline),
         "system_id": str(server.system_id),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -53,12 +54,7 @@ def test_damage_is_found_at_the_same_place_for_the_same_reason(
             if rng.random() < 0.5:  # in the header of a page
                 at -= at % WAL_PAGE_SIZE - rng.randrange(24)
             wal[at] ^= 1 << rng.randrange(8)
-        indexer = RecordIndexer(
-            wal_lsn, wal_seg_size=folder.wal_seg_size, version_major=major, is_boundary=True
-        )
-        found = walk_by_index(wal, wal_lsn, indexer, lambda: WAL_PAGE_SIZE * rng.randrange(1, 100))
-        assert found == walk_by_walker(wal, wal_lsn, folder)
-        errors.add(found[1])
+        errors.add(_error_of_both(wal, wal_lsn, folder, lambda: rng.randrange(1, 100)))
     assert len(errors) > 1, "the damage was not found, or nothing was damaged"
 
 
@@ -79,13 +75,20 @@ def test_damage_where_a_page_begins_is_found_at_the_same_place(
             wal[at - begin + 2] ^= XLP_OVERWRITE_CONTRECORD
         else:
             wal[at - begin + header.size + 3] ^= 0x80  # the length of the record
-        indexer = RecordIndexer(
-            wal_lsn, wal_seg_size=folder.wal_seg_size, version_major=major, is_boundary=True
-        )
-        found = walk_by_index(wal, wal_lsn, indexer, lambda: WAL_PAGE_SIZE * rng.randrange(1, 9))
-        assert found == walk_by_walker(wal, wal_lsn, folder)
-        errors.add(found[1])
+        errors.add(_error_of_both(wal, wal_lsn, folder, lambda: rng.randrange(1, 9)))
     assert len(errors) > 1, "the damage was not found, or nothing was damaged"
+
+
+def _error_of_both(
+    wal: bytearray, wal_lsn: int, folder: WalFolder, chunk_pages: Callable[[], int]
+) -> str:
+    """Why there are no more records, of which both find the same."""
+    indexer = RecordIndexer(
+        wal_lsn, wal_seg_size=folder.wal_seg_size, version_major=folder.major, is_boundary=True
+    )
+    found = walk_by_index(wal, wal_lsn, indexer, lambda: WAL_PAGE_SIZE * chunk_pages())
+    assert found == walk_by_walker(wal, wal_lsn, folder)
+    return found[1]
 
 
 def _written_pages(folder: WalFolder) -> list[int]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from notify_socket import notify_socket
 
-from telemetry.life_signs import LifeSigns
 from telemetry.service_manager import ServiceManager
 
 TIMEOUT = 30.0
@@ -19,9 +19,7 @@ WATCHDOG_SECONDS = 0.6
 
 @pytest.fixture
 def told(tmp_path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.bind(str(tmp_path / "notify"))
-        sock.settimeout(TIMEOUT)
+    with notify_socket(tmp_path / "notify", TIMEOUT) as sock:
         yield sock
 
 
@@ -74,11 +72,9 @@ def test_the_watchdog_is_ours_or_not(
 
 def test_the_watchdog_hears_of_us_while_there_are_signs_of_life(told: socket.socket) -> None:
     silent_seconds = 0.0
-    signs = LifeSigns()
-    signs.add("the loop", lambda: silent_seconds)
     usec = str(int(WATCHDOG_SECONDS * 1e6))
     manager = ServiceManager(environ(told, WATCHDOG_USEC=usec))
-    with manager.watched(signs):
+    with manager.watched("the loop", lambda: silent_seconds):
         assert {told.recv(1000) for _ in range(3)} == {b"WATCHDOG=1"}
         silent_seconds = 60.0
         while (message := told.recv(1000)) == b"WATCHDOG=1":
