@@ -31,6 +31,7 @@ from benchmarks import (
     restart,
     restore,
     serve,
+    topologies,
 )
 from benchmarks.machine import describe_machine, format_load
 from benchmarks.network import Network, delayed_network
@@ -50,6 +51,7 @@ RESTORE_MEGABYTES = 2048
 LAKE_MEGABYTES = 8192
 DECODE_MEGABYTES = 256
 CHANGES_MEGABYTES = 256
+CPU_TITLE = "CPU us a commit, user + system, of each process, over all rounds"
 
 S = TypeVar("S")
 
@@ -67,6 +69,8 @@ class Options:
     against: Path | None
     interpreted: bool
     delay_ms: float | None
+    timelines: int
+    primaries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Report:
     table: list[list[str]]
     verdicts: list[Verdict]
     samples: Sequence[Any]
-    cpu_table: list[list[str]] = field(default_factory=list)
+    more_tables: dict[str, list[list[str]]] = field(default_factory=dict)  # by their titles
     remark: str = ""
 
 
@@ -105,7 +109,7 @@ def run_commit(options: Options) -> Report:
         commit.table(samples),
         commit.verdicts(samples),
         samples,
-        cpu_table=commit.cpu_table(samples),
+        more_tables={CPU_TITLE: commit.cpu_table(samples)},
         remark=network.description,
     )
 
@@ -204,6 +208,22 @@ def run_lake(options: Options) -> Report:
     return Report(lake.table(samples), lake.verdicts(samples), samples)
 
 
+def run_topologies(options: Options) -> Report:
+    latencies = _told(
+        topologies.measure_latencies(
+            options.binaries, options.directory, options.clients, options.rounds, options.seconds
+        )
+    )
+    losses = _told(topologies.play_losses(options.binaries, options.directory))
+    return Report(
+        topologies.latency_table(latencies),
+        topologies.verdicts(latencies, losses),
+        [*latencies, *losses],
+        more_tables={"Losses": topologies.loss_table(losses)},
+        remark=topologies.description(),
+    )
+
+
 BENCHMARKS = {
     "commit": run_commit,
     "profile": run_profile,
@@ -216,6 +236,7 @@ BENCHMARKS = {
     "decode": run_decode,
     "lake": run_lake,
     "changes": run_changes,
+    "topologies": run_topologies,
 }
 
 
@@ -227,7 +248,7 @@ BENCHMARKS = {
     type=click.IntRange(1),
     default=SECONDS,
     show_default=True,
-    help="commit, profile: length of one measurement.",
+    help="commit, profile, topologies: length of one measurement.",
 )
 @click.option(
     "--clients",
@@ -235,7 +256,7 @@ BENCHMARKS = {
     multiple=True,
     default=commit.CLIENTS,
     show_default=True,
-    help="commit, profile: once for each number of clients.",
+    help="commit, profile, topologies: once for each number of clients.",
 )
 @click.option(
     "--megabytes",
@@ -264,6 +285,20 @@ BENCHMARKS = {
     "needs root.  [default: everything on the loopback]",
 )
 @click.option(
+    "--timelines",
+    type=click.IntRange(2),
+    default=1000,
+    show_default=True,
+    help="many: timelines that nobody uses.",
+)
+@click.option(
+    "--primaries",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="many: primaries under load at once.",
+)
+@click.option(
     "--directory",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Where to put the data: a real disk with 25 GB.  [default: the temporary folder]",
@@ -278,6 +313,8 @@ def main(
     against: Path | None,
     interpreted: bool,
     delay_ms: float | None,
+    timelines: int,
+    primaries: int,
     directory: Path | None,
     json_path: Path | None,
 ) -> None:
@@ -303,6 +340,8 @@ def main(
                 against,
                 interpreted,
                 delay_ms,
+                timelines,
+                primaries,
             )
             load = format_load()
             report = BENCHMARKS[name](options)
@@ -332,9 +371,9 @@ def _print(title: str, report: Report) -> None:
     if report.remark:
         click.echo(f"\n{report.remark}")
     _print_table(report.table)
-    if report.cpu_table:
-        click.echo("\nCPU us a commit, user + system, of each process, over all rounds:")
-        _print_table(report.cpu_table)
+    for title, table in report.more_tables.items():
+        click.echo(f"\n{title}:")
+        _print_table(table)
     click.echo()
     for verdict in report.verdicts:
         click.echo(f"- {verdict.format()}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from consensus.codec import decode_safekeeper_message, encode
 from consensus.ids import ID_BYTES, NodeId, TimelineId, parse_id
-from consensus.membership import Membership
+from consensus.membership_page import membership_of_page
 from consensus.messages import (
     PROTOCOL_VERSION,
     ProposerGreeting,
@@ -36,16 +36,14 @@ def request_vote(address: SafekeeperAddress, status: Mapping[str, Any]) -> VoteR
         parse_id(status["tenant_id"], "tenant id"), parse_id(status["timeline_id"], "timeline id")
     )
     proposer_uuid = secrets.token_bytes(ID_BYTES)
-    members = Membership(status["membership"]["generation"], tuple(status["membership"]["members"]))
+    stamp = membership_of_page(status["membership"]).stamp
     server = ServerFacts(int(status["system_id"]), status["pg_version"], status["wal_seg_size"])
     with closing(open_push(address, timeline, "")) as connection:
-        greeting = _ask(
-            connection,
-            ProposerGreeting(PROTOCOL_VERSION, timeline, server, proposer_uuid, members),
-        )
+        hello = ProposerGreeting(PROTOCOL_VERSION, timeline, server, proposer_uuid)
+        greeting = _ask(connection, hello)
         assert isinstance(greeting, SafekeeperGreeting), greeting
         node_id = NodeId(greeting.promised.term + 1, proposer_uuid)
-        vote = _ask(connection, VoteRequest(members.generation, node_id))
+        vote = _ask(connection, VoteRequest(stamp, node_id))
         assert isinstance(vote, VoteResponse), vote
         return vote
 

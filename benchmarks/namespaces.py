@@ -1,21 +1,30 @@
 """`Namespace`: a Linux network namespace without a name, which needs no cleaning up.
 
 It is held by a descriptor of this process and by the processes in it, and by nothing else: the
-kernel removes it with its last holder, however that one ends. Needs root.
+kernel removes it with its last holder, however that one ends. Needs root. Services that were made
+to listen on the loopback are moved into one.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import shutil
+import socket
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
 
 from pg_fixtures.errors import FixtureError
+from pg_fixtures.processes import ServiceProcess
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_server.errors import Unavailable
 from pg_server.program import run_program
 
+LOOPBACK = "127.0.0.1"  # where all fixtures listen
 CLONE_NEWNET = 0x40000000  # linux/sched.h
 CURRENT = "/proc/thread-self/ns/net"
 
@@ -34,7 +43,7 @@ class Namespace:
         finally:
             _enter(before)
             os.close(before)
-        self.run("ip", "link", "set", "lo", "up")
+        self.ip("link set lo up")
 
     def close(self) -> None:
         """Hold it no longer."""
@@ -53,6 +62,10 @@ class Namespace:
         """Run a program to its end, inside. Raises ProgramFailed, unless `check` is false."""
         return run_program(self.command(program), check=check)
 
+    def ip(self, *commands: str) -> None:
+        """Run these of `ip`, inside, by one program. Raises ProgramFailed."""
+        self.run("sh", "-ec", "\n".join(f"ip {command}" for command in commands))
+
     @contextmanager
     def entered(self) -> Iterator[None]:
         """In the block this thread is inside, and so are the programs that it starts."""
@@ -63,6 +76,44 @@ class Namespace:
         finally:
             _enter(before)
             os.close(before)
+
+
+def new_namespace(stack: ExitStack) -> Namespace:
+    """Held as long as the stack is open."""
+    namespace = Namespace()
+    stack.callback(namespace.close)
+    return namespace
+
+
+def check_programs(user: str, *programs: str) -> None:
+    """Raises Unavailable, unless they are there and this is root."""
+    if os.geteuid() != 0:
+        raise Unavailable(f"{user} needs root, for network namespaces")
+    for program in programs:
+        if shutil.which(program) is None:
+            raise Unavailable(
+                f'there is no program "{program}", which {user} needs',
+                hint="install iproute2 and util-linux",
+            )
+
+
+def move_into(namespace: Namespace, address: str, process: ServiceProcess) -> None:
+    """Before its first start: let it run inside, and listen at that address of the namespace."""
+    words = [word.replace(LOOPBACK, address) for word in process.program]
+    process.program = namespace.command(words)
+    if isinstance(process, SafekeeperProcess):
+        process.address = process.address.replace(LOOPBACK, address)
+    if isinstance(process, SafekeeperProcess | ProposerProcess):
+        process.http_address = process.http_address.replace(LOOPBACK, address)
+
+
+def refusal_seconds(address: str, port: int) -> float:
+    """What a refused connection takes, which is a round trip. Raises FixtureError."""
+    with socket.socket() as client:
+        begun = time.perf_counter()
+        if client.connect_ex((address, port)) == 0:
+            raise FixtureError(f"somebody listens at {address} already")
+        return time.perf_counter() - begun
 
 
 def _enter(fd: int) -> None:

@@ -44,7 +44,9 @@ class Primary:
         self, binaries: PostgresBinaries, root: Path, network: Network | None = None
     ) -> None:
         self.network = Network() if network is None else network
-        self.postgres = _NetworkedPostgres(binaries, root / "primary", self.network.subnet)
+        self.postgres = NetworkedPostgres(
+            binaries, root / "primary", self.network.subnet, settings=SETTINGS
+        )
 
     def __enter__(self) -> Self:
         self.postgres.__enter__()
@@ -132,11 +134,13 @@ class Primary:
         return state == "waits"
 
 
-class _NetworkedPostgres(Postgres):
-    """Clients come from `subnet` too, when it is not ""."""
+class NetworkedPostgres(Postgres):
+    """Clients come from `subnet` too, when it is not "". All options of Postgres."""
 
-    def __init__(self, binaries: PostgresBinaries, data_dir: Path, subnet: str) -> None:
-        super().__init__(binaries, data_dir, settings=SETTINGS)
+    def __init__(
+        self, binaries: PostgresBinaries, data_dir: Path, subnet: str, **options: Any
+    ) -> None:
+        super().__init__(binaries, data_dir, **options)
         self._subnet = subnet
         if subnet:
             self._server.program.append("--listen_addresses=*")  # the last one counts

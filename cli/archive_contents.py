@@ -23,7 +23,7 @@ from pgwal.lsn import Lsn, format_lsn
 from telemetry.size import bytes_text
 from walproposer.errors import Unreachable
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.timeline_creation import survey
+from walproposer.timelines.survey import any_timeline, follow, survey
 
 # ---- status
 
@@ -133,7 +133,7 @@ def _status(archive: TimelineArchive, committed: dict[TimelineId, int]) -> Archi
 def _commit_lsns(addresses: tuple[SafekeeperAddress, ...]) -> dict[TimelineId, int]:
     """The greatest that any of them knows. Raises Unreachable when not one answers."""
     found: dict[TimelineId, int] = {}
-    members = survey(addresses)
+    members = follow(survey(addresses), any_timeline)
     errors = [member.error for member in members if member.error is not None]
     if members and len(errors) == len(members):
         hint = next((error.hint for error in errors if error.hint), "")

@@ -11,7 +11,9 @@ from pathlib import Path
 import click
 from psycopg.conninfo import conninfo_to_dict
 
+from cli.chain_options import chain_options, chain_rule
 from cli.listening import (
+    PATH,
     HostPort,
     port,
     refuse_open_ports,
@@ -54,6 +56,13 @@ proposer_http_option = click.option(
     help="Address for status, metrics and health. Where the default is in use, the next free one.",
 )
 
+admin_token_option = click.option(
+    "--admin-token-file",
+    type=PATH,
+    help="File with the bearer token that changes of the members demand; without it they are taken "
+    "from this machine only.",
+)
+
 
 @click.command()
 @primary_option()
@@ -92,8 +101,10 @@ proposer_http_option = click.option(
     help="Prepare everything, then let the proposer that runs on this machine hand over. Without "
     "one: as always. Where the --http port is in use, the next free one is taken.",
 )
+@chain_options
 @proposer_http_option
 @tls_options
+@admin_token_option
 def attach(
     primary: str,
     safekeepers: tuple[SafekeeperAddress, ...],
@@ -106,11 +117,15 @@ def attach(
     lock_ttl: float,
     supervise: Path | None,
     take_over: bool,
+    via: tuple[tuple[int, int], ...],
+    via_sites: bool,
+    site: str,
     http: tuple[str, int],
     tls_cert: Path | None,
     tls_key: Path | None,
     http_token_file: Path | None,
     insecure: bool,
+    admin_token_file: Path | None,
 ) -> None:
     """Attach to a primary and run its proposer in the foreground.
 
@@ -124,10 +139,12 @@ def attach(
         configure=configure,
         lock=None if lock == "none" else lock,
         lock_seconds=lock_ttl,
+        chains=chain_rule(via, site, via_sites=via_sites),
     )
     if supervise is not None and "," in str(conninfo_to_dict(primary).get("host", "")):
         raise click.UsageError("--supervise is for one server, --primary names several hosts")
-    listener = proposer_listener(http, tls_files(tls_cert, tls_key), http_token_file, insecure)
+    files = tls_files(tls_cert, tls_key)
+    listener = proposer_listener(http, files, http_token_file, insecure, admin_token_file)
     stopping = StopSignal().install()
 
     def attached(found: FoundTimeline) -> None:
@@ -159,13 +176,17 @@ def proposer_with_page(
 
 
 def proposer_listener(
-    http: tuple[str, int], files: TlsFiles | None, token_file: Path | None, insecure: bool
+    http: tuple[str, int],
+    files: TlsFiles | None,
+    token_file: Path | None,
+    insecure: bool,
+    admin_token_file: Path | None,
 ) -> HttpListener:
     """Where the status page listens. Raises CommandError when a file cannot be used."""
     protection = {"--tls-cert": files, "--http-token-file": token_file}
     refuse_open_ports([port("--http", http[0], protection)], insecure=insecure)
     try:
-        return http_listener(*http, files, token_file, spare_http_ports())
+        return http_listener(*http, files, token_file, spare_http_ports(), admin_token_file)
     except ssl.SSLError as error:
         raise CommandError(f"could not load the TLS certificate: {error}") from error
     except (OSError, ValueError) as error:

@@ -25,6 +25,7 @@ COMMANDS = {
     "status": "cli.status:status",
     "check": "cli.check:check",
     "timeline": "cli.timeline:timeline",
+    "member": "cli.member:member",
     "elect": "cli.elect:elect",
     "promote": "cli.promote:promote",
     "rejoin": "cli.rejoin:rejoin",

@@ -60,6 +60,20 @@ class Safekeepers(click.ParamType[tuple[SafekeeperAddress, ...]]):
         return addresses
 
 
+class SafekeeperPlace(click.ParamType[SafekeeperAddress]):
+    """One host:port."""
+
+    name = "host:port"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> SafekeeperAddress:
+        if isinstance(value, SafekeeperAddress):
+            return value
+        try:
+            return SafekeeperAddress.parse(value)
+        except WalProposerError as error:
+            self.fail(f"{error}. {error.hint}", param, ctx)
+
+
 class TimelineName(click.ParamType[TimelineId]):
     """`TENANT/TIMELINE`, 32 hex digits each; a lone TIMELINE belongs to the tenant of zeros."""
 

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import click
 
-from cli.attach import proposer_http_option, proposer_listener, proposer_with_page
+from cli.attach import (
+    admin_token_option,
+    proposer_http_option,
+    proposer_listener,
+    proposer_with_page,
+)
 from cli.elect import elect_within
 from cli.listening import tls_files, tls_options
 from cli.parameters import (
@@ -58,6 +63,7 @@ from walproposer.timelines.timeline_creation import FoundTimeline
 @timeout_option("How long to wait for a quorum, and for a standby that makes no progress.")
 @proposer_http_option
 @tls_options
+@admin_token_option
 def promote(
     standby: str,
     safekeepers: tuple[SafekeeperAddress, ...],
@@ -75,6 +81,7 @@ def promote(
     tls_key: Path | None,
     http_token_file: Path | None,
     insecure: bool,
+    admin_token_file: Path | None,
 ) -> None:
     """Fail over: promote a standby that has every acknowledged commit, and be its proposer.
 
@@ -98,7 +105,8 @@ def promote(
     if dry_run:
         _print_plan(*failover.prepare(attaches=attaches))
         return
-    listener = proposer_listener(http, tls_files(tls_cert, tls_key), http_token_file, insecure)
+    files = tls_files(tls_cert, tls_key)
+    listener = proposer_listener(http, files, http_token_file, insecure, admin_token_file)
     stopping = StopSignal()  # until there is a proposer, a signal just ends this process
     with proposer_with_page(config, listener, stopping) as proposer:
         found, _, situation = failover.prepare(attaches=attaches)

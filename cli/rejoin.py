@@ -20,7 +20,8 @@ from walproposer.failover.standby import StandbyServer, safekeepers_conninfo
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.server_facts import read_server_facts
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.timeline_creation import require_timeline, statuses_of
+from walproposer.timelines.survey import statuses_of
+from walproposer.timelines.timeline_creation import require_timeline
 
 
 @click.command()
@@ -66,8 +67,9 @@ def rejoin(
     """
     address = PrimaryAddress(new_primary)
     server, history = _ask_new_primary(address)
-    addresses = with_conninfo(safekeepers, safekeeper_conninfo)
-    _, found = require_timeline(addresses, server.system_id, timeline)
+    given = with_conninfo(safekeepers, safekeeper_conninfo)
+    _, found = require_timeline(given, server.system_id, timeline)
+    addresses = found.addresses
     settings = safekeeper_conninfo if replica_conninfo is None else replica_conninfo
     conninfo = safekeepers_conninfo(addresses, found.timeline, settings)
     old = OldPrimary.at(old_primary)

@@ -12,7 +12,12 @@ from backup.recovery_settings import SignalFile
 from backup.restore_plan import RestorePlan
 from backup.target import Latest
 from cli.archive_options import archive_options
-from cli.attach import proposer_http_option, proposer_listener, proposer_with_page
+from cli.attach import (
+    admin_token_option,
+    proposer_http_option,
+    proposer_listener,
+    proposer_with_page,
+)
 from cli.elect import elect_within
 from cli.listening import tls_files, tls_options
 from cli.output import CommandError
@@ -101,6 +106,7 @@ from walproposer.timelines.timeline_creation import require_timeline
 @timeout_option("How long to wait for a quorum, and for a server that makes no progress.")
 @proposer_http_option
 @tls_options
+@admin_token_option
 def restore(**options: Any) -> None:
     """Restore a server from the archive, up to its end or to a moment.
 
@@ -151,7 +157,7 @@ def _restore_and_promote(request: RestoreRequest, options: dict[str, Any]) -> No
         replica_conninfo = request.safekeeper_conninfo
     # Hours of unpacking are not to end with "no quorum".
     require_timeline(request.addresses, request.catalog.archive.facts.system_id, request.timeline)
-    plan = request.plan()
+    plan = request.plan()  # which finds the present members, too
     if options["dry_run"]:
         return
     listener = proposer_listener(
@@ -159,6 +165,7 @@ def _restore_and_promote(request: RestoreRequest, options: dict[str, Any]) -> No
         tls_files(options["tls_cert"], options["tls_key"]),
         options["http_token_file"],
         options["insecure"],
+        options["admin_token_file"],
     )
     request.write(plan, SignalFile.STANDBY, request.standby_settings(replica_conninfo))
     server = request.restored_server(plan)

@@ -27,7 +27,6 @@ from cli.output import CommandError, ExitCode
 from cli.parameters import with_conninfo
 from cli.progress import ByteProgress
 from consensus.ids import TimelineId
-from consensus.membership import Membership
 from consensus.quorum import has_quorum
 from pg_server.account import account_of
 from pg_server.binaries import PostgresBinaries, find_postgres
@@ -38,18 +37,30 @@ from pgwal.lsn import Lsn
 from telemetry.size import bytes_text
 from walproposer.failover.standby import safekeepers_conninfo
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.timeline_creation import Member, check_members, statuses_of, survey
+from walproposer.timelines.survey import (
+    Member,
+    addresses_of,
+    answering,
+    check_members,
+    follow,
+    greatest_membership,
+    known_timelines,
+    statuses_of,
+    survey,
+    wanted_of,
+)
 
 #: Words in the names of store options whose values are not written into a file.
 SECRETS = ("secret", "password", "token", "key", "sas")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RestoreRequest:
     """What is asked for, understood."""
 
     catalog: BackupCatalog
     archive_words: tuple[str, ...]
+    #: As given; `plan` puts those in their place that the members have now.
     addresses: tuple[SafekeeperAddress, ...]
     safekeeper_conninfo: str
     target: Target
@@ -109,6 +120,7 @@ class RestoreRequest:
             return None
         members = survey(self.addresses)
         check_members(members)
+        members = follow(members, wanted_of(None, self.timeline))
         statuses = statuses_of(self.timeline, members)
         if not statuses:
             raise CommandError(
@@ -117,7 +129,7 @@ class RestoreRequest:
                 "Name those that live, or give no --safekeepers: then the archive is all there is.",
                 ExitCode.UNREACHABLE,
             )
-        _tell_quorum(members, self.timeline)
+        self.addresses = _tell_quorum(members, self.timeline)
         newest = max(statuses, key=lambda status: Lsn.parse(status["commit_lsn"]))
         sources = [
             Safekeeper(str(address), partial(address.connect, self.timeline))
@@ -199,19 +211,17 @@ class RestoreRequest:
         return RestoredServer(self.data_dir, binaries, account, self.options["server_options"])
 
 
-def _tell_quorum(members: list[Member], timeline: TimelineId) -> None:
-    """Whoever restores from too few must know it."""
-    having = [m for m in members if timeline in m.timelines]
-    membership = having[0].timelines[timeline]["membership"]
-    voters = Membership(
-        membership["generation"], tuple(membership["members"]), tuple(membership["new_members"])
-    )
-    if not has_quorum(voters, {member.safekeeper_id for member in having}):
+def _tell_quorum(members: list[Member], timeline: TimelineId) -> tuple[SafekeeperAddress, ...]:
+    """Where the members are. Whoever restores from too few must know it."""
+    membership = greatest_membership(known_timelines(members)[timeline])
+    having = answering([m for m in members if timeline in m.timelines], membership)
+    if not has_quorum(membership, having):
         click.echo(
-            f"WARNING: only {len(having)} of {len(voters.all_members)} members answer: commits "
+            f"WARNING: only {len(having)} of {len(membership.all_members)} members answer: commits "
             "that were acknowledged last may be missing",
             err=True,
         )
+    return addresses_of(membership, members)
 
 
 # ---- the command line

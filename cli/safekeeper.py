@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,8 +17,10 @@ from cli.listening import (
     tls_files,
     tls_options,
 )
+from cli.many_options import ManyOptions, many_options
 from cli.output import CommandError
-from cli.parameters import ByteSize
+from cli.parameters import ByteSize, Dsn
+from consensus.membership import TEXT_BYTES_MAX
 from safekeeper.access import AccessConfig
 from safekeeper.admission import DEFAULT_LIMITS, ConnectionLimits
 from safekeeper.archive_progress import PARTIAL_INTERVAL_SECONDS, ArchiveSettings
@@ -36,6 +39,17 @@ from safekeeper.service import Safekeeper
 from telemetry.hang_guard import HANG_TIMEOUT_SECONDS, hang_guard
 from telemetry.status_server import ListenError
 from telemetry.stop_signal import StopSignal
+
+
+class Site(click.ParamType[str]):
+    """A name that fits into a membership."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        if len(value.encode()) > TEXT_BYTES_MAX or not value.isprintable():
+            self.fail(f"expected at most {TEXT_BYTES_MAX} bytes of printable text", param, ctx)
+        return str(value)
 
 
 @click.group()
@@ -133,6 +147,20 @@ def safekeeper() -> None:
     show_default=True,
     help="Of --connections-max, for proposers and admins alone.",
 )
+@click.option(
+    "--site",
+    type=Site(),
+    default="",
+    metavar="NAME",
+    help="Where it stands, for the list of members: a room, a zone.",
+)
+@click.option(
+    "--peer-conninfo",
+    type=Dsn(),
+    default="",
+    help="libpq settings to read WAL from another safekeeper, of a user with the role proposer: "
+    "user, passfile, sslmode, ... (daisy chain).",
+)
 @archive_options(required=False)
 @click.option(
     "--archive-partial-interval",
@@ -188,6 +216,7 @@ def safekeeper() -> None:
     metavar="HOURS",
     help="From the start of one scrub to the next.",
 )
+@many_options
 @tls_options
 def run(
     id: int,
@@ -204,6 +233,8 @@ def run(
     connections_per_user_max: int,
     connections_per_role_max: int,
     connections_reserved: int,
+    site: str,
+    peer_conninfo: str,
     archive: str | None,
     archive_option: tuple[str, ...],
     archive_partial_interval: float,
@@ -213,6 +244,7 @@ def run(
     hang_timeout: float,
     scrub_rate: float,
     scrub_period: float,
+    many: ManyOptions,
     tls_cert: Path | None,
     tls_key: Path | None,
     http_token_file: Path | None,
@@ -237,14 +269,11 @@ def run(
         port=listen[1],
         http_host=http[0],
         http_port=http[1],
-        access=AccessConfig(tls, user_file, limits),
+        access=AccessConfig(tls, user_file, limits, many.tenant_limits),
         http_token_file=http_token_file,
         http_spare_ports=spare_http_ports(),
         retention=RetentionPolicy(
-            wal_keep_bytes=wal_keep_size,
-            max_slot_wal_keep_bytes=max_slot_wal_keep_size,
-            max_member_wal_keep_bytes=max_member_wal_keep_size,
-            disk_reserve_bytes=disk_reserve,
+            wal_keep_size, max_slot_wal_keep_size, disk_reserve, max_member_wal_keep_size
         ),
         archive=_archive(
             archive,
@@ -252,21 +281,28 @@ def run(
             archive_compression,
             archive_partial_interval,
             archive_backlog_max,
+            many.archive_workers,
         ),
         scrub=ScrubSettings(scrub_rate * MEGABYTE, scrub_period * 3600),
         wal_sender_timeout_seconds=wal_sender_timeout,
+        site=site,
+        peer_conninfo=peer_conninfo,
     )
-    with hang_guard(hang_timeout):
-        _serve(config)
+    _serve(config, hang_timeout)
 
 
 def _archive(
-    url: str | None, options: tuple[str, ...], level: int, interval_seconds: float, backlog_max: int
+    url: str | None,
+    options: tuple[str, ...],
+    level: int,
+    interval_seconds: float,
+    backlog_max: int,
+    workers: int,
 ) -> ArchiveSettings | None:
     if url is None:
         return None
     return ArchiveSettings(
-        url, parse_options(options), level or None, interval_seconds, backlog_max
+        url, parse_options(options), level or None, interval_seconds, backlog_max, workers
     )
 
 
@@ -277,11 +313,12 @@ def _limits(all: int, per_user: int, per_role: int, reserved: int) -> Connection
     return ConnectionLimits(all, per_user, per_role, reserved)
 
 
-def _serve(config: SafekeeperConfig) -> None:
+def _serve(config: SafekeeperConfig, hang_timeout: float) -> None:
     """Until a signal. Raises SafekeeperError, CommandError."""
-    stopping = StopSignal().install()
-    try:
-        with Safekeeper(config):
-            stopping.wait()
-    except ListenError as error:
-        raise CommandError(str(error), "Choose another --http.") from error
+    with hang_guard(hang_timeout):
+        stopping = StopSignal().install()
+        try:
+            with Safekeeper(config):
+                stopping.wait()
+        except ListenError as error:
+            raise CommandError(str(error), "Choose another --http.") from error

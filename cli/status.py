@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from cli.member_table import member_json
 from cli.output import ExitCode, console, print_json
 from cli.parameters import (
     Dsn,
@@ -23,6 +24,7 @@ from cli.status_tables import safekeepers_table, servers_section, timeline_secti
 from cluster.server_view import ServerView, server_views
 from cluster.timeline_view import TimelineView, timeline_views, unopened_timelines
 from cluster.verdict import Verdict, judge
+from consensus.membership_page import membership_page
 from telemetry.stop_signal import StopSignal
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timelines.discovery import Discovery, discover
@@ -147,27 +149,22 @@ def _as_json(discovery: Discovery, judged: list[tuple[TimelineView, Verdict]]) -
 
 def timeline_json(view: TimelineView, verdict: Verdict) -> dict[str, Any]:
     """One timeline; `status`, `peer` and `page` are as the services themselves print them."""
+    losses = view.site_losses
     return {
         "tenant_id": view.timeline.tenant_id.hex(),
         "timeline_id": view.timeline.timeline_id.hex(),
         "system_id": view.system_id,
         "pg_version": view.pg_version,
         "generation": view.membership.generation,
+        "membership": membership_page(view.membership),
+        "change": view.change,
+        "site_losses": losses.as_json() if losses is not None else None,
         "condition": verdict.condition.value,
         "verdict": str(verdict),
         "commits_proceed": verdict.commits_proceed,
         "is_well": verdict.is_well,
-        "members": [
-            {
-                "safekeeper_id": member.safekeeper_id,
-                "address": member.address or None,
-                "state": member.state.value,
-                "reason": member.reason or None,
-                "status": member.status,
-                "peer": member.peer,
-            }
-            for member in view.members
-        ],
+        "members": [member_json(member) for member in view.members],
+        "others": [member_json(member) for member in view.others],
         "proposers": [
             {
                 "http": proposer.http,

@@ -9,16 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cli.member_table import remarks
 from cli.output import plain_table
+from cluster.member_view import MemberState, MemberView, node_id_of
 from cluster.server_view import Role, ServerView
-from cluster.timeline_view import (
-    MemberState,
-    MemberView,
-    ProposerView,
-    TimelineView,
-    brief_node_id,
-    node_id_of,
-)
+from cluster.timeline_view import ProposerView, TimelineView, brief_node_id
 from cluster.verdict import Condition, Verdict
 from consensus.ids import NodeId
 from telemetry.size import bytes_text
@@ -41,7 +36,8 @@ def timeline_section(view: TimelineView, verdict: Verdict) -> RenderableType:
         head,
         Text(str(verdict), style=_STYLES.get(verdict.condition, _UNWELL), overflow="fold"),
         *(Text(proposer_line(proposer), overflow="fold") for proposer in view.proposers),
-        _members_table(view.members),
+        _members_table((*view.members, *view.others)),
+        *(Text(remark, style="bold yellow", overflow="fold") for remark in remarks(view)),
         *(
             Text(remark, style="bold yellow", overflow="fold")
             for member in view.members
@@ -87,11 +83,12 @@ def proposer_line(proposer: ProposerView) -> str:
 
 def _members_table(members: Sequence[MemberView]) -> Table:
     table = plain_table(
-        "id", "address", "state", "proposer", "promised", "last log", "written", "flush", "commit",
-        "lag", "behind", "archived", "wal", "held by",
+        "id", "address", "state", "is", "site", "proposer", "promised", "last log", "written",
+        "flush", "commit", "lag", "behind", "archived", "wal", "held by",
     )  # fmt: skip
     for member in members:
-        style = "" if member.state is MemberState.ACTIVE else "red"
+        is_well = member.state is MemberState.ACTIVE or not member.is_member
+        style = "" if is_well else "red"
         table.add_row(*_member_cells(member), style=style)
     return table
 
@@ -102,6 +99,8 @@ def _member_cells(member: MemberView) -> list[str]:
         str(member.safekeeper_id),
         member.address or _NOTHING,
         member.state.value,
+        member.standing.value,
+        member.site or _NOTHING,
         _connection(member),
         node_id_text(node_id_of(status.get("promised"))),
         node_id_text(node_id_of(status.get("last_log_node_id"))),
@@ -135,7 +134,8 @@ def _connection(member: MemberView) -> str:
     """Whether a proposer streams to it; both sides may say so."""
     proposer = (member.status or {}).get("proposer")
     if proposer is not None:
-        return f"for {_age(proposer['connected_since'])}"
+        via = f", via {member.via}" if member.via else ""
+        return f"for {_age(proposer['connected_since'])}{via}"
     return str(member.peer["state"]) if member.peer and "state" in member.peer else _NOTHING
 
 

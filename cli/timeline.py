@@ -37,14 +37,15 @@ from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.upstream import Upstream
 from walproposer.timelines.discovery import check_any_tells, discover
 from walproposer.timelines.primary_log import mark_primary, read_primary_log
-from walproposer.timelines.timeline_creation import (
-    DAMAGE_HINT,
+from walproposer.timelines.survey import (
     Member,
     check_members,
-    create_timeline,
     folder_name,
+    follow,
     survey,
+    wanted_of,
 )
+from walproposer.timelines.timeline_creation import DAMAGE_HINT, create_timeline
 from walproposer.timelines.timeline_deletion import (
     DeletionOutcome,
     check_deletable,
@@ -310,6 +311,7 @@ def delete(
     """
     members = survey(with_conninfo(safekeepers, safekeeper_conninfo))
     check_members(members)
+    members = follow(members, wanted_of(None, timeline))
     check_deletable(members, timeline)
     if not yes:
         _confirm(timeline)

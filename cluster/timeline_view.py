@@ -1,19 +1,22 @@
 """What everybody said, put together: each timeline with its members and its proposers. Pure.
 
 The answers come one per safekeeper; people think in timelines. A member of a timeline that did not
-answer, or no longer has it, is a row here like the others.
+answer, or no longer has it, is a row here like the others; so are those in no set that the leader
+streams to, or that have left, or that hold the log all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
-from typing import Any
 
+from cluster.member_view import MemberState, MemberView, Roll, Status, node_id_of
+from cluster.site_losses import SiteLosses, site_losses
 from consensus.ids import NodeId, TimelineId
 from consensus.membership import Membership
+from consensus.membership_page import membership_of_page, membership_page
+from consensus.quorum import has_quorum
 from pgwal.lsn import Lsn
 from walproposer.timelines.discovery import (
     Discovery,
@@ -21,53 +24,10 @@ from walproposer.timelines.discovery import (
     SafekeeperReport,
     proposer_pages,
 )
-from walproposer.timelines.timeline_creation import folder_name
-
-Status = Mapping[str, Any]  # a JSON object of a status page
+from walproposer.timelines.survey import folder_name
 
 LEFT_BEHIND = "left behind"  # what a proposer calls it (walproposer/stream/progress.py)
 NOWHERE = "0/0"  # a position that is not known
-
-
-class MemberState(Enum):
-    """The first four are a safekeeper's own words (safekeeper/timeline.py)."""
-
-    CREATING = "creating"
-    ACTIVE = "active"
-    STOPPED = "stopped"
-    DAMAGED = "damaged"
-    LOST_DATA = "lost its data"
-    UNREACHABLE = "unreachable"
-    NOT_GIVEN = "not given"  # its address is not among those asked
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberView:
-    """One member of one timeline. `status` is the timeline's on it, `peer` what the leading
-    proposer says of it; None when nobody says anything."""
-
-    safekeeper_id: int
-    state: MemberState
-    address: str = ""
-    reason: str = ""
-    #: What to do about one that answers and refuses.
-    hint: str = ""
-    status: Status | None = None
-    peer: Status | None = None
-    disk: Mapping[str, int] | None = None
-
-    @property
-    def is_followed(self) -> bool:
-        """The leading proposer counts on it."""
-        return self.peer is not None and bool(self.peer.get("connected"))
-
-    @property
-    def promised(self) -> NodeId:
-        return node_id_of(self.status.get("promised")) if self.status else NodeId.ZERO
-
-    def __str__(self) -> str:
-        place = f" ({self.address})" if self.address else ""
-        return f"safekeeper {self.safekeeper_id}{place}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +54,7 @@ class ProposerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineView:
-    """`proposers`: the one with the greatest NodeId first."""
+    """`proposers`: the one with the greatest NodeId first. `others`: who is in no set."""
 
     timeline: TimelineId
     membership: Membership
@@ -102,6 +62,7 @@ class TimelineView:
     pg_version: int
     members: tuple[MemberView, ...]
     proposers: tuple[ProposerView, ...]
+    others: tuple[MemberView, ...] = field(default=())
 
     @property
     def leader(self) -> ProposerView | None:
@@ -112,11 +73,44 @@ class TimelineView:
         """The greatest promise that a member has given."""
         return max(member.promised for member in self.members)
 
+    @property
+    def has_answering_member(self) -> bool:
+        silent = (MemberState.UNREACHABLE, MemberState.NOT_GIVEN)
+        return any(member.state not in silent for member in self.members)
+
+    @property
+    def change(self) -> Status | None:
+        """The change of the members that the leader is at, or the last that it was at."""
+        page = self.leader.page if self.leader is not None else None
+        return (page.get("membership") or {}).get("change") if page is not None else None
+
+    @property
+    def is_complete(self) -> bool:
+        """No change is half done: on the disks of a quorum lies this membership, and no joint one.
+        Whoever is in no set may be told so then."""
+        page = membership_page(self.membership)
+        has_it = [
+            member.safekeeper_id
+            for member in self.members
+            if member.status is not None and member.status["membership"] == page
+        ]
+        return not self.membership.is_joint and has_quorum(self.membership, has_it)
+
+    @property
+    def site_losses(self) -> SiteLosses | None:
+        """Which sites may be lost, as things stand; None without labels."""
+        sites = {member.safekeeper_id: member.site for member in self.members}
+        down = [member.safekeeper_id for member in self.members if not member.is_alive]
+        return site_losses(self.membership, sites, down)
+
 
 def timeline_views(discovery: Discovery) -> list[TimelineView]:
     """Every timeline that some safekeeper has, in order of their names."""
     names = {t for report in discovery.safekeepers for t in report.timelines}
-    return [_timeline_view(timeline, discovery) for timeline in sorted(names)]
+    left = {t for report in discovery.safekeepers for t in report.left} - names
+    views = [_timeline_view(timeline, discovery) for timeline in sorted(names | left)]
+    # One that all have left, and whose members say that there is none, was deleted.
+    return [v for v in views if v.timeline in names or not v.has_answering_member]
 
 
 def members_left_behind(view: TimelineView) -> list[MemberView]:
@@ -155,35 +149,33 @@ def unopened_timelines(discovery: Discovery) -> dict[str, list[SafekeeperReport]
     return found
 
 
-def node_id_of(status: Status | None) -> NodeId:
-    """From its JSON."""
-    if not status:
-        return NodeId.ZERO
-    return NodeId(status["term"], bytes.fromhex(status["uuid"]))
-
-
 def brief_node_id(node_id: NodeId) -> str:
     """The term, and enough of the uuid to tell two apart."""
     return f"{node_id.term}/{node_id.proposer_uuid.hex()[:8]}"
 
 
 def _timeline_view(timeline: TimelineId, discovery: Discovery) -> TimelineView:
-    holders = [r for r in discovery.safekeepers if timeline in r.timelines]
-    statuses = {r.safekeeper_id: r.timelines[timeline] for r in holders}
-    newest = max(statuses.values(), key=lambda status: status["membership"]["generation"])
-    membership = Membership(
-        newest["membership"]["generation"],
-        tuple(newest["membership"]["members"]),
-        tuple(newest["membership"]["new_members"]),
-    )
+    told = [
+        s for r in discovery.safekeepers for s in (r.timelines.get(timeline), r.left.get(timeline))
+    ]
+    newest = max(filter(None, told), key=lambda s: membership_of_page(s["membership"]).stamp)
+    membership = membership_of_page(newest["membership"])
+    statuses = {
+        r.safekeeper_id: r.timelines[timeline]
+        for r in discovery.safekeepers
+        if timeline in r.timelines
+    }
     proposers = _proposers(timeline, statuses, discovery.proposers)
+    page = proposers[0].page if proposers else None
+    roll = Roll.of(timeline, membership, discovery.safekeepers, page)
     return TimelineView(
         timeline=timeline,
         membership=membership,
         system_id=newest["system_id"],
         pg_version=newest["pg_version"],
-        members=_members(timeline, membership, discovery.safekeepers, proposers),
+        members=roll.members(),
         proposers=proposers,
+        others=roll.others(),
     )
 
 
@@ -233,94 +225,3 @@ def _proposer_view(
         error=error,
         read_at=report.read_at,
     )
-
-
-# ---- members
-
-
-def _members(
-    timeline: TimelineId,
-    membership: Membership,
-    reports: Sequence[SafekeeperReport],
-    proposers: Sequence[ProposerView],
-) -> tuple[MemberView, ...]:
-    page = proposers[0].page if proposers else None
-    peers: list[Status] = list(page.get("safekeepers", ())) if page is not None else []
-    by_id = {report.safekeeper_id: report for report in reports if report.reachable}
-    candidates = _candidates(membership, by_id, reports, peers)
-    is_created = any(
-        report.timelines[timeline]["state"] != MemberState.CREATING.value
-        for report in by_id.values()
-        if timeline in report.timelines
-    )
-    return tuple(
-        _answering_member(timeline, by_id[member], peers, is_created)
-        if member in by_id
-        else _silent_member(member, candidates[member], peers)
-        for member in membership.all_members
-    )
-
-
-def _answering_member(
-    timeline: TimelineId, report: SafekeeperReport, peers: Iterable[Status], is_created: bool
-) -> MemberView:
-    folder = folder_name(timeline)
-    status = report.timelines.get(timeline)
-    if status is not None:
-        state, reason = MemberState(status["state"]), status["stopped_reason"] or ""
-    elif folder in report.damaged:
-        state, reason = MemberState.DAMAGED, report.damaged[folder]
-    elif is_created:
-        state, reason = MemberState.LOST_DATA, "it has no such timeline"
-    else:
-        state, reason = MemberState.CREATING, "the creation has not come here"
-    return MemberView(
-        safekeeper_id=report.safekeeper_id,
-        state=state,
-        address=report.address,
-        reason=reason,
-        status=status,
-        peer=_peer(peers, report.safekeeper_id, report.address),
-        disk=report.disk,
-    )
-
-
-def _silent_member(
-    member: int, candidates: Sequence[SafekeeperReport], peers: Iterable[Status]
-) -> MemberView:
-    """`candidates`: the addresses that may be its own."""
-    address = " or ".join(report.address for report in candidates)
-    return MemberView(
-        safekeeper_id=member,
-        state=MemberState.UNREACHABLE if candidates else MemberState.NOT_GIVEN,
-        address=address,
-        reason="; ".join(report.error for report in candidates)
-        or "none of the safekeepers asked is this member",
-        hint=next((report.hint for report in candidates if report.hint), ""),
-        peer=_peer(peers, member, address),
-    )
-
-
-def _candidates(
-    membership: Membership,
-    answering: Mapping[int, SafekeeperReport],
-    reports: Sequence[SafekeeperReport],
-    peers: Iterable[Status],
-) -> dict[int, list[SafekeeperReport]]:
-    """Which silent address may be which missing member: as the proposer remembers it, else any."""
-    silent = {report.address: report for report in reports if not report.reachable}
-    missing = [member for member in membership.all_members if member not in answering]
-    remembered = {
-        peer["id"]: [silent.pop(peer["address"])]
-        for peer in peers
-        if peer.get("id") in missing and peer.get("address") in silent
-    }
-    return {member: remembered.get(member, list(silent.values())) for member in missing}
-
-
-def _peer(peers: Iterable[Status], safekeeper_id: int, address: str) -> Status | None:
-    for peer in peers:
-        known_id = peer.get("id")
-        if known_id == safekeeper_id or (known_id is None and peer.get("address") == address):
-            return peer
-    return None

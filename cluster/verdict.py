@@ -22,12 +22,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
+from cluster.member_view import MemberState, MemberView, Status
 from cluster.server_view import Role, ServerView
 from cluster.timeline_view import (
-    MemberState,
-    MemberView,
     ProposerView,
-    Status,
     TimelineView,
     brief_node_id,
     members_left_behind,
@@ -166,10 +164,20 @@ def _with_leader(view: TimelineView, leader: ProposerView) -> Verdict:
             f"{leader} was deposed by {brief_node_id(view.promised)}, which does not stream: "
             "run sk attach for the primary that is to go on",
         )
-    needed = quorum_size(len(view.membership.members))
     since = _clock(page["quorum"].get("since"))
-    text = f"commits wait{since}: {members} follow, {needed} are needed"
+    text = f"commits wait{since}: {members} follow, {_needed(view)}"
     return Verdict(Condition.BLOCKED, "; ".join((text, *problems)))
+
+
+def _needed(view: TimelineView) -> str:
+    sizes = [f"{quorum_size(len(group))} of {_ids(group)}" for group in view.membership.groups]
+    if view.membership.is_joint:
+        return f"{' and '.join(sizes)} are needed, as the members are changed"
+    return f"{quorum_size(len(view.membership.members))} are needed"
+
+
+def _ids(group: Sequence[int]) -> str:
+    return ", ".join(map(str, group))
 
 
 def _standing(leader: ProposerView, page: Status) -> Verdict | None:
@@ -267,8 +275,13 @@ def _problems(view: TimelineView, leader: ProposerView | None) -> list[str]:
 def _left_behind(member: MemberView) -> str:
     return (
         f"{member} is left behind: the others have removed WAL that it lacks "
-        "(--max-member-wal-keep-size), and no archive has it: replace it by a new id"
+        f"(--max-member-wal-keep-size), and no archive has it: {_replaced(member)}"
     )
+
+
+def _replaced(member: MemberView) -> str:
+    """The command; the address is that of a new safekeeper."""
+    return f"sk member replace {member.safekeeper_id} NEWADDR"
 
 
 def _problem(member: MemberView, leader: ProposerView | None) -> str:
@@ -276,22 +289,28 @@ def _problem(member: MemberView, leader: ProposerView | None) -> str:
     followed = member.is_followed
     match member.state:
         case MemberState.LOST_DATA:
-            return f"{member} lost its data: replace it by a new id"
+            return f"{member} lost its data: {_replaced(member)}"
+        case MemberState.LEFT:
+            return f"{member} has left this timeline, and is a member again: {_replaced(member)}"
         case MemberState.STOPPED:
-            return f"{member} stopped this timeline: {_stopped(member.reason)}"
+            return f"{member} stopped this timeline: {_stopped(member)}"
         case MemberState.DAMAGED:
-            return f"{member} is damaged, {_short(member.reason)}: replace it by a new id"
+            return f"{member} is damaged, {_short(member.reason)}: {_replaced(member)}"
         case MemberState.CREATING:
             return f"{member} waits to be activated: run sk attach again"
         case MemberState.UNREACHABLE if member.hint and not followed:
             return f"{member} refuses to tell: {_short(member.reason)}; {member.hint}"
         case MemberState.UNREACHABLE if not followed:
-            return f"{member} is unreachable{_silent_since(member, leader)}: start it"
+            since = _silent_since(member, leader)
+            return f"{member} is unreachable{since}: start it, or {_replaced(member)}"
         case MemberState.NOT_GIVEN if not followed:
             return f"{member} was not asked: give its address in --safekeepers"
     if member.status is not None and member.status.get("damage"):
         damage = "; ".join(member.status["damage"])
-        return f"{member} does not vote until a proposer has mended it: {_short(damage)}"
+        return (
+            f"{member} does not vote until a proposer has mended it: {_short(damage)}; if it stays "
+            f"so: {_replaced(member)}"
+        )
     if leader is None or leader.page is None or leader.page["state"] != "streaming":
         return ""
     peer = member.peer or {}
@@ -303,9 +322,11 @@ def _problem(member: MemberView, leader: ProposerView | None) -> str:
     return ""
 
 
-def _stopped(reason: str) -> str:
-    remedy = "free some space" if "space" in reason else "mend its disk and restart it"
-    return f"{_short(reason)}: {remedy}"
+def _stopped(member: MemberView) -> str:
+    reason = member.reason
+    if "space" in reason:
+        return f"{_short(reason)}: free some space"
+    return f"{_short(reason)}: mend its disk and restart it, or {_replaced(member)}"
 
 
 def _silent_since(member: MemberView, leader: ProposerView | None) -> str:

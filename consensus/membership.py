@@ -1,15 +1,23 @@
-"""Who the members are: a generation-numbered set of safekeeper ids, joint while it changes.
+"""Who the members are: a stamped set of safekeepers, joint while it changes.
 
-Law (ConfigSafety): an equal generation means an equal configuration.
+Laws (ConfigSafety, Monotone): an equal stamp means an equal membership; on a safekeeper and in a
+proposer the stamp never goes back.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from msgspec import Struct
 
 from consensus.errors import ConsensusError
+from consensus.ids import NodeId
 
 MEMBERS_MAX = 9
+INSTANCE_BYTES = 8
+UNKNOWN_INSTANCE = bytes(INSTANCE_BYTES)
+TEXT_BYTES_MAX = 255  # of a host, of a site
 
 
 class MembershipError(ConsensusError):
@@ -18,27 +26,121 @@ class MembershipError(ConsensusError):
     sqlstate = "22023"
 
 
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """`new_members` is empty except in a joint configuration. Ids ascend."""
+class Stamp(Struct, frozen=True, order=True, gc=False):
+    """Who wrote a membership, and how many changes there were; ordered as a pair (condition M1)."""
 
+    author: NodeId
     generation: int
-    members: tuple[int, ...]
-    new_members: tuple[int, ...] = ()
+
+    #: Of a timeline that was just created.
+    FIRST: ClassVar[Stamp]
+
+    def __str__(self) -> str:
+        return f"{self.author}/{self.generation}"
+
+
+Stamp.FIRST = Stamp(NodeId.ZERO, 1)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Member:
+    """One safekeeper of a membership. Id and instance say who it is, the address is a hint.
+
+    `instance` are the 8 random bytes of its data directory: another instance under this id is
+    another disk. Zeros, an empty host and port 0 mean: not known (of a timeline of an older
+    release).
+    """
+
+    id: int
+    instance: bytes = UNKNOWN_INSTANCE
+    host: str = ""
+    port: int = 0
+    #: Where it stands, as its operator calls the place; "" when nobody said so.
+    site: str = ""
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.members) <= MEMBERS_MAX:
-            raise MembershipError(f"expected 1 to {MEMBERS_MAX} members, got {len(self.members)}")
+        if self.id < 1:
+            raise MembershipError(f"member ids must be above 0, got {self.id}")
+        if len(self.instance) != INSTANCE_BYTES:
+            raise MembershipError(f"instance of {len(self.instance)} bytes, not {INSTANCE_BYTES}")
+        if len(self.host.encode()) > TEXT_BYTES_MAX or not 0 <= self.port <= 0xFFFF:
+            raise MembershipError(f"invalid address of member {self.id}: {self.address[:80]}")
+        if len(self.site.encode()) > TEXT_BYTES_MAX:
+            raise MembershipError(f"site of member {self.id} is longer than {TEXT_BYTES_MAX} bytes")
+
+    @property
+    def address(self) -> str:
+        """`host:port`, `[v6]:port`; "" when it is not known."""
+        if not self.host:
+            return ""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def is_instance(self, instance: bytes) -> bool:
+        """Whether this may be it: an unknown instance is any (condition A1)."""
+        return self.instance in (UNKNOWN_INSTANCE, instance)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """`new_members` is empty except in a joint membership. Ids ascend.
+
+    `roster` says of the members who they are, by ascending id; one that is not in it is known by
+    its id alone.
+    """
+
+    stamp: Stamp
+    members: tuple[int, ...]
+    new_members: tuple[int, ...] = ()
+    roster: tuple[Member, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.members) <= MEMBERS_MAX or len(self.new_members) > MEMBERS_MAX:
+            count = max(len(self.members), len(self.new_members))
+            raise MembershipError(f"expected 1 to {MEMBERS_MAX} members, got {count}")
         for group in (self.members, self.new_members):
             if list(group) != sorted(set(group)) or any(i < 1 for i in group):
                 raise MembershipError(f"member ids must be distinct, ascending, above 0: {group}")
+        named = [member.id for member in self.roster]
+        if named != sorted(set(named)) or not {*named} <= {*self.members, *self.new_members}:
+            raise MembershipError(
+                f"roster of {tuple(named)} in a membership of {self.all_members}: ids must be "
+                "distinct, ascending, and in a set"
+            )
+
+    @property
+    def generation(self) -> int:
+        return self.stamp.generation
+
+    @property
+    def is_joint(self) -> bool:
+        return bool(self.new_members)
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The sets that each must give a quorum: one, or two in a joint configuration."""
+        """The sets that each must give a quorum: one, or two in a joint membership."""
         return (self.members, self.new_members) if self.new_members else (self.members,)
 
     @property
     def all_members(self) -> tuple[int, ...]:
         """Everybody who stores this log."""
         return tuple(sorted({*self.members, *self.new_members}))
+
+    def member(self, member_id: int) -> Member:
+        """Who that is; with nothing but the id where nothing else is known."""
+        return next((m for m in self.roster if m.id == member_id), Member(member_id))
+
+    def stamped(self, stamp: Stamp) -> Membership:
+        """The same sets and addresses under another stamp."""
+        return Membership(stamp, self.members, self.new_members, self.roster)
+
+    def joint_with(self, stamp: Stamp, new: tuple[Member, ...]) -> Membership:
+        """Entering a change: this one's members, and beside them `new` (ascending ids)."""
+        roster = {m.id: m for m in self.roster if m.id in self.members} | {m.id: m for m in new}
+        return Membership(
+            stamp, self.members, tuple(m.id for m in new), tuple(roster[i] for i in sorted(roster))
+        )
+
+    def left_to(self, stamp: Stamp, members: tuple[int, ...]) -> Membership:
+        """Leaving a joint membership, to one of its sets."""
+        assert members in self.groups
+        return Membership(stamp, members, (), tuple(m for m in self.roster if m.id in members))

@@ -1,6 +1,6 @@
 """The messages between proposer and safekeeper. One class is used on both sides of the wire.
 
-P->S  ProposerGreeting, VoteRequest, Elected, Append
+P->S  ProposerGreeting, VoteRequest, Elected, Configure, Follow, Append
 S->P  SafekeeperGreeting, VoteResponse, AppendResponse
 
 LSNs are plain ints: these values live in hot loops; those of every commit are msgspec Structs,
@@ -15,11 +15,11 @@ from typing import final
 from msgspec import Struct
 
 from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership
+from consensus.membership import Membership, Stamp
 from consensus.term_history import TermHistory
 from pgwal.history import TimelineHistory
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +46,27 @@ class ProposerGreeting:
     timeline: TimelineId
     server: ServerFacts
     proposer_uuid: bytes
-    membership: Membership
 
 
 @dataclass(frozen=True, slots=True)
 class SafekeeperGreeting:
-    """Carries no positions: they may change before the vote (law, rule 1 of the safekeeper)."""
+    """Carries no positions: they may change before the vote (law, rule 1 of the safekeeper).
+
+    `has_left`: it is in no set, its WAL is gone, and it leads on to the members that it knows.
+    """
 
     safekeeper_id: int
+    instance: bytes
+    has_left: bool
     promised: NodeId
     membership: Membership
 
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    generation: int
+    """`stamp` is of the membership that the votes are counted by."""
+
+    stamp: Stamp
     node_id: NodeId
 
 
@@ -72,13 +78,13 @@ class VoteResponse:
     it is to be streamed to as any other, and gives no vote (rule 9 of the safekeeper).
     """
 
-    generation: int
     granted: bool
     promised: NodeId
     flush_lsn: int
     commit_lsn: int
     truncate_lsn: int
     timeline_start_lsn: int
+    membership: Membership
     term_history: TermHistory
     tli_history: TimelineHistory
 
@@ -89,14 +95,37 @@ class VoteResponse:
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """The receiver truncates its log to `start_streaming_at` and adopts both histories."""
+    """The receiver truncates its log to `start_streaming_at`, and adopts both histories and the
+    membership."""
 
-    generation: int
     node_id: NodeId
     start_streaming_at: int
     timeline_start_lsn: int
+    membership: Membership
     term_history: TermHistory
     tli_history: TimelineHistory
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """The membership that the leader wrote last. The answer is an AppendResponse, once it is
+    durable."""
+
+    node_id: NodeId
+    membership: Membership
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Take the WAL from the safekeeper there from now on (daisy chain), up to its flush_lsn.
+
+    What comes on this connection afterwards are Appends without WAL, with the newest positions.
+    """
+
+    generation: int
+    node_id: NodeId
+    host: str
+    port: int
 
 
 @final
@@ -104,7 +133,9 @@ class Append(Struct, frozen=True, gc=False):
     """WAL [begin_lsn, end_lsn), or a heartbeat when empty.
 
     `record_end_lsn` is the last record boundary <= end_lsn that the proposer knows; it may lie
-    below begin_lsn while one record spans several messages.
+    below begin_lsn while one record spans several messages. `generation` is of the membership whose
+    author is `node_id`, here and in the answer. To one that was told to Follow it brings no WAL,
+    and says where the leader's log ends: there the next byte is not expected.
     """
 
     generation: int
@@ -148,5 +179,5 @@ class AppendResponse(Struct, frozen=True, gc=False):
     feedback: HotStandbyFeedback = NO_FEEDBACK
 
 
-ProposerMessage = ProposerGreeting | VoteRequest | Elected | Append
+ProposerMessage = ProposerGreeting | VoteRequest | Elected | Configure | Follow | Append
 SafekeeperMessage = SafekeeperGreeting | VoteResponse | AppendResponse

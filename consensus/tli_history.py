@@ -1,4 +1,4 @@
-"""Two Postgres timeline histories as functions LSN -> TLI: where do they differ? Pure.
+"""Postgres timeline histories as functions LSN -> TLI: where do two of them differ? Pure.
 
 A primary may continue a log only if both functions are equal on the whole log; its own promotion
 may add a switch at or above the log's end (`docs/protocol.md`, the proposer's rule 3).
@@ -18,6 +18,12 @@ def first_difference(
         if begin_lsn <= lsn < end_lsn and one.tli_at(lsn) != other.tli_at(lsn):
             return lsn
     return None
+
+
+def clipped_tli_history(history: TimelineHistory, lsn: int) -> TimelineHistory:
+    """Only the timelines that wrote what lies below `lsn`."""
+    switches = tuple(entry for entry in history.entries if entry.switch_lsn < lsn)
+    return TimelineHistory(history.tli_at(max(lsn - 1, 0)), switches)
 
 
 def last_switch_lsn(history: TimelineHistory) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import psycopg
 from psycopg import pq
 
-from pgclient.errors import ConnectionLost
+from pgclient.errors import ConnectionLost, Silent
 from pgclient.results import lost, next_result, receive_copy_data, run_command
 from pgwal.lsn import format_lsn
 from pgwire.errors import ProtocolError
@@ -40,21 +40,42 @@ class ReplicationStream:
         """The WAL as it comes, without a gap, until the server ends the stream in good order; an
         empty piece says that there is nothing new."""
         while (payload := receive_copy_data(self._pgconn, self._silence_seconds)) is not None:
-            try:
-                message = parse_server_message(payload)
-            except ProtocolError as error:
-                raise ConnectionLost(str(error)) from error
-            if not isinstance(message, XLogData):
-                yield memoryview(b"")
-                continue
-            if message.start_lsn != self.next_lsn:
-                raise ConnectionLost(
-                    f"WAL at {format_lsn(message.start_lsn)} came, expected "
-                    f"{format_lsn(self.next_lsn)}"
-                )
-            self.next_lsn += len(message.data)
-            yield memoryview(message.data)
+            yield self._piece(payload)
         next_result(self._pgconn)  # the server's error, if that was why
+
+    def batches(self, bytes_max: int) -> Iterator[list[memoryview]]:
+        """The same: all that has arrived together, at least one piece, and when there are
+        `bytes_max` no more."""
+        for piece in self.pieces():
+            batch, size = [piece], len(piece)
+            while size < bytes_max and (payload := self._arrived()) is not None:
+                batch.append(self._piece(payload))
+                size += len(batch[-1])
+            yield batch
+
+    def _arrived(self) -> memoryview | None:
+        """What is there without waiting; None: nothing, or the end, which pieces() tells of."""
+        try:
+            self._pgconn.consume_input()
+            return receive_copy_data(self._pgconn, 0.0)
+        except psycopg.Error as error:
+            raise lost(error) from error
+        except Silent:
+            return None
+
+    def _piece(self, payload: memoryview) -> memoryview:
+        try:
+            message = parse_server_message(payload)
+        except ProtocolError as error:
+            raise ConnectionLost(str(error)) from error
+        if not isinstance(message, XLogData):
+            return memoryview(b"")
+        if message.start_lsn != self.next_lsn:
+            raise ConnectionLost(
+                f"WAL at {format_lsn(message.start_lsn)} came, expected {format_lsn(self.next_lsn)}"
+            )
+        self.next_lsn += len(message.data)
+        return memoryview(message.data)
 
     def read(self, end_lsn: int) -> bytes:
         """All up to there."""

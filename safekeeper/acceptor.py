@@ -6,8 +6,9 @@ after the execution) is never ahead of the disk.
 
 Invariants, at rest:
     flush_lsn <= record_end_lsn <= written_lsn, durable_lsn <= written_lsn, flush_lsn <= durable_lsn
-    control.promised, commit_lsn and truncate_lsn never go back
-    at most one connection streams, and it streams for the promised NodeId
+    control.promised, the membership's stamp, commit_lsn and truncate_lsn never go back
+    the membership's author is not above control.promised; while one streams, it is its author
+    at most one connection streams, and it streams for the promised NodeId; it alone may be chained
 """
 
 from __future__ import annotations
@@ -16,28 +17,25 @@ from dataclasses import replace
 from typing import assert_never
 
 from consensus.codec import append_head, encode_append_response
-from consensus.errors import HistoryError
 from consensus.ids import NodeId
-from consensus.membership import Membership
 from consensus.messages import (
     NO_FEEDBACK,
-    PROTOCOL_VERSION,
     Append,
     AppendResponse,
+    Configure,
     Elected,
+    Follow,
     ProposerGreeting,
     SafekeeperGreeting,
     VoteRequest,
     VoteResponse,
 )
-from consensus.term_history import highest_common_point
-from consensus.tli_history import first_difference
-from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
 from safekeeper.control_state import ControlState
 from safekeeper.events import (
     Action,
     BatchEnded,
+    ChainedWal,
     CloseConnection,
     Disconnected,
     Event,
@@ -48,14 +46,21 @@ from safekeeper.events import (
     Received,
     Refuse,
     Reply,
+    TakeWal,
     TruncateWal,
     WriteWal,
 )
-
-PROTOCOL_VIOLATION = "08P01"
-WRONG_STATE = "55000"
-DATA_CORRUPTED = "XX001"
-MISMATCH = "42P17"
+from safekeeper.named_ends import NamedEnds
+from safekeeper.refusals import (
+    PROTOCOL_VIOLATION,
+    WRONG_STATE,
+    Refusal,
+    absence,
+    author_refusal,
+    elected_refusal,
+    greeting_refusal,
+    membership_refusal,
+)
 
 
 class Acceptor:
@@ -64,11 +69,17 @@ class Acceptor:
     An end below what was flushed before is damage, not a torn tail. Then `control.lost_lsn` says
     so, what lies behind the end is left on disk, and this member follows without a vote until a
     leader has brought back what it lost.
+
+    It does the same whether it is a member or not: who counts is for the proposer to say. One that
+    has left answers greetings, and nothing else. `instance` is of the data directory.
     """
 
-    def __init__(self, safekeeper_id: int, control: ControlState, flush_lsn: int) -> None:
+    def __init__(
+        self, safekeeper_id: int, instance: bytes, control: ControlState, flush_lsn: int
+    ) -> None:
         assert flush_lsn >= control.horizon_lsn or control.lost_lsn >= control.horizon_lsn
         self.safekeeper_id = safekeeper_id
+        self.instance = instance
         self.control = control
         #: End of the bytes handed to the OS; behind a damaged end, of those that were flushed.
         self.written_lsn = max(flush_lsn, control.horizon_lsn)
@@ -86,6 +97,8 @@ class Acceptor:
         self.sent_commit_lsn = 0
         #: The connection that has processed Elected for the promised NodeId.
         self.streaming: int | None = None
+        #: Chained: the WAL comes from another safekeeper, and these record ends were named for it.
+        self._ends: NamedEnds | None = None
         #: It has brought an Append, and so the leader's commit_lsn.
         self._has_append = False
         #: Of the replicas here, for the primary.
@@ -105,9 +118,11 @@ class Acceptor:
         if type(event) is BatchEnded:
             return self._batch_ended(event.connection)
         match event:
+            case ChainedWal():
+                return self._chained_wal(event)
             case Disconnected(connection):
                 if self.streaming == connection:
-                    self.streaming = None
+                    self.streaming = self._ends = None
                 return self._flush()
             case FeedbackChanged(feedback):
                 self.feedback = feedback
@@ -119,7 +134,9 @@ class Acceptor:
                 assert_never(event)
 
     def _received(
-        self, connection: int, message: ProposerGreeting | VoteRequest | Elected
+        self,
+        connection: int,
+        message: ProposerGreeting | VoteRequest | Elected | Configure | Follow,
     ) -> list[Action]:
         match message:
             case ProposerGreeting():
@@ -128,67 +145,47 @@ class Acceptor:
                 return self._vote(connection, message)
             case Elected():
                 return self._elected(connection, message)
+            case Configure():
+                return self._configure(connection, message)
+            case Follow():
+                return self._follow(connection, message)
             case _:
                 assert_never(message)
 
     # ---- messages
 
     def _greeting(self, connection: int, greeting: ProposerGreeting) -> list[Action]:
-        problem = self._greeting_problem(greeting)
-        if problem:
-            return [Refuse(connection, MISMATCH, *problem)]
+        if refusal := greeting_refusal(self.control, greeting):
+            return [_refuse(connection, refusal)]
         control = self.control
-        return [
-            Reply(
-                connection,
-                SafekeeperGreeting(self.safekeeper_id, control.promised, control.membership),
-            )
-        ]
-
-    def _greeting_problem(self, greeting: ProposerGreeting) -> tuple[str, str] | None:
-        control = self.control
-        ours, theirs = control.server, greeting.server
-        if greeting.protocol_version != PROTOCOL_VERSION:
-            return (
-                f"proposer speaks protocol version {greeting.protocol_version}, "
-                f"this safekeeper {PROTOCOL_VERSION}",
-                "Run the same release on both sides.",
-            )
-        if greeting.timeline != control.timeline:
-            return f"greeting for timeline {greeting.timeline} on {control.timeline}", ""
-        if not control.active:
-            return _inactive_problem(control)
-        if theirs.system_id != ours.system_id:
-            return (
-                f"primary has system identifier {theirs.system_id}, "
-                f"the timeline belongs to {ours.system_id}",
-                "Attach the primary this timeline was created for, or create another timeline.",
-            )
-        if theirs.pg_major != ours.pg_major or theirs.wal_seg_size != ours.wal_seg_size:
-            return (
-                f"primary is Postgres {theirs.pg_major} with {theirs.wal_seg_size} byte segments, "
-                f"the timeline was created for {ours.pg_major} with {ours.wal_seg_size}",
-                "A major upgrade needs a new timeline.",
-            )
-        return _membership_problem(greeting.membership, control.membership)
+        answer = SafekeeperGreeting(
+            self.safekeeper_id,
+            self.instance,
+            control.has_left,
+            control.promised,
+            control.membership,
+        )
+        return [Reply(connection, answer)]
 
     def _vote(self, connection: int, request: VoteRequest) -> list[Action]:
         """Rule 2. Flush, then persist the promise and how far was flushed, then answer: a vote
         outlives a power loss, and rot is seen. A member that lost a part of its log promises as any
-        other, but gives no vote (rule 9)."""
-        if not self.control.active:
-            return [self._inactive(connection)]
-        if request.generation != self.control.membership.generation:
-            return [self._wrong_generation(connection, request.generation)]
+        other, but gives no vote (rule 9). Whoever counts by a membership less than the one here
+        gets none, and no promise (condition V1); a greater one is not adopted by a vote."""
+        if refusal := absence(self.control):
+            return [_refuse(connection, refusal)]
         actions: list[Action] = []
-        promises = request.node_id >= self.control.promised
+        promises = (
+            request.node_id >= self.control.promised
+            and request.stamp >= self.control.membership.stamp
+        )
         if promises:
             # The positions in the answer must stay true, so whoever streamed until now is revoked.
             # With an equal NodeId that is the same proposer's older connection.
             if self.streaming not in (None, connection):
                 assert self.streaming is not None
                 actions.append(CloseConnection(self.streaming, f"vote given to {request.node_id}"))
-            self.streaming = None
+            self.streaming = self._ends = None
             actions += self._flush()
             actions += self._promise(request.node_id)
         granted = promises and not self.control.lost_lsn and not self.has_holes
@@ -198,30 +195,28 @@ class Acceptor:
     def _vote_response(self, granted: bool) -> VoteResponse:
         control = self.control
         return VoteResponse(
-            generation=control.membership.generation,
             granted=granted,
             promised=control.promised,
             flush_lsn=self.flush_lsn,
             commit_lsn=self.commit_lsn,
             truncate_lsn=self.truncate_lsn,
             timeline_start_lsn=control.timeline_start_lsn,
+            membership=control.membership,
             term_history=control.term_history.clipped(self.flush_lsn),
             tli_history=control.tli_history,
         )
 
     def _elected(self, connection: int, elected: Elected) -> list[Action]:
-        """Rule 3. Promise and lower the saved flush_lsn, truncate, adopt the whole history: in this
-        order on disk."""
-        if not self.control.active:
-            return [self._inactive(connection)]
-        if elected.generation != self.control.membership.generation:
-            return [self._wrong_generation(connection, elected.generation)]
+        """Rule 3. Promise and lower the saved flush_lsn, truncate, adopt the whole history and the
+        membership: in this order on disk."""
+        if refusal := absence(self.control):
+            return [_refuse(connection, refusal)]
         if elected.node_id < self.control.promised:
             return []  # the answer to its first Append will carry the promise
+        refusal = elected_refusal(self.control, elected, self.flush_lsn, self.commit_lsn)
+        if refusal:
+            return [_refuse(connection, refusal)]
         start_lsn = elected.start_streaming_at
-        problem = self._elected_problem(elected)
-        if problem:
-            return [Refuse(connection, DATA_CORRUPTED, problem)]
         actions: list[Action] = []
         if self.streaming not in (None, connection):
             assert self.streaming is not None
@@ -234,85 +229,55 @@ class Acceptor:
         if start_lsn != self.written_lsn:
             actions.append(TruncateWal(start_lsn))
         self.written_lsn = self.durable_lsn = self.record_end_lsn = start_lsn
-        self.streaming = connection
+        self.streaming, self._ends = connection, None
         self.sent_commit_lsn, self._has_append = 0, False
-        adopted = replace(
-            self.control, term_history=elected.term_history, tli_history=elected.tli_history
+        return actions + self._adopt(
+            replace(
+                self.control,
+                term_history=elected.term_history,
+                tli_history=elected.tli_history,
+                membership=elected.membership,
+            )
         )
-        if adopted != self.control:
-            self.control = adopted
-            actions.append(PersistControl(adopted))
-        return actions
 
-    def _elected_problem(self, elected: Elected) -> str:
-        """Why this Elected cannot be obeyed, or "". It may follow unflushed WAL: none is lost,
-        since a proposer that was elected by our vote got the flushed position."""
-        control, start_lsn = self.control, elected.start_streaming_at
-        if elected.timeline_start_lsn != control.timeline_start_lsn:
-            return (
-                f"timeline starts at {format_lsn(control.timeline_start_lsn)}, proposer says "
-                f"{format_lsn(elected.timeline_start_lsn)}"
-            )
-        ballots = [entry.node_id for entry in elected.term_history.entries]
-        if ballots[-1:] != [elected.node_id]:
-            return (
-                f"term history {elected.term_history} of proposer {elected.node_id} does not end "
-                "with it"
-            )
-        if problem := self._other_history_problem(elected):
-            return problem
-        history = control.term_history.clipped(self.flush_lsn)
-        try:
-            common_lsn = highest_common_point(elected.term_history, history, self.flush_lsn)
-        except HistoryError as error:
-            return str(error)
-        if start_lsn != common_lsn:
-            return (
-                f"proposer {elected.node_id} wants to stream from {format_lsn(start_lsn)}, "
-                f"the logs part at {format_lsn(common_lsn)}"
-            )
-        if start_lsn < self.commit_lsn:
-            return (
-                f"proposer {elected.node_id} would truncate to {format_lsn(start_lsn)}, "
-                f"below the committed {format_lsn(self.commit_lsn)}"
-            )
-        difference = first_difference(
-            control.tli_history, elected.tli_history, control.timeline_start_lsn, start_lsn
-        )
-        if difference is not None:
-            return (
-                f"Postgres timelines differ at {format_lsn(difference)}: "
-                f"{control.tli_history.tli_at(difference)} here, "
-                f"{elected.tli_history.tli_at(difference)} at the proposer"
-            )
-        return ""
+    def _configure(self, connection: int, configure: Configure) -> list[Action]:
+        """Rule 11. The leader wrote another membership: durable before BatchEnded brings the
+        answer. From nobody but who streams here (condition M3): one that was deposed hears so."""
+        own, membership = self.control.membership, configure.membership
+        if connection != self.streaming or configure.node_id != self.control.promised:
+            return [self._stray(connection, configure.node_id, "configure")]
+        refusal = author_refusal(configure.node_id, membership)
+        refusal = refusal or membership_refusal(own, membership)
+        if refusal:
+            return [_refuse(connection, refusal)]
+        return self._adopt(replace(self.control, membership=membership))
 
-    def _other_history_problem(self, elected: Elected) -> str:
-        """A ballot has one history, also of what lies above the end of the log here."""
-        ours = (self.control.term_history, self.control.tli_history)
-        theirs = (elected.term_history, elected.tli_history)
-        if ours[0].entries[-1].node_id != elected.node_id or ours == theirs:
-            return ""
-        return (
-            f"proposer {elected.node_id} was elected with term history {ours[0]} and Postgres "
-            f"timelines {_brief(ours[1])}, now it says {theirs[0]} and {_brief(theirs[1])}"
-        )
+    def _adopt(self, control: ControlState) -> list[Action]:
+        """Nothing to do when all of it is on disk already."""
+        if control == self.control:
+            return []
+        # What was saved as flushed has grown since the last promise, and must not go back.
+        self.control = replace(control, flush_lsn=self.flush_lsn)
+        return [PersistControl(self.control)]
+
+    def _stray(self, connection: int, node_id: NodeId, what: str) -> Action:
+        """The answer to a message of one that does not stream here."""
+        if refusal := absence(self.control):
+            return _refuse(connection, refusal)
+        if node_id < self.control.promised:
+            return Reply(connection, self._append_response())
+        problem = f"{what} of {node_id} without Elected on this connection"
+        return Refuse(connection, PROTOCOL_VIOLATION, problem)
 
     def _append(self, connection: int, append: Append) -> list[Action]:
         """Rule 4. The hot path: a few comparisons, one WriteWal; BatchEnded brings the answer."""
         control = self.control
         if connection != self.streaming or append.node_id != control.promised:
-            if append.node_id < control.promised:
-                return [Reply(connection, self._append_response())]
-            return [
-                Refuse(
-                    connection,
-                    PROTOCOL_VIOLATION,
-                    f"append of {append.node_id} without Elected on this connection",
-                )
-            ]
+            return [self._stray(connection, append.node_id, "append")]
         if append.generation != control.membership.generation:
             return [self._wrong_generation(connection, append.generation)]
+        if self._ends is not None:
+            return self._chained_append(connection, append, self._ends)
         if append.begin_lsn != self.written_lsn:
             return [
                 Refuse(
@@ -336,6 +301,55 @@ class Acceptor:
         )
         return [WriteWal(append.begin_lsn, append.wal)] if append.wal else []
 
+    # ---- the daisy chain
+
+    @property
+    def is_chained(self) -> bool:
+        return self._ends is not None
+
+    def _follow(self, connection: int, follow: Follow) -> list[Action]:
+        """Rule 15. All that came on this connection is written, so the rest begins there. It ends
+        with the Elected that it came after: a vote, another Elected or the connection's end."""
+        if connection != self.streaming or follow.node_id != self.control.promised:
+            return [self._stray(connection, follow.node_id, "follow")]
+        if follow.generation != self.control.membership.generation:
+            return [self._wrong_generation(connection, follow.generation)]
+        if self._ends is not None or not follow.host or not follow.port:
+            problem = f"follow of {follow.host}:{follow.port}, expected one address, once"
+            return [Refuse(connection, PROTOCOL_VIOLATION, problem)]
+        self._ends = NamedEnds()
+        return [
+            TakeWal(connection, follow.node_id, follow.host, follow.port, self.written_lsn),
+        ]
+
+    def _chained_append(self, connection: int, append: Append, ends: NamedEnds) -> list[Action]:
+        """The newest positions: of the WAL it speaks of some may be here, some on its way."""
+        if append.wal:
+            problem = "append brings WAL that is taken from another safekeeper"
+            return [Refuse(connection, PROTOCOL_VIOLATION, problem)]
+        ends.name(append.record_end_lsn)
+        record_end_lsn = ends.reached(self.written_lsn)
+        self._take_append(self.written_lsn, record_end_lsn, append.commit_lsn, append.truncate_lsn)
+        return []
+
+    def _chained_wal(self, chained: ChainedWal) -> list[Action]:
+        """Bytes of the promised ballot's log at `written_lsn`, wherever they are from; what was
+        read for a chain that has ended is nobody's."""
+        connection, ends = chained.connection, self._ends
+        if connection != self.streaming or ends is None:
+            return []
+        if chained.node_id != self.control.promised:
+            return []
+        if chained.begin_lsn != self.written_lsn:
+            problem = (
+                f"chained WAL begins at {format_lsn(chained.begin_lsn)}, "
+                f"expected {format_lsn(self.written_lsn)}"
+            )
+            return [Refuse(connection, PROTOCOL_VIOLATION, problem)]
+        self.written_lsn += len(chained.wal)
+        self.record_end_lsn = max(self.record_end_lsn, ends.reached(self.written_lsn))
+        return [WriteWal(chained.begin_lsn, chained.wal)] if chained.wal else []
+
     def _batch_ended(self, connection: int) -> list[Action]:
         if connection != self.streaming:
             return []
@@ -351,7 +365,8 @@ class Acceptor:
         """How an Append begins that needs nothing but to be written, flushed and answered, and the
         answer to one that says nothing new, encoded; None while it may need more, or be refused."""
         is_flushed = self.durable_lsn == self.written_lsn and self.flush_lsn == self.record_end_lsn
-        if self.streaming is None or self.control.lost_lsn or not is_flushed:
+        is_whole = not self.control.lost_lsn and not self.control.is_unproven
+        if self.streaming is None or not is_whole or not is_flushed or self.is_chained:
             return None
         head = append_head(self.control.membership.generation, self.control.promised)
         return head, encode_append_response(self._append_response())
@@ -385,7 +400,8 @@ class Acceptor:
         self.durable_lsn = self.written_lsn
         self.flush_lsn = self.record_end_lsn
         self._advance_commit()
-        return [FlushWal()] if dirty else []
+        actions: list[Action] = [FlushWal()] if dirty else []
+        return actions + self._prove() if self.control.is_unproven else actions
 
     def _advance_commit(self) -> None:
         """Rule 5: commit_lsn := max(own, min(sent, flush_lsn))."""
@@ -413,9 +429,20 @@ class Acceptor:
         self.control = replace(self.control, lost_lsn=0, flush_lsn=self.flush_lsn)
         return [PersistControl(self.control)]
 
+    def _prove(self) -> list[Action]:
+        """The first whole record of a log that was joined is flushed: that is durable before it is
+        acknowledged or served, and from then on the log is believed after a start."""
+        if self.flush_lsn <= self.control.local_start_lsn:
+            return []
+        self.control = replace(self.control, flush_lsn=self.flush_lsn)
+        return [PersistControl(self.control)]
+
     def _append_response(self) -> AppendResponse:
+        control = self.control
+        # A promise alone brings no membership: then there is none of its author here.
+        is_of_promised = control.membership.stamp.author == control.promised
         return AppendResponse(
-            self.control.membership.generation,
+            control.membership.generation if is_of_promised else 0,
             self.control.promised,
             self.flush_lsn,
             self.durable_lsn,
@@ -423,9 +450,6 @@ class Acceptor:
             0,
             self.feedback,
         )
-
-    def _inactive(self, connection: int) -> Refuse:
-        return Refuse(connection, MISMATCH, *_inactive_problem(self.control))
 
     def _wrong_generation(self, connection: int, generation: int) -> Refuse:
         ours = self.control.membership.generation
@@ -436,24 +460,5 @@ class Acceptor:
         )
 
 
-def _brief(history: TimelineHistory) -> str:
-    """`1 to 0/3000110, 2`: which timeline wrote the log up to where."""
-    left = [f"{entry.tli} to {format_lsn(entry.switch_lsn)}" for entry in history.entries]
-    return ", ".join([*left, str(history.tli)])
-
-
-def _inactive_problem(control: ControlState) -> tuple[str, str]:
-    return (
-        f"timeline {control.timeline} is not active: its creation did not finish",
-        "Run 'sk timeline create' (or 'sk attach') again.",
-    )
-
-
-def _membership_problem(theirs: Membership, ours: Membership) -> tuple[str, str] | None:
-    if theirs == ours:
-        return None
-    return (
-        f"proposer has members {theirs.all_members} of generation {theirs.generation}, the "
-        f"timeline {ours.all_members} of generation {ours.generation}",
-        "Attach with exactly the safekeepers the timeline was created on.",
-    )
+def _refuse(connection: int, refusal: Refusal) -> Refuse:
+    return Refuse(connection, refusal.sqlstate, refusal.message, refusal.hint)

@@ -19,6 +19,7 @@ from safekeeper.admission import DEFAULT_LIMITS, Admission, ConnectionLimits
 from safekeeper.errors import SafekeeperError
 from safekeeper.roles import Role, check_role
 from safekeeper.startup_parameters import check_startup_parameters
+from safekeeper.tenant_limits import NO_LIMITS, TenantConnections, TenantLimits
 from safekeeper.users import UserFileError, Users, read_users
 from storage.private_file import NotPrivate
 from telemetry.watched_files import WatchedFiles
@@ -31,6 +32,7 @@ class AccessConfig:
     tls: TlsFiles | None = None
     user_file: Path | None = None
     limits: ConnectionLimits = DEFAULT_LIMITS
+    tenant_limits: TenantLimits = NO_LIMITS
 
 
 TRUST = AccessConfig()
@@ -46,6 +48,7 @@ class Access:
     def __init__(self, config: AccessConfig) -> None:
         """Raises SafekeeperError when a file cannot be used."""
         self.admission = Admission(config.limits, time.monotonic)
+        self._tenants = TenantConnections(config.tenant_limits)
         self._wants_certificate = config.tls is not None and config.tls.client_ca is not None
         self._tls: WatchedFiles[ServerTls] | None = None
         self._users: WatchedFiles[Users] | None = None
@@ -67,7 +70,9 @@ class Access:
         def on_authenticated(parameters: Mapping[str, str]) -> None:
             check_startup_parameters(parameters)
             user = parameters["user"]
-            self.admission.admit(number, user, self._roles_of(user))
+            roles = self._roles_of(user)
+            self.admission.admit(number, user, roles)
+            self._tenants.enter(number, parameters, roles)
 
         users = None if self._users is None else self._users.current()
         return replace(
@@ -80,6 +85,11 @@ class Access:
             on_authenticated=on_authenticated,
             process_id=number & PROCESS_ID_MASK,
         )
+
+    def leave(self, number: int) -> None:
+        """The connection is gone."""
+        self.admission.leave(number)
+        self._tenants.leave(number)
 
     def check_command(self, user: str, command: Command) -> None:
         """Raises SafekeeperError (42501) unless the user's roles allow it."""

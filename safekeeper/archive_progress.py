@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from pgwal.lsn import format_lsn
+from safekeeper.archive_workers import WORKERS
 
 log = structlog.get_logger()
 
@@ -19,13 +20,14 @@ BACKLOG_WARNING_SHARE = 0.8
 @dataclass(frozen=True, slots=True)
 class ArchiveSettings:
     """What the operator configures. `level` is zstd's, None: no compression. `backlog_bytes_max` 0:
-    as much as the disk holds."""
+    as much as the disk holds. `workers_max`: timelines that are archived at the same time."""
 
     url: str
     options: dict[str, str]
     level: int | None = 1
     partial_interval_seconds: float = PARTIAL_INTERVAL_SECONDS
     backlog_bytes_max: int = 0
+    workers_max: int = WORKERS
 
 
 class ArchiverState(Enum):
@@ -53,6 +55,11 @@ class ArchiveProgress:
 
     def backlog_bytes(self, commit_lsn: int) -> int:
         return max(0, commit_lsn - self.archived_lsn)
+
+    def is_settled(self, commit_lsn: int) -> bool:
+        """Nothing is left to do, as far as was seen in the store."""
+        is_seen = self.state in (ArchiverState.ARCHIVING, ArchiverState.FOLLOWING)
+        return is_seen and not self.backlog_bytes(commit_lsn)
 
     def is_backlog_full(self, commit_lsn: int) -> bool:
         return self.is_limit_reached(self.backlog_bytes(commit_lsn))

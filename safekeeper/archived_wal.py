@@ -109,7 +109,7 @@ class ArchivedWalReader:
 
     def _check_room(self, seg_size: int) -> None:
         """What is unpacked takes none of the room that new WAL needs. Raises StorageError."""
-        needed_bytes = seg_size + self._timeline.room_bytes
+        needed_bytes = seg_size + self._timeline.room.bytes_to_begin
         free_bytes = durable.free_bytes(self._timeline.directory)
         if free_bytes < needed_bytes:
             raise StorageError(

@@ -6,7 +6,7 @@ the first WAL of its timeline.
 
 Laws. Only what is committed here is uploaded. `archived_lsn` is what was seen in the store, or
 written to it by us: never an assumption. A store that fails is tried again with growing pauses, for
-ever; nothing else of the safekeeper waits for it.
+ever; nothing else of the safekeeper waits for it, and no other timeline's archiver.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
-from threading import Event
+from concurrent.futures import Executor
 
 import structlog
 
@@ -27,6 +26,7 @@ from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import format_lsn
 from safekeeper.archive_progress import ArchiveProgress, ArchiverState
 from safekeeper.archive_turn import ArchiveTurn, rank_of
+from safekeeper.archive_workers import UPLOADS_MAX
 from safekeeper.read_wal import read_wal
 from safekeeper.replica import committed_tli
 from safekeeper.timeline import Timeline
@@ -34,12 +34,9 @@ from storage.errors import StorageError
 
 log = structlog.get_logger()
 
-POLL_SECONDS = 0.5
 COMMITS_REMEMBERED = 1000
 RETRY_SECONDS_MAX = 10.0
-#: Segments on their way at once: a remote store answers each after a while. Such a store is given
-#: a packed segment whole, so fewer of large ones.
-UPLOADS_MAX = 4
+#: Of the segments of one turn.
 UPLOADS_BYTES_MAX = 64 * 1024 * 1024
 #: Read, checked and packed at a time, whatever a segment's size.
 PIECE_BYTES = 1024 * 1024
@@ -48,7 +45,7 @@ PARTIAL_SHARE = 0.6
 
 
 class Archiver:
-    """`run` in a thread of its own, until `stopping`."""
+    """Asked now and then whether it `has_work`; then `take_turn`, in one thread at a time."""
 
     def __init__(
         self,
@@ -61,35 +58,60 @@ class Archiver:
         self._store = store
         self._progress = progress
         self._clock = clock
-        control = timeline.control
-        members = control.membership.all_members
-        rank = rank_of(timeline.safekeeper_id, members, control.timeline)
-        self._turn = ArchiveTurn(rank, len(members))
+        self._members: tuple[int, ...] = ()
+        self._turn = self._take_place()
         self._archive: TimelineArchive | None = None
         self._has_seen_wal = False
         self._histories: set[int] = set()  # tlis whose history is there
         self._partial_segnos: set[int] = set()  # which may have beginnings there
         #: When commits were seen that are not archived yet: (time, commit_lsn), oldest first.
         self._commits: deque[tuple[float, int]] = deque(maxlen=COMMITS_REMEMBERED)
+        self._retry_at: float | None = None
 
-    def run(self, stopping: Event) -> None:
-        retry_seconds, is_busy = 0.0, False
-        with ThreadPoolExecutor(UPLOADS_MAX, "upload") as pool:
-            while not stopping.wait(retry_seconds or (0.0 if is_busy else POLL_SECONDS)):
-                if not self._timeline.is_readable:
-                    continue
-                try:
-                    is_busy = self.step(pool)
-                except Exception as error:  # of ours, too: a dead archiver would say nothing
-                    is_busy = False
-                    retry_seconds = min(RETRY_SECONDS_MAX, max(1.0, 2 * retry_seconds))
-                    self._failed(error, retry_seconds)
-                else:
-                    retry_seconds = 0.0
-                    self._succeeded()
+    def _take_place(self) -> ArchiveTurn:
+        """In the line of all members; in a joint membership those of both sets."""
+        control = self._timeline.control
+        self._members = members = control.membership.all_members
+        rank = rank_of(self._timeline.safekeeper_id, members, control.timeline)
+        return ArchiveTurn(rank, len(members))
 
-    def _failed(self, error: Exception, retry_seconds: float) -> None:
+    def has_work(self) -> bool:
+        """Between two turns; the store is not asked."""
+        if not self._timeline.is_readable or self._is_pausing():
+            return False
+        if self._archive is None or self._progress.error:
+            return True
+        return self._is_for_us(self._due(self._timeline.control.tli_history, self._commit_lsn()))
+
+    def take_turn(self, pool: Executor) -> bool:
+        """Upload what is due, once; whether there may be more by now. Whatever fails is told, and
+        tried again after a pause."""
+        try:
+            with self._timeline.sleep.held_off():
+                is_busy = self._timeline.is_readable and self.step(pool)
+        except Exception as error:  # of ours, too: a dead archiver would say nothing
+            self._failed(error)
+            return False
+        self._retry_at = None
+        self._succeeded()
+        return is_busy
+
+    def _is_pausing(self) -> bool:
+        return self._retry_at is not None and self._clock() < self._retry_at
+
+    def _is_for_us(self, due: list[ArchivedWal]) -> bool:
+        """It must be uploaded, or looked for."""
+        must_look = self._turn.must_look(self._clock(), is_due=bool(due))
+        return must_look or (bool(due) and self._turn.is_ours)
+
+    def _commit_lsn(self) -> int:
+        positions = self._timeline.positions
+        return min(positions.commit_lsn, positions.flush_lsn)
+
+    def _failed(self, error: Exception) -> None:
         progress, reason = self._progress, str(error)
+        retry_seconds = min(RETRY_SECONDS_MAX, max(1.0, 2 * progress.retry_seconds))
+        self._retry_at = self._clock() + retry_seconds
         if not isinstance(error, ObjectStoreError | StorageError):
             reason = f"unexpected {type(error).__name__}: {error}"
         if reason != progress.error:
@@ -105,6 +127,7 @@ class Archiver:
 
     def _succeeded(self) -> None:
         progress = self._progress
+        progress.retry_seconds = 0.0
         if progress.error:
             log.info("archiving goes on", timeline=str(self._timeline.control.timeline))
             progress.error = ""
@@ -115,9 +138,10 @@ class Archiver:
     def step(self, pool: Executor) -> bool:
         """Upload what is due, if it is for us to do; whether there was any, so that there may be
         more by now. Raises ObjectStoreError, StorageError."""
+        if self._timeline.control.membership.all_members != self._members:
+            self._turn = self._take_place()
         archive = self._archive or self._open()
-        positions, history = self._timeline.positions, self._timeline.control.tli_history
-        commit_lsn = min(positions.commit_lsn, positions.flush_lsn)
+        history, commit_lsn = self._timeline.control.tli_history, self._commit_lsn()
         due = self._due(history, commit_lsn)
         if self._turn.must_look(self._clock(), is_due=bool(due)):
             self._look(archive, history)

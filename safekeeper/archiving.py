@@ -1,62 +1,97 @@
-"""Archiving of all timelines of a safekeeper: one archiver each, as long as it is there."""
+"""Archiving of all timelines of a safekeeper: an archiver each, as long as it is there and awake.
+
+    every half a second: who has work? ──> workers
+    every few seconds:   who is new, who is gone?
+
+One that sleeps has nothing to archive, or it would not sleep; so it costs nothing.
+"""
 
 from __future__ import annotations
 
 from threading import Event, Thread
 
-from consensus.ids import TimelineId
+import structlog
+
 from objectstore.store import ObjectStore, open_store
 from safekeeper.archive_progress import ArchiveSettings
+from safekeeper.archive_workers import ArchiveWorkers
 from safekeeper.archived_wal import ArchivedWalReader
 from safekeeper.archiver import Archiver
 from safekeeper.timeline import Timeline
 from safekeeper.timelines import Timelines
 
+log = structlog.get_logger()
+
+POLL_SECONDS = 0.5
 STOP_TIMEOUT_SECONDS = 5.0
 
 
 class Archiving:
-    """`attend`, called now and then, starts archivers and lets those of deleted timelines go."""
+    """`attend`, called now and then, meets new timelines and lets those go that were deleted or
+    left."""
 
     def __init__(self, settings: ArchiveSettings, timelines: Timelines) -> None:
         """Raises ObjectStoreError: the URL or the options make no sense."""
         self._store: ObjectStore = open_store(settings.url, settings.options)
         self._timelines = timelines
-        self._running: dict[TimelineId, tuple[Event, Thread]] = {}
-        self._readers: dict[TimelineId, ArchivedWalReader] = {}
+        # One that was left and joined again is another object: its log begins elsewhere.
+        self._workers = ArchiveWorkers(settings.workers_max)
+        self._archivers: dict[Timeline, Archiver] = {}  # the thread's own
+        self._readers: dict[Timeline, ArchivedWalReader] = {}
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="archiving", daemon=True)
+        self._thread.start()
 
     def attend(self) -> None:
+        """Called by one thread."""
         present = {
-            timeline.control.timeline: timeline
+            timeline
             for timeline in self._timelines.all()
-            if timeline.control.active
+            if timeline.control.active and not timeline.control.has_left
         }
-        for name in [name for name in self._running if name not in present]:
-            stopping, _ = self._running.pop(name)
-            stopping.set()
-        for name, timeline in present.items():
-            if name not in self._running:
-                self._running[name] = self._start(timeline)
-        for name, reader in list(self._readers.items()):
-            if reader.release() and name not in present:
-                del self._readers[name]
-
-    def _start(self, timeline: Timeline) -> tuple[Event, Thread]:
-        assert timeline.archive is not None
-        reader = ArchivedWalReader(timeline, self._store)
-        self._readers[timeline.control.timeline] = reader
-        timeline.read_archived = reader.read
-        stopping = Event()
-        archiver = Archiver(timeline, self._store, timeline.archive)
-        thread = Thread(target=archiver.run, args=(stopping,), name="archiver", daemon=True)
-        thread.start()
-        return stopping, thread
+        for timeline in present:
+            if timeline not in self._readers:
+                reader = self._readers[timeline] = ArchivedWalReader(timeline, self._store)
+                timeline.read_archived = reader.read
+        for timeline, reader in list(self._readers.items()):
+            if reader.release() and timeline not in present:
+                del self._readers[timeline]
 
     def close(self) -> None:
         """What is on its way is waited for, not long: the next archiver uploads it again."""
-        for stopping, _ in self._running.values():
-            stopping.set()
-        for _, thread in self._running.values():
-            thread.join(STOP_TIMEOUT_SECONDS)
+        self._stopping.set()
+        self._thread.join()
+        self._workers.close(STOP_TIMEOUT_SECONDS)
         for reader in self._readers.values():
             reader.close()
+
+    def _run(self) -> None:
+        reason = ""
+        while not self._stopping.wait(POLL_SECONDS):
+            try:
+                self._look_around()
+            except Exception as error:  # of ours, too: a thread that has ended would say nothing
+                if repr(error) != reason:
+                    log.error("archiving looks in vain for work", reason=repr(error))
+                reason = repr(error)
+
+    def _look_around(self) -> None:
+        present = self._timelines.all()
+        for gone in self._archivers.keys() - set(present):
+            del self._archivers[gone]
+        for timeline in self._timelines.awake():
+            archiver = self._archiver_of(timeline)
+            if archiver is None or self._workers.is_busy_with(archiver):
+                continue
+            if archiver.has_work():
+                self._workers.offer(archiver)
+        self._workers.attend()
+
+    def _archiver_of(self, timeline: Timeline) -> Archiver | None:
+        """None while it is being created, or has left."""
+        archiver, control = self._archivers.get(timeline), timeline.control
+        is_active = control.active and not control.has_left
+        if archiver is None and is_active and timeline.archive is not None:
+            archiver = Archiver(timeline, self._store, timeline.archive)
+            self._archivers[timeline] = archiver
+        return archiver

@@ -32,3 +32,7 @@ class SafekeeperConfig:
     scrub: ScrubSettings = DEFAULT_SCRUB
     #: How long a replica may be silent; 0: for ever.
     wal_sender_timeout_seconds: float = WAL_SENDER_TIMEOUT_SECONDS
+    #: Where it stands, as the operator calls the place: two copies at one site may go together.
+    site: str = ""
+    #: What libpq needs to read from another safekeeper (daisy chain): user, passfile, sslmode ...
+    peer_conninfo: str = ""

@@ -44,6 +44,7 @@ class ControlFile:
     def __init__(self, directory: Path, state: ControlState) -> None:
         self.path = directory / CONTROL_FILE_NAME
         self.state = state
+        self._is_final = False
         self._lock = Lock()
 
     @classmethod
@@ -74,6 +75,15 @@ class ControlFile:
             durable.replace_file(self.path, encode_control_state(state))
             self.state = state
 
+    def finish(self, state: ControlState) -> None:
+        """Persist the last state of this log, hints and all, and publish it: whatever is saved for
+        it from here on is too late. Raises StorageError."""
+        with self._lock:
+            if state != self.state:
+                durable.replace_file(self.path, encode_control_state(state))
+                self.state = state
+            self._is_final = True
+
     def persist_hints(self, read: Callable[[], Hints]) -> None:
         """Save what `read` returns. Raises StorageError.
 
@@ -82,6 +92,8 @@ class ControlFile:
         a truncation could be followed by a `flush_lsn` of before.
         """
         with self._lock:
+            if self._is_final:
+                return
             before, hints = self.state, read()
             state = replace(
                 before,

@@ -7,12 +7,14 @@
     body: tenant 16 | timeline 16 | system_id u64 | pg_version u32 | wal_seg_size u32 | active u8 |
           membership | promised node_id | term_history | tli_history |
           timeline_start u64 | local_start u64 |
-          commit u64 | truncate u64 | archived u64 | remote_consistent u64 | flush u64 | lost u64
-    (membership, node_id and histories as in `consensus/codec.py`; version 1 ended before `flush`)
+          commit u64 | truncate u64 | archived u64 | remote_consistent u64 | flush u64 | lost u64 |
+          flags u8 (1 has_left, 2 forced)
+    (node_id and histories as in `consensus/wire.py`, membership as in `membership_codec.py`;
+    version 2 ended before the flags, version 1 before `flush`; their memberships had no stamp)
 
-Law: only the promise, the histories, the membership and `lost` are persisted synchronously; the
-other positions are hints that may lag. `flush` never claims more than is on disk: it is lowered
-before a truncation. A file that fails any check is refused, never reset.
+Law: only the promise, the histories, the membership, `lost` and the flags are persisted
+synchronously; the other positions are hints that may lag. `flush` never claims more than is on
+disk: it is lowered before a truncation. A file that fails any check is refused, never reset.
 """
 
 from __future__ import annotations
@@ -22,30 +24,29 @@ from dataclasses import dataclass, replace
 
 import crc32c
 
-from consensus.codec import (
-    Reader,
-    encode_membership,
-    encode_node_id,
-    encode_term_history,
-    encode_tli_history,
-)
 from consensus.errors import MessageError
 from consensus.ids import NodeId, TimelineId
 from consensus.membership import Membership
+from consensus.membership_codec import encode_membership, read_membership, read_membership_v1
 from consensus.messages import ServerFacts
 from consensus.term_history import TermHistory
+from consensus.wire import Reader, encode_node_id, encode_term_history, encode_tli_history
 from pgwal.history import TimelineHistory
 from safekeeper.errors import ControlFileError
 
 MAGIC = b"QWAL"
-FORMAT_VERSION = 2
-#: Without `flush` and `lost`.
+FORMAT_VERSION = 3
+#: Without stamps, and without `has_left`.
+FORMAT_VERSION_2 = 2
+#: Without `flush` and `lost`, too.
 FORMAT_VERSION_1 = 1
 
 _HEAD = struct.Struct("!4sI")
 _IDENTITY = struct.Struct("!16s16sQIIB")
 _POSITIONS = struct.Struct("!QQQQQQ")
 _FLUSHED = struct.Struct("!QQ")
+_FLAGS = struct.Struct("!B")
+_HAS_LEFT, _FORCED = 1, 2
 _CRC = struct.Struct("!I")
 
 
@@ -57,6 +58,8 @@ class ControlState:
     `flush_lsn` is how far the log was surely flushed, and maybe acknowledged: an end found below it
     is damage, not the torn end of a log. `lost_lsn` is up to where the log was flushed once and was
     damaged since; until the member is whole again, when it is 0, it follows without a vote.
+    `has_left`: it is in no set of its membership and has no WAL any more; the promise and the
+    membership are kept for ever.
     """
 
     timeline: TimelineId
@@ -75,11 +78,20 @@ class ControlState:
     #: Never below commit_lsn.
     flush_lsn: int = 0
     lost_lsn: int = 0
+    has_left: bool = False
+    #: An operator made it the only member (`force_rule.py`): acknowledged commits may be missing.
+    forced: bool = False
 
     @property
     def horizon_lsn(self) -> int:
         """The log was flushed at least up to here."""
         return max(self.local_start_lsn, self.flush_lsn)
+
+    @property
+    def is_unproven(self) -> bool:
+        """Nothing was acknowledged yet of a log that was joined. It may begin inside a record whose
+        head is elsewhere: no checksum proves the rest of that, and a start believes none of it."""
+        return self.horizon_lsn == self.local_start_lsn != self.timeline_start_lsn
 
     def found_to_end(self, end_lsn: int) -> ControlState:
         """After a start: a log that was flushed further than it is valid has lost its end."""
@@ -105,6 +117,7 @@ def encode_control_state(state: ControlState) -> bytes:
             state.truncate_lsn, state.archived_lsn, state.remote_consistent_lsn,
         ),
         _FLUSHED.pack(state.flush_lsn, state.lost_lsn),
+        _FLAGS.pack(_HAS_LEFT * state.has_left | _FORCED * state.forced),
     ))  # fmt: skip
     return content + _CRC.pack(crc32c.crc32c(content))
 
@@ -115,18 +128,25 @@ def decode_control_state(data: bytes, name: str) -> ControlState:
     body = Reader(memoryview(data)[_HEAD.size : -_CRC.size])
     try:
         tenant, timeline, system_id, pg_version, seg_size, active = body.unpack(_IDENTITY)
-        membership, promised = body.membership(), body.node_id()
+        membership = (
+            read_membership(body) if version == FORMAT_VERSION else read_membership_v1(body)
+        )
+        promised = body.node_id()
         histories = body.term_history(), body.tli_history()
         positions = body.unpack(_POSITIONS)
         commit_lsn = positions[2]
         positions += (commit_lsn, 0) if version == FORMAT_VERSION_1 else body.unpack(_FLUSHED)
+        flags = body.u8() if version == FORMAT_VERSION else 0
+        if flags & ~(_HAS_LEFT | _FORCED):
+            raise MessageError(f"flags are {flags}, expected at most {_HAS_LEFT | _FORCED}")
         body.finish()
     except MessageError as error:
         raise ControlFileError(f"control file {name}: {error}", hint=_HINT) from error
-    return ControlState(
+    state = ControlState(
         TimelineId(tenant, timeline), ServerFacts(system_id, pg_version, seg_size), bool(active),
         membership, promised, *histories, *positions,
     )  # fmt: skip
+    return replace(state, has_left=bool(flags & _HAS_LEFT), forced=bool(flags & _FORCED))
 
 
 _HINT = (
@@ -146,7 +166,7 @@ def _check_frame(data: bytes, name: str) -> int:
         raise ControlFileError(
             f"control file {name} begins with {magic!r}, expected {MAGIC!r}", hint=_HINT
         )
-    if version not in (FORMAT_VERSION_1, FORMAT_VERSION):
+    if version not in (FORMAT_VERSION_1, FORMAT_VERSION_2, FORMAT_VERSION):
         raise ControlFileError(
             f"control file {name} has format version {version}, expected {FORMAT_VERSION}",
             hint="It was written by another release; run that release, or upgrade in its order.",

@@ -32,6 +32,7 @@ class Holes:
         self.directory = directory / "damaged"
         #: Why, by the number of the segment.
         self._reasons: dict[int, str] = {}
+        self._is_over = False
         self._lock = Lock()
 
     def __bool__(self) -> bool:
@@ -59,7 +60,7 @@ class Holes:
     def add(self, store: WalStore, segno: int, reason: str) -> None:
         """Take a segment out of the log. Raises StorageError."""
         with self._lock:
-            if segno in self._reasons:
+            if segno in self._reasons or self._is_over:
                 return
             self._quarantine(store, segno)
             self._reasons[segno] = reason
@@ -69,6 +70,12 @@ class Holes:
             lsn=format_lsn(segno * store.wal_seg_size),
             reason=reason,
         )
+
+    def finish(self) -> None:
+        """The log has gone: the files under these names may be another's from now on."""
+        with self._lock:
+            self._is_over = True
+            self._reasons.clear()
 
     def close(self, store: WalStore, segno: int) -> None:
         """A mended segment is in its place: what was damaged goes. Raises StorageError."""

@@ -1,16 +1,20 @@
 """The data directory of one safekeeper: whose it is, that one process has it, what lies where.
 
-DIR/safekeeper.json                         {"format": 1, "safekeeper_id": 1}
+DIR/safekeeper.json                         {"format": 2, "safekeeper_id": 1, "instance": "hex"}
 DIR/lock                                    held while a process runs
 DIR/timelines/<tenant>.<timeline>/control
 DIR/timelines/<tenant>.<timeline>/wal/...
 DIR/tombstones/<tenant>.<timeline>          a deleted timeline: its name is never used again
+
+The instance is drawn when the directory is made: a disk that was lost, and replaced by an empty one
+under the same id, is another safekeeper, and this is how others tell.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +23,15 @@ import msgspec
 
 from consensus.errors import MessageError
 from consensus.ids import TimelineId, parse_id
+from consensus.membership import INSTANCE_BYTES
+from safekeeper.control_file import CONTROL_FILE_NAME
 from safekeeper.errors import DataDirError, TimelineError
 from storage import durable
 from storage.errors import StorageError
 
-FORMAT = 1
+FORMAT = 2
+#: Without an instance; one is drawn when it is opened.
+FORMAT_1 = 1
 LOST_AND_FOUND = "lost+found"  # of a file system that begins here
 
 IDENTITY_FILE = "safekeeper.json"
@@ -34,6 +42,7 @@ class Identity(msgspec.Struct, frozen=True):
 
     format: int
     safekeeper_id: int
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,8 @@ class DataDirectory:
                 f'could not open data directory "{path}": {error.strerror}'
             ) from error
         self._take_lock()
-        self._check_identity()
+        #: 8 random bytes.
+        self.instance = self._open_identity()
         for folder in (self.timelines, self.tombstones):
             durable.make_directory(folder)
 
@@ -81,22 +91,42 @@ class DataDirectory:
                 hint="Stop the other safekeeper, or give this one its own --data-dir.",
             ) from error
 
-    def _check_identity(self) -> None:
+    def _open_identity(self) -> bytes:
+        """The instance. Raises DataDirError, StorageError."""
         file = self.path / IDENTITY_FILE
-        wanted = Identity(FORMAT, self.safekeeper_id)
         if not file.exists():
             if set(os.listdir(self.path)) - {"lock", LOST_AND_FOUND, file.name + ".tmp"}:
                 raise DataDirError(
                     f'"{self.path}" is neither empty nor a safekeeper\'s data directory',
                     hint="Choose an empty or a new directory.",
                 )
-            durable.replace_file(file, msgspec.json.encode(wanted))
-            return
+            return self._draw_instance(file)
         try:
             found = msgspec.json.decode(file.read_bytes(), type=Identity)
         except (OSError, msgspec.DecodeError) as error:
             raise DataDirError(f'could not read "{file}": {error}') from error
-        if found.format != FORMAT:
+        self._check_identity(found)
+        if found.format == FORMAT_1:
+            return self._draw_instance(file)
+        try:
+            instance = bytes.fromhex(found.instance)
+        except ValueError:
+            instance = b""
+        if len(instance) != INSTANCE_BYTES:
+            raise DataDirError(
+                f'could not read "{file}": instance "{found.instance[:40]}" is not '
+                f"{INSTANCE_BYTES} bytes in hex"
+            )
+        return instance
+
+    def _draw_instance(self, file: Path) -> bytes:
+        instance = secrets.token_bytes(INSTANCE_BYTES)
+        identity = Identity(FORMAT, self.safekeeper_id, instance.hex())
+        durable.replace_file(file, msgspec.json.encode(identity))
+        return instance
+
+    def _check_identity(self, found: Identity) -> None:
+        if found.format not in (FORMAT_1, FORMAT):
             raise DataDirError(
                 f'data directory "{self.path}" has format {found.format}, expected {FORMAT}',
                 hint="It was written by another release; run that release.",
@@ -140,6 +170,19 @@ class DataDirectory:
         except OSError as error:
             raise StorageError(f"could not remove {error.filename}: {error.strerror}") from error
         durable.sync_directory(self.timelines)
+
+    def remove_log(self, timeline: TimelineId) -> None:
+        """All that one that has left does not need, durably: everything but its control file. What
+        is gone already is fine. Raises StorageError."""
+        folder = self.folder(timeline)
+        with durable.storage_errors(folder, "read"):
+            folders = [folder, *sorted(p for p in folder.iterdir() if p.is_dir())]
+            files = {path: sorted(p for p in path.iterdir() if p.is_file()) for path in folders}
+        for path in reversed(folders):
+            for file in files[path]:
+                if file != folder / CONTROL_FILE_NAME:
+                    durable.remove_file(file)
+            durable.sync_directory(path)
 
     def disk_space(self) -> DiskSpace:
         stat = os.statvfs(self.path)

@@ -11,6 +11,7 @@ from typing import final
 
 from msgspec import Struct
 
+from consensus.ids import NodeId
 from consensus.messages import HotStandbyFeedback, ProposerMessage, SafekeeperMessage
 from safekeeper.control_state import ControlState
 
@@ -30,6 +31,17 @@ class BatchEnded(Struct, frozen=True, gc=False):
     """All that had arrived on the connection has been stepped: time to flush and to answer."""
 
     connection: int
+
+
+@final
+class ChainedWal(Struct, frozen=True, gc=False):
+    """What TakeWal ordered for the connection, read for this ballot from the log of another one
+    that had processed its Elected; BatchEnded follows."""
+
+    connection: int
+    node_id: NodeId
+    begin_lsn: int
+    wal: bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +65,7 @@ class HolesChanged:
     has_holes: bool
 
 
-Event = Received | BatchEnded | Disconnected | FeedbackChanged | HolesChanged
+Event = Received | BatchEnded | ChainedWal | Disconnected | FeedbackChanged | HolesChanged
 
 # ---- actions
 
@@ -102,6 +114,19 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeWal:
+    """Read the log of the safekeeper there from `begin_lsn` on, as far as it is flushed, for as
+    long as that one follows `node_id` and nobody else, and bring it as ChainedWal. Until the
+    connection ends; it is ended when that cannot be done any more."""
+
+    connection: int
+    node_id: NodeId
+    host: str
+    port: int
+    begin_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
 class CloseConnection:
     """The connection was replaced by a newer one."""
 
@@ -109,4 +134,6 @@ class CloseConnection:
     reason: str
 
 
-Action = WriteWal | FlushWal | TruncateWal | PersistControl | Reply | Refuse | CloseConnection
+Action = (
+    WriteWal | FlushWal | TruncateWal | PersistControl | Reply | Refuse | TakeWal | CloseConnection
+)

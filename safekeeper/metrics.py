@@ -1,10 +1,13 @@
 """The metrics of a safekeeper, collected from its state when they are asked for.
 
 Only the flush histogram is fed on the append path; everything else costs nothing until a scrape.
+Law: a scrape is bounded, however many timelines there are: the first so many have series of their
+own, those in trouble before those awake, and these before those asleep; all are counted.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 
@@ -27,6 +30,10 @@ from safekeeper.timeline_state import TimelineState
 from safekeeper.timelines import Timelines
 from safekeeper.wal_removal import log_extent
 
+#: Timelines with series of their own: about twenty each.
+SERIES_TIMELINES_MAX = 100
+ASLEEP = "asleep"
+
 TIMELINE_GAUGES = {
     "sk_timeline_flush_lsn": "End of the last whole record that is on disk, in bytes",
     "sk_timeline_commit_lsn": "Position confirmed by a quorum, in bytes",
@@ -47,7 +54,11 @@ TIMELINE_GAUGES = {
     "sk_timeline_slots_lost": "Replication slots that are lost or in danger of it",
     "sk_timeline_member_left_behind": "1 when a member lacks WAL that was removed here",
 }
+STATE_GAUGES = {
+    "sk_timelines": "Timelines, by what they do: active, asleep, creating, stopped, damaged",
+}
 PROCESS_GAUGES = {
+    "sk_timelines_without_series": "Timelines beyond --metrics-timelines-max",
     "sk_timelines_damaged": "Timelines whose control file cannot be used",
     "sk_unusable_files": "Files of certificates, users or token that changed and are not in force",
     "sk_disk_free_bytes": "Free space of the data directory",
@@ -92,7 +103,9 @@ class StateCollector(Collector):
         admission: Admission,
         scrub: Scrub,
         unusable_files: Callable[[], Mapping[str, str]],
+        timelines_max: int = SERIES_TIMELINES_MAX,
     ) -> None:
+        self._timelines_max = timelines_max
         self._unusable_files = unusable_files
         self._data_directory = data_directory
         self._timelines = timelines
@@ -104,12 +117,16 @@ class StateCollector(Collector):
             name: GaugeMetricFamily(name, text, labels=("tenant_id", "timeline_id"))
             for name, text in TIMELINE_GAUGES.items()
         }
-        for timeline in self._timelines.all():
+        # Of one that has left there is nothing to watch.
+        timelines = [t for t in self._timelines.all() if not t.control.has_left]
+        shown = sorted(timelines, key=_rank)[: self._timelines_max]
+        for timeline in shown:
             name = timeline.control.timeline
             labels = [name.tenant_id.hex(), name.timeline_id.hex()]
             for metric, value in _values(timeline).items():
                 families[metric].add_metric(labels, value)
         process = {
+            "sk_timelines_without_series": len(timelines) - len(shown),
             "sk_timelines_damaged": len(self._timelines.damaged),
             "sk_unusable_files": len(self._unusable_files()),
             "sk_disk_free_bytes": self._data_directory.disk_space().free_bytes,
@@ -129,7 +146,30 @@ class StateCollector(Collector):
         for role in Role:
             of_role.add_metric([role.value], self._admission.of_role(role))
         counters = (CounterMetricFamily(n, COUNTERS[n], value=v) for n, v in counts.items())
-        return [*families.values(), of_role, *counters]
+        return [*families.values(), self._states(timelines), of_role, *counters]
+
+    def _states(self, timelines: Iterable[Timeline]) -> GaugeMetricFamily:
+        """Those whose control file cannot be used are damaged, too."""
+        counts = Counter(map(_state, timelines))
+        counts[TimelineState.DAMAGED.value] += len(self._timelines.damaged)
+        family = GaugeMetricFamily(*next(iter(STATE_GAUGES.items())), labels=("state",))
+        for state in (*(each.value for each in TimelineState), ASLEEP):
+            family.add_metric([state], counts[state])
+        return family
+
+
+def _state(timeline: Timeline) -> str:
+    return ASLEEP if timeline.sleep.is_asleep else timeline.state.value
+
+
+def _rank(timeline: Timeline) -> int:
+    """Who has series first."""
+    is_well = timeline.state in (TimelineState.ACTIVE, TimelineState.CREATING)
+    if not is_well or timeline.holes or timeline.control.lost_lsn:
+        return 0
+    if log_extent(timeline).is_member_left_behind:
+        return 1
+    return 3 if timeline.sleep.is_asleep else 2
 
 
 def _values(timeline: Timeline) -> dict[str, float]:
@@ -156,7 +196,7 @@ def _values(timeline: Timeline) -> dict[str, float]:
         "sk_timeline_commit_lsn": positions.commit_lsn,
         "sk_timeline_truncate_lsn": positions.truncate_lsn,
         "sk_timeline_term": timeline.control.promised.term,
-        "sk_timeline_wal_bytes": timeline.store.size_bytes(),
+        "sk_timeline_wal_bytes": timeline.sleep.wal_bytes,
         "sk_timeline_active": timeline.state is TimelineState.ACTIVE,
         "sk_timeline_proposer_connected": streaming is not None,
         "sk_timeline_local_start_lsn": timeline.control.local_start_lsn,

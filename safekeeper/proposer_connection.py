@@ -1,12 +1,15 @@
-"""What a timeline needs of a connection that pushes WAL to it."""
+"""What a timeline needs of a connection that pushes WAL to it, and what it remembers of one."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from safekeeper.events import TakeWal
+
 
 class ProposerConnection(Protocol):
-    """Made and ended by `receive_wal.py`; the timeline only asks it to close."""
+    """Made and ended by `receive_wal.py`; the timeline only asks it to close, and to take the
+    log's WAL from another safekeeper. Neither may wait for anything."""
 
     number: int
 
@@ -16,3 +19,5 @@ class ProposerConnection(Protocol):
     def describe(self) -> dict[str, object]: ...
 
     def close(self, reason: str) -> None: ...
+
+    def take_wal(self, order: TakeWal) -> None: ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pgwal.segment import segno_of
 from safekeeper.errors import WalDamaged
 from safekeeper.timeline import Timeline
+from safekeeper.timeline_state import TimelineState
 
 
 def read_wal(timeline: Timeline, lsn: int, length: int) -> bytes:
@@ -21,8 +22,10 @@ def read_wal(timeline: Timeline, lsn: int, length: int) -> bytes:
         try:
             return store.checked.read(lsn, length, store.facts(first_lsn))
         except WalDamaged as damage:
-            # Where the log begins moves up before a file goes: what went meanwhile is no damage.
-            if lsn < timeline.control.local_start_lsn:
+            # Where the log begins moves up before a file goes, and who leaves has left before: what
+            # went meanwhile is no damage.
+            is_left = timeline.state is TimelineState.LEFT
+            if is_left or lsn < timeline.control.local_start_lsn:
                 return b""
             if first_lsn == timeline.control.local_start_lsn:
                 found_damage(timeline, damage)

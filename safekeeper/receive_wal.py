@@ -3,7 +3,8 @@
     drain (one recv) -> decode -> acceptor -> write -> one fdatasync -> one answer
 
 Nearly always this is done by `steady_path.py`, which leaves the rest to what is here. One blocking
-thread a connection. Whatever arrived together shares one flush.
+thread a connection. Whatever arrived together shares one flush. One that is chained behind another
+safekeeper brings positions only, and the answers to what the chain brings (`chained_wal.py`).
 """
 
 from __future__ import annotations
@@ -16,25 +17,35 @@ from consensus.errors import MessageError
 from pgwire.blocking import Session
 from pgwire.copy_stream import CopyStream
 from pgwire.errors import CopyEnded, ProtocolError
+from safekeeper.chained_wal import ChainedReader
 from safekeeper.errors import SafekeeperError
+from safekeeper.events import TakeWal
 from safekeeper.steady_path import SteadyPath
 from safekeeper.timeline import Timeline
 from storage.errors import StorageError
 
+# How often one that is chained looks around although nobody woke it.
+CHAINED_WAIT_SECONDS = 10.0
+
 
 @dataclass(slots=True)
 class WalReceiver:
-    """One proposer's connection; the timeline may close it from another thread."""
+    """One proposer's connection; the timeline may close it from another thread. `peer_conninfo`:
+    how this safekeeper reads from another one."""
 
     number: int
     session: Session
     client_address: str
+    peer_conninfo: str = ""
     closed_reason: str = ""
     connected_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
     #: When something last came, by the monotonic clock; a proposer that lives sends each second.
     heard_at: float = field(default_factory=time.monotonic)
     #: The last one, which notes by itself when something came.
     _steady: SteadyPath | None = None
+    _chain: ChainedReader | None = None
+    #: What `take_wal` is asked for, until the batch that asked is done.
+    _order: TakeWal | None = None
 
     @property
     def silent_seconds(self) -> float:
@@ -48,11 +59,15 @@ class WalReceiver:
             "http": self.session.parameters.get("proposer_http", ""),
             "connected_since": self.connected_at,
             "silent_seconds": round(self.silent_seconds, 1),
+            "wal_from": self._chain.source if self._chain is not None else None,
         }
 
     def close(self, reason: str) -> None:
         self.closed_reason = reason
         self.session.shutdown()
+
+    def take_wal(self, order: TakeWal) -> None:
+        self._order = order
 
     def run(self, timeline: Timeline) -> None:
         """Until the proposer leaves. Raises SafekeeperError, MessageError and ProtocolError."""
@@ -64,13 +79,15 @@ class WalReceiver:
                 if steady is not None:
                     self._steady = steady
                     steady.run(stream)
-                self._batch(stream, timeline)
+                if self._chain is None or self._hears(stream, self._chain):
+                    self._batch(stream, timeline)
         except CopyEnded:
             return
         except (SafekeeperError, MessageError, ProtocolError, StorageError) as error:
             self.closed_reason = self.closed_reason or str(error)
             raise
         finally:
+            self._end_chain()
             timeline.disconnect(self)
 
     def _batch(self, stream: CopyStream, timeline: Timeline) -> None:
@@ -78,3 +95,21 @@ class WalReceiver:
         self.heard_at = time.monotonic()
         for answer in timeline.receive_payloads(self.number, payloads):
             stream.send(answer)
+        if self._order is not None:
+            self._end_chain()
+            self._chain = ChainedReader(timeline, self._order, self.peer_conninfo, stream.wake)
+            self._order = None
+            self._chain.start()
+
+    def _hears(self, stream: CopyStream, chain: ChainedReader) -> bool:
+        """Answers for the chain, and waits for its next one; True when the proposer says something.
+        Raises SafekeeperError when the chain has ended."""
+        answer = chain.take_answer()
+        if answer is not None:
+            stream.send(answer)
+        return stream.wait(CHAINED_WAIT_SECONDS)
+
+    def _end_chain(self) -> None:
+        if self._chain is not None:
+            self._chain.close()
+            self._chain = None

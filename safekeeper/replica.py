@@ -214,3 +214,9 @@ def first_lsn_of(history: TimelineHistory, tli: int, wal_seg_size: int) -> int:
 
 def _reported(lsn: int) -> str | None:
     return format_lsn(lsn) if lsn else None
+
+
+def stop_replicas(timeline: Timeline) -> None:
+    """Every stream to a replica ends when it has sent what is committed."""
+    timeline.replicas.stopping = True
+    timeline.watchers.notify()

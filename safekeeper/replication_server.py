@@ -39,6 +39,7 @@ from pgwire.monitoring_query import (
     SetApplicationName,
 )
 from safekeeper.errors import SafekeeperError
+from safekeeper.join_rules import check_not_left
 from safekeeper.replica import (
     Client,
     ReplicaSender,
@@ -73,7 +74,7 @@ def select_timeline(timelines: Timelines, parameters: Mapping[str, str]) -> Time
     """What `options=-c tenant_id=... -c timeline_id=...` names; without any, the only one there is.
 
     A lone timeline_id belongs to the tenant of zeros, a lone tenant_id means the only one it has.
-    Raises SafekeeperError, ConsensusError.
+    One that was left is meant only where there is no other. Raises SafekeeperError, ConsensusError.
     """
     if "timeline_id" in parameters:
         tenant_id = parse_id(parameters.get("tenant_id", "0" * 32), "tenant id")
@@ -84,6 +85,7 @@ def select_timeline(timelines: Timelines, parameters: Mapping[str, str]) -> Time
     if "tenant_id" in parameters:
         tenant_id, whose = parse_id(parameters["tenant_id"], "tenant id"), "this tenant"
         found = [t for t in found if t.control.timeline.tenant_id == tenant_id]
+    found = [t for t in found if not t.control.has_left] or found
     if len(found) != 1:
         raise SafekeeperError(
             f'option "timeline_id" is missing, and {whose} has {len(found)} timelines',
@@ -100,6 +102,7 @@ class ReplicationServer:
         self._session = session
         self._timelines = timelines
         self._client = client
+        self._held: list[Timeline] = []  # awake until the session ends
         self._used: set[Timeline] = set()
 
     def execute(self, command: Command) -> None:
@@ -137,9 +140,16 @@ class ReplicationServer:
         """The session ends, and its temporary slots with it."""
         for timeline in self._used:
             timeline.slots.end_session(self._client.number)
+        while self._held:
+            self._held.pop().sleep.let_come()
 
     def _timeline(self) -> Timeline:
-        return select_timeline(self._timelines, self._session.parameters)
+        timeline = select_timeline(self._timelines, self._session.parameters)
+        check_not_left(timeline.control)
+        if timeline not in self._held:
+            timeline.sleep.hold_off()
+            self._held.append(timeline)
+        return timeline
 
     # ---- questions
 
@@ -239,11 +249,12 @@ class ReplicationServer:
     # ---- streams
 
     def _start_replication(self, command: StartReplication) -> None:
-        unknown = set(command.options) - {"node_id"}
+        unknown = set(command.options) - {"node_id", "chained"}
         if unknown:
             raise SafekeeperError(
                 f"unrecognized option: {min(unknown)}",
-                hint="The one that START_REPLICATION may have here is node_id, of a proposer.",
+                hint="Those that START_REPLICATION may have here are node_id, of a proposer, and "
+                "chained, of a safekeeper that follows it.",
                 sqlstate=INVALID_PARAMETER,
             )
         timeline = self._timeline()
@@ -263,7 +274,8 @@ class ReplicationServer:
     def _stream_to_donors_reader(
         self, timeline: Timeline, command: StartReplication, node_id: NodeId
     ) -> None:
-        sender = DonorSender(timeline, command.start_lsn, node_id)
+        is_chained = command.options.get("chained") == "true"
+        sender = DonorSender(timeline, command.start_lsn, node_id, is_chained=is_chained)
         sender.check_start()
         stream = self._session.start_copy_both()
         try:

@@ -1,6 +1,7 @@
 """Which role may run which command: one table.
 
-    proposer   asks for votes, appends WAL, reads what is not committed yet, creates timelines
+    proposer   asks for votes, appends WAL, reads what is not committed yet, creates timelines, and
+               has safekeepers join and leave them
     replica    reads committed WAL, and keeps slots
     monitor    asks for the status
     admin      everything
@@ -46,8 +47,11 @@ ROLES: Mapping[str | type, frozenset[Role]] = {
     "START_WAL_PUSH": _PROPOSER,
     "CREATE_TIMELINE": _PROPOSER,
     "ACTIVATE_TIMELINE": _PROPOSER,
+    "JOIN_TIMELINE": _PROPOSER,
+    "LEAVE_TIMELINE": _PROPOSER,
     "MEND_SEGMENT": _PROPOSER,
     "DELETE_TIMELINE": _NOBODY,
+    "FORCE_MEMBERSHIP": _NOBODY,
     commands.IdentifySystem: _REPLICA,
     commands.Show: _REPLICA,
     commands.TimelineHistory: _REPLICA,

@@ -22,6 +22,7 @@ from safekeeper.errors import WalDamaged
 from safekeeper.read_wal import found_damage, read_wal
 from safekeeper.record_check import SLICE_BYTES, RecordCheck
 from safekeeper.timeline import Timeline
+from safekeeper.timeline_state import TimelineState
 from safekeeper.timelines import Timelines
 from storage.errors import StorageError
 
@@ -87,9 +88,10 @@ class Scrub:
         for timeline in self._timelines.all():
             try:
                 self._scrub(timeline, stopping)
-            except StorageError as error:
+            except Exception as error:  # of ours, too: the others are scrubbed all the same
                 name = str(timeline.control.timeline)
-                log.warning("scrub failed", timeline=name, reason=str(error))
+                reason = str(error) if isinstance(error, StorageError) else repr(error)
+                log.warning("scrub failed", timeline=name, reason=reason)
         self.position = ""
         if not stopping.is_set():
             self.passes_count += 1
@@ -105,6 +107,12 @@ class Scrub:
         """All that is cold now. Raises StorageError."""
         lsn = timeline.control.local_start_lsn
         lsn -= lsn % timeline.store.wal_seg_size
+        if lsn >= cold_end_lsn(timeline):
+            return  # one that sleeps goes on to
+        with timeline.sleep.held_off():
+            self._scrub_from(timeline, lsn, stopping)
+
+    def _scrub_from(self, timeline: Timeline, lsn: int, stopping: Event) -> None:
         while not stopping.is_set() and lsn < cold_end_lsn(timeline):
             try:
                 lsn = self._scrub_run(timeline, lsn, stopping)
@@ -147,7 +155,9 @@ class Scrub:
 
 
 def cold_end_lsn(timeline: Timeline) -> int:
-    """The start of the segment that holds the newest committed byte."""
+    """The start of the segment that holds the newest committed byte; 0 for a log that has gone."""
+    if timeline.state is TimelineState.LEFT:
+        return 0
     positions = timeline.positions
     lsn = min(positions.commit_lsn, positions.flush_lsn)
     return lsn - lsn % timeline.store.wal_seg_size

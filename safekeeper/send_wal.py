@@ -19,6 +19,7 @@ from pgwire.replication import Keepalive, pack_xlog_data_header, postgres_time_u
 from safekeeper.block_sums import BLOCK_BYTES
 from safekeeper.donor_rule import DonorRule
 from safekeeper.errors import SafekeeperError
+from safekeeper.join_rules import check_not_left
 from safekeeper.read_wal import read_wal
 from safekeeper.timeline import Timeline
 from safekeeper.timeline_state import TimelineState
@@ -141,21 +142,31 @@ class WalSender(ABC):
 
 class DonorSender(WalSender):
     """For a proposer that recovers or catches up another safekeeper: it names its NodeId and gets
-    everything flushed, as long as nobody greater was promised."""
+    everything flushed, as long as nobody greater was promised. `is_chained`: for a safekeeper that
+    takes its log from here."""
 
-    def __init__(self, timeline: Timeline, start_lsn: int, node_id: NodeId) -> None:
+    def __init__(
+        self, timeline: Timeline, start_lsn: int, node_id: NodeId, *, is_chained: bool = False
+    ) -> None:
         super().__init__(timeline, start_lsn)
-        self._rule = DonorRule(node_id, self._look)
+        self._is_chained = is_chained
+        self._rule = DonorRule(node_id, self._look, self._follows if is_chained else None)
 
     def check_start(self) -> None:
-        """Before the stream begins. Raises SafekeeperError."""
+        """Before the stream begins. One that is to be chained may have more than is flushed here:
+        both got it from the leader just now. Raises SafekeeperError."""
         if self.timeline.read_archived is None:
             self.check_not_removed()
-        check_not_ahead(self.sent_lsn, self.limit_lsn())
+        limit_lsn = self.limit_lsn()
+        if not self._is_chained:
+            check_not_ahead(self.sent_lsn, limit_lsn)
 
     def _look(self) -> tuple[NodeId, int]:
         check_active(self.timeline)
         return self.timeline.control.promised, self.timeline.positions.flush_lsn
+
+    def _follows(self) -> NodeId:
+        return self.timeline.control.term_history.entries[-1].node_id
 
     def limit_lsn(self) -> int:
         return self._rule.limit_lsn()
@@ -177,7 +188,8 @@ class DonorSender(WalSender):
 
 
 def check_active(timeline: Timeline) -> None:
-    """Raises SafekeeperError (57P03)."""
+    """Raises SafekeeperError: 57P03, or 55000 for one that has left."""
+    check_not_left(timeline.control)
     if timeline.state is not TimelineState.ACTIVE:
         raise SafekeeperError(
             f"timeline is {timeline.state.value}: {timeline.stopped_reason}",

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from errno import EAGAIN
 from importlib.metadata import version
 from itertools import count
 from threading import Event, Lock, Thread
@@ -29,18 +30,21 @@ from safekeeper.data_directory import DataDirectory
 from safekeeper.errors import SafekeeperError
 from safekeeper.flush_times import FlushTimes
 from safekeeper.metrics import FlushCollector, StateCollector
+from safekeeper.replica import stop_replicas
 from safekeeper.replication_server import select_timeline
 from safekeeper.scrub import Scrub
 from safekeeper.server_settings import FALLBACK_VERSION, version_text
 from safekeeper.session import ClientSession
+from safekeeper.start_check import StartCheck
 from safekeeper.status import damage_of, timeline_status
 from safekeeper.timeline import Timeline
 from safekeeper.timeline_hooks import TimelineHooks
 from safekeeper.timeline_state import TimelineState
-from safekeeper.timelines import Timelines
+from safekeeper.timelines import TimelinePolicy, Timelines
 from safekeeper.wal_removal import remove_old_wal
 from storage.compiled import how_it_runs
 from storage.errors import StorageError
+from telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
 from telemetry.status_server import HttpListener, Pages, StatusServer, http_listener
 from telemetry.watched_files import unusable_files
 
@@ -81,6 +85,8 @@ class Safekeeper:
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         config = self.config
         with ExitStack() as stack:
+            workers_max = config.archive.workers_max if config.archive is not None else 0
+            raise_limit(config.access.limits, workers_max)
             self.data_directory = DataDirectory(config.data_dir, config.safekeeper_id)
             stack.callback(self.data_directory.close)
             self.access = Access(config.access)
@@ -96,18 +102,23 @@ class Safekeeper:
                 wants_housekeeping=self._wake_housekeeper.set,
                 flush_times=flush_times,
             )
-            self.timelines = Timelines(self.data_directory, hooks, config.retention, config.archive)
+            policy = TimelinePolicy(config.retention, config.archive, config.access.tenant_limits)
+            self.timelines = Timelines(self.data_directory, hooks, policy)
             stack.callback(self.timelines.close)
             self._archiving = self._open_archive()
             if self._archiving is not None:
                 stack.callback(self._archiving.close)
             admission = self.access.admission
             self.scrub = Scrub(self.timelines, config.scrub)
-            registry.register(
-                StateCollector(
-                    self.data_directory, self.timelines, admission, self.scrub, self._unusable_files
-                )
+            state = StateCollector(
+                self.data_directory,
+                self.timelines,
+                admission,
+                self.scrub,
+                self._unusable_files,
+                config.metrics_timelines_max,
             )
+            registry.register(state)
             pages = Pages(self.status, self.health, registry)
             http = self._http_listener()
             self._files = (*self.access.files, *http.files)
@@ -116,8 +127,10 @@ class Safekeeper:
             self._acceptor = Thread(target=self._accept, name="accept", daemon=True)
             self._acceptor.start()
             Thread(target=self._keep_house, name="keep_house", daemon=True).start()
-            Thread(target=self.scrub.run, args=(self._stopping,), name="scrub", daemon=True).start()
             Thread(target=self._save_positions, name="save_positions", daemon=True).start()
+            for work in (self.scrub, StartCheck(self.timelines)):
+                name = type(work).__name__.lower()
+                Thread(target=work.run, args=(self._stopping,), name=name, daemon=True).start()
             self._stack = stack.pop_all()
         for name, reason in self.timelines.damaged.items():
             log.error("timeline is damaged", timeline=name, reason=reason)
@@ -146,6 +159,8 @@ class Safekeeper:
         space = self.data_directory.disk_space()
         return {
             "safekeeper_id": self.config.safekeeper_id,
+            "instance": self.data_directory.instance.hex(),
+            "site": self.config.site,
             "version": self.version,
             "listen": self.address,
             "http": self.http_address,
@@ -210,23 +225,40 @@ class Safekeeper:
             ) from error
 
     def _accept(self) -> None:
+        trouble = AcceptTrouble(log, "wal")
         while not self._stopping.is_set():
             number = next(self._numbers)
             try:
                 sock, address = self._listener.accept()
-                self.access.admission.arrive(number, sock)
+                self._arrive(number, sock)
             except OSError as error:
                 if self._stopping.is_set():
                     return
-                log.error("could not accept a connection", reason=error.strerror)
-                self._stopping.wait(0.1)  # out of file descriptors: some will be given back
+                trouble.failed(error)
+                self._stopping.wait(RETRY_SECONDS)
                 continue
             thread = Thread(
                 target=self._serve, args=(sock, address, number), name=f"client-{number}",
                 daemon=True,
             )  # fmt: skip
             self._threads[number] = thread
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # no thread is left
+                self._threads.pop(number)
+                self.access.leave(number)
+                sock.close()
+                trouble.failed(OSError(EAGAIN, "no thread can be started"))
+            else:
+                trouble.accepted()
+
+    def _arrive(self, number: int, sock: socket.socket) -> None:
+        """Raises OSError, and then the connection is closed."""
+        try:
+            self.access.admission.arrive(number, sock)
+        except OSError:
+            sock.close()
+            raise
 
     def _serve(self, sock: socket.socket, address: tuple[str, int], number: int) -> None:
         host, client = address[0], f"{address[0]}:{address[1]}"
@@ -245,7 +277,7 @@ class Safekeeper:
         except (WireError, OSError) as error:
             log.debug("client lost", client=client, reason=str(error))
         finally:
-            self.access.admission.leave(number)
+            self.access.leave(number)
             with self._sessions_lock:
                 self._sessions.pop(number, None)
             self._threads.pop(number, None)
@@ -276,17 +308,17 @@ class Safekeeper:
             self._wake_housekeeper.clear()
             if self._archiving is not None:
                 self._archiving.attend()
-            for timeline in self.timelines.all():
+            for timeline in self.timelines.awake():
                 self._keep_timeline(timeline)
 
     def _save_positions(self) -> None:
         """In a thread of its own: housekeeping may wait for the disk much longer than this."""
         while not self._stopping.wait(SAVE_POSITIONS_SECONDS):
-            for timeline in self.timelines.all():
+            for timeline in self.timelines.awake():
                 try:
                     timeline.save_positions()
-                except StorageError as error:
-                    log.warning("positions not saved", reason=str(error))
+                except Exception as error:  # of ours, too: it is another timeline's turn
+                    _failed("positions not saved", timeline, error)
 
     def _open_archive(self) -> Archiving | None:
         """Raises ObjectStoreError."""
@@ -300,10 +332,14 @@ class Safekeeper:
         try:
             remove_old_wal(timeline)  # first: the next line counts the room that it leaves
             timeline.maybe_heal(self.data_directory.disk_space().free_bytes)
-            timeline.warn_of_backlog()
+            if (archive := timeline.archive) is not None:
+                archive.warn_of_backlog(
+                    str(timeline.control.timeline), timeline.positions.commit_lsn
+                )
             timeline.keep_house()
-        except StorageError as error:
-            log.warning("housekeeping failed", reason=str(error))
+            timeline.sleep.maybe_begin(self.config.idle_seconds)
+        except Exception as error:  # of ours, too: it is another timeline's turn
+            _failed("housekeeping failed", timeline, error)
 
     def _end_threads(self) -> None:
         self._stopping.set()
@@ -324,6 +360,11 @@ class Safekeeper:
         deadline = time.monotonic() + REPLICAS_STOP_SECONDS
         timelines = self.timelines.all()
         for timeline in timelines:
-            timeline.stop_replicas()
+            stop_replicas(timeline)
         for timeline in timelines:
             timeline.replicas.wait_gone(max(0.0, deadline - time.monotonic()))
+
+
+def _failed(what: str, timeline: Timeline, error: Exception) -> None:
+    reason = str(error) if isinstance(error, StorageError) else f"unexpected {error!r}"
+    log.warning(what, timeline=str(timeline.control.timeline), reason=reason)

@@ -13,11 +13,12 @@ import structlog
 
 from consensus.errors import ConsensusError
 from consensus.ids import TimelineId, parse_id
-from consensus.membership import Membership
+from consensus.join import decode_offer
+from consensus.membership_codec import decode_membership
 from consensus.messages import ServerFacts
 from pgwal.errors import WalError
 from pgwal.history import TimelineHistory
-from pgwal.lsn import Lsn
+from pgwal.lsn import Lsn, format_lsn
 from pgwire.blocking import Session
 from pgwire.commands import OptionCommand, parse_command
 from pgwire.errors import CommandSyntaxError
@@ -25,6 +26,7 @@ from pgwire.messages import Column
 from safekeeper.errors import SafekeeperError
 from safekeeper.mend import Mender
 from safekeeper.receive_wal import WalReceiver
+from safekeeper.refusals import members_in_words
 from safekeeper.replica import Client
 from safekeeper.replication_server import ReplicationServer
 from safekeeper.status import damaged_status, timeline_status
@@ -46,9 +48,12 @@ OPTIONS: Mapping[str, frozenset[str]] = {
     "TIMELINE_STATUS": _TIMELINE,
     "CREATE_TIMELINE": _TIMELINE
     | {
-        *("system_id", "pg_version", "wal_seg_size", "generation", "members"),
+        *("system_id", "pg_version", "wal_seg_size", "membership"),
         *("start_lsn", "tli", "tli_history"),
     },
+    "JOIN_TIMELINE": _TIMELINE | {"offer"},
+    "LEAVE_TIMELINE": _TIMELINE | {"membership"},
+    "FORCE_MEMBERSHIP": _TIMELINE | {"membership"},
     "ACTIVATE_TIMELINE": _TIMELINE,
     "DELETE_TIMELINE": _TIMELINE | {"unfinished"},
     "MEND_SEGMENT": frozenset({"lsn"}),
@@ -117,6 +122,9 @@ class ClientSession:
                     "LIST_TIMELINES": self._list_timelines,
                     "TIMELINE_STATUS": self._timeline_status,
                     "CREATE_TIMELINE": self._create_timeline,
+                    "JOIN_TIMELINE": self._join_timeline,
+                    "LEAVE_TIMELINE": self._leave_timeline,
+                    "FORCE_MEMBERSHIP": self._force_membership,
                     "ACTIVATE_TIMELINE": self._activate_timeline,
                     "DELETE_TIMELINE": self._delete_timeline,
                     "MEND_SEGMENT": self._mend_segment,
@@ -132,7 +140,8 @@ class ClientSession:
 
     def _start_wal_push(self, _: Mapping[str, str]) -> None:
         timeline = self._timeline(self._session.parameters)
-        receiver = WalReceiver(self._number, self._session, self._address)
+        conninfo = self._safekeeper.config.peer_conninfo
+        receiver = WalReceiver(self._number, self._session, self._address, conninfo)
         log.info("proposer connected", client=self._address)
         try:
             receiver.run(timeline)
@@ -141,14 +150,22 @@ class ClientSession:
 
     def _mend_segment(self, options: Mapping[str, str]) -> None:
         lsn = int(Lsn.parse(_option(options, "lsn")))
-        Mender(self._timeline(self._session.parameters), lsn).run(self._session)
+        timeline = self._timeline(self._session.parameters)
+        with timeline.sleep.held_off():
+            Mender(timeline, lsn).run(self._session)
 
     # ---- answers in rows
 
     def _identify(self, _: Mapping[str, str]) -> None:
         safekeeper = self._safekeeper
-        row = (str(safekeeper.config.safekeeper_id), safekeeper.version, safekeeper.http_address)
-        self._send_rows(("safekeeper_id", "version", "http"), [row])
+        row = (
+            str(safekeeper.config.safekeeper_id),
+            safekeeper.version,
+            safekeeper.http_address,
+            safekeeper.data_directory.instance.hex(),
+            safekeeper.config.site,
+        )
+        self._send_rows(("safekeeper_id", "version", "http", "instance", "site"), [row])
 
     def _list_timelines(self, _: Mapping[str, str]) -> None:
         """Those that cannot be opened, too: they exist, and whoever creates one must know."""
@@ -169,12 +186,46 @@ class ClientSession:
                 _integer(options, "pg_version"),
                 _integer(options, "wal_seg_size"),
             ),
-            Membership(_integer(options, "generation"), _members(options)),
+            decode_membership(_hex(options, "membership")),
             int(Lsn.parse(_option(options, "start_lsn"))),
             TimelineHistory.parse(_integer(options, "tli"), options.get("tli_history", "")),
         )
         log.info("timeline created", timeline=str(timeline_id_of(options)))
         self._session.send_complete("CREATE_TIMELINE")
+
+    def _join_timeline(self, options: Mapping[str, str]) -> None:
+        offer = decode_offer(_hex(options, "offer"))
+        self._safekeeper.timelines.join(timeline_id_of(options), offer)
+        log.info(
+            "timeline joined",
+            timeline=str(timeline_id_of(options)),
+            start_lsn=format_lsn(offer.start_lsn),
+            node_id=str(offer.node_id),
+        )
+        self._session.send_complete("JOIN_TIMELINE")
+
+    def _leave_timeline(self, options: Mapping[str, str]) -> None:
+        membership = decode_membership(_hex(options, "membership"))
+        self._safekeeper.timelines.leave(timeline_id_of(options), membership)
+        log.warning(
+            "timeline left",
+            timeline=str(timeline_id_of(options)),
+            members=members_in_words(membership),
+        )
+        self._session.send_complete("LEAVE_TIMELINE")
+
+    def _force_membership(self, options: Mapping[str, str]) -> None:
+        membership = decode_membership(_hex(options, "membership"))
+        self._safekeeper.timelines.force(timeline_id_of(options), membership)
+        log.error(
+            "MEMBERS FORCED: acknowledged commits may be missing",
+            timeline=str(timeline_id_of(options)),
+            members=members_in_words(membership),
+            stamp=str(membership.stamp),
+            client=self._address,
+            user=self._session.parameters["user"],
+        )
+        self._session.send_complete("FORCE_MEMBERSHIP")
 
     def _activate_timeline(self, options: Mapping[str, str]) -> None:
         self._safekeeper.timelines.activate(timeline_id_of(options))
@@ -224,9 +275,14 @@ def _integer(options: Mapping[str, str], name: str, *, bits: int = 32) -> int:
     return _unsigned(_option(options, name), name, bits)
 
 
-def _members(options: Mapping[str, str]) -> tuple[int, ...]:
-    parts = _option(options, "members").split(",")
-    return tuple(sorted(_unsigned(part, "members", bits=64) for part in parts))
+def _hex(options: Mapping[str, str], name: str) -> bytes:
+    text = _option(options, name)
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise SafekeeperError(
+            f'option "{name}" is "{text[:40]}", expected bytes in hex', sqlstate=INVALID_PARAMETER
+        ) from None
 
 
 def _unsigned(text: str, name: str, bits: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from consensus.ids import NodeId
+from consensus.membership_page import membership_page
 from pgwal.lsn import format_lsn
 from safekeeper.retention import (
     WalStatus,
@@ -60,11 +61,9 @@ def timeline_status(timeline: Timeline) -> dict[str, Any]:
         "wal_seg_size": control.server.wal_seg_size,
         "tli": control.tli_history.tli,
         "tli_history": control.tli_history.format(),
-        "membership": {
-            "generation": control.membership.generation,
-            "members": list(control.membership.members),
-            "new_members": list(control.membership.new_members),
-        },
+        "has_left": control.has_left,
+        "forced": control.forced,
+        "membership": membership_page(control.membership),
         "promised": node_id_status(control.promised),
         "last_log_node_id": node_id_status(history.last_log_node_id(positions.flush_lsn)),
         "start_lsn": format_lsn(control.timeline_start_lsn),
@@ -73,7 +72,9 @@ def timeline_status(timeline: Timeline) -> dict[str, Any]:
         "flush_lsn": format_lsn(positions.flush_lsn),
         "commit_lsn": format_lsn(positions.commit_lsn),
         "truncate_lsn": format_lsn(positions.truncate_lsn),
-        "wal_bytes": timeline.store.size_bytes(),
+        "wal_bytes": timeline.sleep.wal_bytes,
+        "asleep": timeline.sleep.is_asleep,
+        "end_checked": timeline.sleep.is_checked,
         "proposer": {"node_id": node_id_status(control.promised), **streaming.describe()}
         if streaming is not None
         else None,

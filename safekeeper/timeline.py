@@ -21,7 +21,6 @@ from msgspec import structs
 
 from consensus.codec import decode_proposer_message, encode
 from consensus.messages import HotStandbyFeedback, ProposerMessage, SafekeeperMessage
-from pgwal.end_of_wal import EndOfWal
 from pgwal.lsn import format_lsn
 from safekeeper.acceptor import Acceptor
 from safekeeper.archive_progress import ArchiveProgress, ArchiveSettings
@@ -32,6 +31,7 @@ from safekeeper.errors import SafekeeperError, TimelineError
 from safekeeper.events import (
     Action,
     BatchEnded,
+    ChainedWal,
     CloseConnection,
     Disconnected,
     Event,
@@ -42,19 +42,22 @@ from safekeeper.events import (
     Received,
     Refuse,
     Reply,
+    TakeWal,
     TruncateWal,
     WriteWal,
 )
-from safekeeper.proposer_connection import ProposerConnection
+from safekeeper.proposer_connection import GoneProposer, ProposerConnection
+from safekeeper.recovery import DamagedLog, recovered_end
 from safekeeper.replicas import Replicas
 from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
+from safekeeper.room import Room
+from safekeeper.sleep import Sleep
 from safekeeper.slots import Slots
 from safekeeper.steady_path import HINTS_BYTES_MAX, SteadyPath
 from safekeeper.timeline_hooks import TimelineHooks
-from safekeeper.timeline_state import Positions, TimelineState
+from safekeeper.timeline_state import Positions, TimelineState, resting_state
 from safekeeper.wal_store import WalStore
 from safekeeper.watchers import Watchers
-from storage import durable
 from storage.compiled import compiled
 from storage.durable import DISK_FULL
 from storage.errors import StorageError
@@ -75,13 +78,18 @@ class Timeline:
     def __init__(
         self,
         safekeeper_id: int,
+        instance: bytes,
         directory: Path,
         control: ControlFile,
         hooks: TimelineHooks,
         retention: RetentionPolicy = DEFAULT_RETENTION,
         archive: ArchiveSettings | None = None,
+        *,
+        is_awake: bool = True,
     ) -> None:
+        """Without `is_awake` it sleeps until it is used, unless some of its WAL is missed."""
         self.safekeeper_id = safekeeper_id
+        self.instance = instance
         self.directory = directory
         self._control_file = control
         self.hooks = hooks
@@ -93,9 +101,11 @@ class Timeline:
         self._heals = False
         self._connections: dict[int, ProposerConnection] = {}
         #: The newest one, open or not: whom to ask when nobody streams.
-        self.last_proposer: ProposerConnection | None = None
+        self.last_proposer: ProposerConnection | GoneProposer | None = None
         self.hinted_lsn = 0
         self.retention = retention
+        self.room = Room(self)
+        self.sleep = Sleep(self, self._load, self._put_away)
         #: How far the archive is; None without one.
         self.archive = ArchiveProgress(archive, control.state.local_start_lsn) if archive else None
         #: Reads WAL that has left the disk, from (lsn, length); None without an archive.
@@ -105,7 +115,10 @@ class Timeline:
         self.replicas = Replicas(self._set_feedback)
         self._acceptor: Acceptor | None = None
         self._steady: SteadyPath | None = None
-        self._load()
+        if is_awake or self.control.has_left or self.sleep.misses_wal():
+            self._load()
+        else:
+            self._rest()
 
     # ---- start and stop
 
@@ -113,6 +126,11 @@ class Timeline:
     def control(self) -> ControlState:
         """What is on disk."""
         return self._control_file.state
+
+    def is_of_tenant(self, tenant_id: bytes) -> bool:
+        """It has WAL of him here: one that has left has none."""
+        control = self.control
+        return control.timeline.tenant_id == tenant_id and not control.has_left
 
     @property
     def positions(self) -> Positions:
@@ -128,64 +146,28 @@ class Timeline:
         return self._connections.get(number) if number is not None else None
 
     def _load(self, valid_lsn: int | None = None) -> None:
-        """Rule 7: find the end of the log by decoding, sync what was read, zero what lies beyond.
-
-        Decoding begins with the segment of the last known commit_lsn, so that the newest part is
-        verified although everything up to there must be good. An end below what was flushed is
-        damage: it is remembered before anybody can ask for a vote, and nothing is zeroed. From
-        `valid_lsn` on the log is known to be damaged.
-        """
+        """Begin anew by what is on disk. From `valid_lsn` on the log is known to be damaged."""
         self._end_steady()
-        control = self.control
-        self.store = WalStore(
-            self.directory / "wal", control.server, control.tli_history, self._check_room
-        )
+        self.store = self.new_store()
         self._acceptor = None
-        seg_size = control.server.wal_seg_size
-        known_lsn = max(control.commit_lsn, control.local_start_lsn)
-        start_lsn = known_lsn - known_lsn % seg_size
-        begun = time.monotonic()
+        if self.control.has_left:
+            self._begin(self.control.horizon_lsn)
+            return
         try:
-            self.holes.find(self.store, control.local_start_lsn, start_lsn)
-            end = self.store.recover(
-                start_lsn, control.horizon_lsn, control.local_start_lsn, valid_lsn
-            )
-            self._remember_loss(end)
+            self._begin(recovered_end(self, self._control_file, valid_lsn))
         except StorageError as error:
             self._stop(error)
-            return
-        control = self.control
-        if end.end_lsn <= control.local_start_lsn != control.timeline_start_lsn:
-            self._declare_damaged(f"there is no valid WAL: {end.reason}")
-            return
-        self._acceptor = Acceptor(self.safekeeper_id, control, int(end.end_lsn))
+        except DamagedLog as error:
+            self._declare_damaged(str(error))
+
+    def _begin(self, flush_lsn: int) -> None:
+        control, self.sleep.is_checked = self.control, True
+        self._acceptor = Acceptor(self.safekeeper_id, self.instance, control, flush_lsn)
         self._acceptor.step(FeedbackChanged(self.replicas.feedback))
         self._acceptor.step(HolesChanged(bool(self.holes)))
         self.hinted_lsn = control.commit_lsn
-        self.state = TimelineState.ACTIVE if control.active else TimelineState.CREATING
-        self.stopped_reason = ""
+        self.state, self.stopped_reason = resting_state(control), ""
         self._publish()
-        log.info(
-            "timeline loaded",
-            timeline=str(control.timeline),
-            flush_lsn=format_lsn(end.end_lsn),
-            end_of_wal=end.reason,
-            seconds=round(time.monotonic() - begun, 3),
-        )
-
-    def _remember_loss(self, end: EndOfWal) -> None:
-        """Durably, if the log ends below what was flushed. Raises StorageError."""
-        control = self.control
-        found = control.found_to_end(int(end.end_lsn))
-        if found != control:
-            self._control_file.persist(found)
-            log.error(
-                "WAL is damaged",
-                timeline=str(control.timeline),
-                flushed_lsn=format_lsn(control.horizon_lsn),
-                end_lsn=format_lsn(end.end_lsn),
-                reason=end.reason,
-            )
 
     def lose_from(self, lsn: int) -> None:
         """The log is damaged at `lsn`, above the committed segments: its end is lost (rule 9).
@@ -227,8 +209,8 @@ class Timeline:
         self._heals = error.sqlstate == DISK_FULL
         if self._heals:
             self.stopped_reason += (
-                f"; it comes back by itself when that is mended and {self.room_bytes} bytes are "
-                "free"
+                "; it comes back by itself when that is mended and "
+                f"{self.room.bytes_to_begin} bytes are free"
             )
         log.error(
             "timeline stopped", timeline=str(self.control.timeline), reason=self.stopped_reason
@@ -241,86 +223,106 @@ class Timeline:
         """What was committed can be read, and removed: it takes part, or waits for room."""
         return self.state is TimelineState.ACTIVE or self._heals
 
-    @property
-    def room_bytes(self) -> int:
-        """Free space that a stopped timeline begins again with: for the segment that is open, the
-        next one and the spare one."""
-        return 3 * self.control.server.wal_seg_size + self.retention.disk_reserve_bytes
-
     def _close_connections(self, reason: str) -> None:
         """What they had sent and nobody has read yet is never looked at."""
         for connection in self._connections.values():
             connection.close(reason)
         self._connections.clear()
 
-    def _check_room(self) -> None:
-        """Before the log grows by a segment. Raises StorageError."""
-        archive, reserve_bytes = self.archive, self.retention.disk_reserve_bytes
-        commit_lsn = self.positions.commit_lsn
-        # What is not committed cannot be archived yet, and needs room of its own: a member that is
-        # behind must be able to follow up to the end of the log, or nothing would be committed.
-        if archive is not None and (
-            archive.is_backlog_full(commit_lsn)
-            or archive.is_limit_reached(self.store.end_lsn - commit_lsn)
-        ):
-            raise StorageError(
-                f"archive backlog has reached its limit of {archive.settings.backlog_bytes_max} "
-                f"bytes: nothing above {format_lsn(archive.archived_lsn)} is archived",
-                hint=archive.error or "Is the store too slow? --archive-backlog-max is the limit.",
-                sqlstate=DISK_FULL,
-            )
-        free_bytes = durable.free_bytes(self.directory)
-        if free_bytes < reserve_bytes:
-            raise StorageError(
-                f'could not create a segment in "{self.directory}": No space left on device but '
-                f"{free_bytes} of the {reserve_bytes} bytes reserved for control files",
-                hint="Free some space; the timeline comes back by itself.",
-                sqlstate=DISK_FULL,
-            )
-
-    def warn_of_backlog(self) -> None:
-        """Once each time that the archive's backlog has become high."""
-        if self.archive is not None:
-            self.archive.warn_of_backlog(str(self.control.timeline), self.positions.commit_lsn)
-
     def maybe_heal(self, free_bytes: int) -> None:
         """After a full disk or archive backlog: load again once there is room."""
-        if not self._heals or free_bytes < self.room_bytes:
-            return
-        if self.archive is not None and self.archive.is_backlog_full(self.positions.commit_lsn):
-            return
-        with self.lock:
-            self._heals = False
-            self._load()
+        if self._heals and self.room.is_back(free_bytes):
+            with self.lock:
+                self._heals = False
+                self._load()
 
-    def activate(self) -> None:
-        """The second step of a creation: every member has the timeline, so it may vote."""
+    def amend(self, change: Callable[[ControlState], ControlState], reason: str) -> None:
+        """Begin anew by what `change` makes of the durable state. Raises what it raises."""
         with self.lock:
+            self.sleep.end()
             self._check_usable()
-            if not self.control.active:
-                self._control_file.persist(replace(self.control, active=True))
+            self._run([Disconnected(0)])
+            control = replace(self.control, flush_lsn=self.positions.flush_lsn)
+            if (state := change(control)) != control:
+                self._control_file.persist(state)
+                self._close_connections(reason)
                 self._load()
                 self.hooks.wants_housekeeping()
 
     def close(self, reason: str) -> None:
         """An orderly end: flush, and save the hints. Raises StorageError."""
         with self.lock:
-            if self._acceptor is None:
+            if self._acceptor is None and not self.sleep.is_asleep:
                 return
-            self._run([Disconnected(0)])
-            self._control_file.persist_hints(self._hints)
-            self.slots.save()
-            self.store.close()
-            self._acceptor = None
+            if self.state is TimelineState.LEFT:
+                self._acceptor = None
+            elif self._acceptor is not None:
+                self._put_away()
+            self.sleep.is_asleep = False
             self.state = TimelineState.STOPPED
             self.stopped_reason = reason
             self._close_connections(reason)
+
+    def finish(self, change: Callable[[ControlState], ControlState], reason: str) -> None:
+        """The log of this object ends: after what `change` makes of its state, durably, it does and
+        saves nothing more, and its files are for the caller to remove. In whatever state it was: a
+        damaged member is replaced, and leaves. Raises what `change` raises, and StorageError."""
+        with self.lock:
+            state = change(self.control)
+            self._end_steady()
+            try:
+                self._control_file.finish(state)
+            except StorageError as error:
+                self._stop(error)
+                raise
+            self._acceptor, self._heals, self.sleep.is_asleep = None, False, False
+            self.store.abandon()
+            self.holes.finish()
+            self.state, self.stopped_reason = TimelineState.LEFT, reason
+            self._close_connections(reason)
+            self.watchers.notify()
+
+    def _put_away(self) -> None:
+        """All is on disk, and nothing is open. Raises StorageError."""
+        self._run([Disconnected(0)])
+        self._control_file.persist_hints(self._hints)
+        self.store.checked.save()
+        self.slots.save()
+        try:
+            self.store.close()
+        except StorageError as error:
+            self._stop(error)
+            raise
+        self._acceptor = None
+
+    def _rest(self) -> None:
+        """Asleep from the start on: what is known of the log is what was saved, with each second
+        that it moved and with an orderly end."""
+        control, flush_lsn = self.control, self.control.horizon_lsn
+        self._positions = Positions(flush_lsn, flush_lsn, control.commit_lsn, control.truncate_lsn)
+        self.state = resting_state(control)
+        self.sleep.begin_unseen()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """It is well, and nobody streams to it or from it. One that has left has nothing open."""
+        if self._acceptor is None or self.state is TimelineState.LEFT:
+            return False
+        return not (self._connections or self.replicas.all())
+
+    def new_store(self) -> WalStore:
+        """Not recovered: nothing is known of what lies there."""
+        control = self.control
+        return WalStore(
+            self.directory / "wal", control.server, control.tli_history, self.room.check
+        )
 
     # ---- events
 
     def connect(self, connection: ProposerConnection) -> None:
         """Raises TimelineError when the timeline cannot take part."""
         with self.lock:
+            self.sleep.end()
             self._check_usable()
             self._connections[connection.number] = connection
             self.last_proposer = connection
@@ -328,6 +330,9 @@ class Timeline:
     def disconnect(self, connection: ProposerConnection) -> None:
         """Flush what the connection wrote, and forget it."""
         with self.lock:
+            self.sleep.used()
+            if self.last_proposer is connection:
+                self.last_proposer = GoneProposer.of(connection)  # without its buffers
             if self._connections.pop(connection.number, None) is not None and self._acceptor:
                 self._run([Disconnected(connection.number)])
 
@@ -353,6 +358,12 @@ class Timeline:
         messages = [decode_proposer_message(payload) for payload in payloads]
         return [encode(reply) for reply in self.receive(connection, messages)]
 
+    def receive_chained(self, connection: int, events: Sequence[ChainedWal]) -> list[bytes]:
+        """One batch of what TakeWal ordered: one flush. Raises as `receive` does."""
+        with self.lock:
+            self._check_usable()
+            return [encode(reply) for reply in self._run([*events, BatchEnded(connection)])]
+
     def steady_path(self, connection: int) -> SteadyPath | None:
         """By which the connection's next Appends may be taken."""
         steady = self._steady
@@ -370,7 +381,7 @@ class Timeline:
             self.store.end_lsn = steady.written_lsn
 
     def _check_usable(self) -> None:
-        if self.state in (TimelineState.STOPPED, TimelineState.DAMAGED):
+        if self._acceptor is None:
             raise TimelineError(
                 f"timeline {self.control.timeline} is {self.state.value}: {self.stopped_reason}",
                 # A proposer counts on what a stopped one has acknowledged, not on a damaged one.
@@ -418,6 +429,8 @@ class Timeline:
                 self.store.adopt(state.tli_history)
             case TruncateWal(end_lsn):
                 self.store.truncate(end_lsn)
+            case TakeWal(connection):
+                self._connections[connection].take_wal(action)
             case CloseConnection(connection, reason):
                 if connection in self._connections:
                     self._connections.pop(connection).close(reason)
@@ -448,11 +461,6 @@ class Timeline:
             if self._acceptor is not None:
                 self._run([FeedbackChanged(feedback)])
 
-    def stop_replicas(self) -> None:
-        """Every stream to a replica ends when it has sent what is committed."""
-        self.replicas.stopping = True
-        self.watchers.notify()
-
     # ---- off the append path
 
     def keep_house(self) -> None:
@@ -461,7 +469,7 @@ class Timeline:
         if self._acceptor is None or self.state is not TimelineState.ACTIVE:
             return
         self.save_positions()
-        if self.positions.written_lsn > self.control.local_start_lsn or self._connections:
+        if self._connections:
             self.store.prepare_next_segment()
 
     def advance_local_start(self, lsn: int) -> None:

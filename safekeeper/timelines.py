@@ -1,14 +1,22 @@
-"""All timelines of one safekeeper: loaded at the start, created and deleted by command only."""
+"""All timelines of one safekeeper: opened at the start, created and deleted by command only.
+
+A start opens all, and loads those it has the time for (`start_check.py`): however many there are,
+the votes of the first do not wait for the last. One whose log has lost a segment or its end is
+loaded in any case, so that it is told at once.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 
 import structlog
 
 from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership
+from consensus.join import TimelineOffer
+from consensus.membership import Membership, Stamp
 from consensus.messages import ServerFacts
 from consensus.term_history import TermHistory
 from pgwal.history import TimelineHistory
@@ -19,13 +27,33 @@ from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
 from safekeeper.control_state import ControlState, encode_control_state
 from safekeeper.data_directory import DataDirectory, no_such_timeline, parse_folder_name
 from safekeeper.errors import ControlFileError, TimelineError
+from safekeeper.force_rule import forced, streaming_refusal
+from safekeeper.join_rules import activated, departed, joined
+from safekeeper.refusals import WRONG_STATE, departure
 from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
+from safekeeper.tenant_limits import NO_LIMITS, TenantLimits, WalQuota, check_timelines
 from safekeeper.timeline import Timeline
 from safekeeper.timeline_hooks import TimelineHooks
 from storage import durable
 from storage.errors import StorageError
 
 log = structlog.get_logger()
+
+#: How long a start loads timelines, one after another; the others sleep.
+START_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class TimelinePolicy:
+    """What the operator configures, the same for all of them."""
+
+    retention: RetentionPolicy = DEFAULT_RETENTION
+    archive: ArchiveSettings | None = None
+    tenant_limits: TenantLimits = NO_LIMITS
+    start_seconds: float = START_SECONDS
+
+
+DEFAULT_POLICY = TimelinePolicy()
 
 
 class Timelines:
@@ -36,20 +64,20 @@ class Timelines:
         self,
         data_directory: DataDirectory,
         hooks: TimelineHooks,
-        retention: RetentionPolicy = DEFAULT_RETENTION,
-        archive: ArchiveSettings | None = None,
+        policy: TimelinePolicy = DEFAULT_POLICY,
     ) -> None:
         self.data_directory = data_directory
         self._hooks = hooks
-        self._retention = retention
-        self._archive = archive
+        self._policy = policy
         self.damaged: dict[str, str] = {}
         self._lock = Lock()
         self._timelines: dict[TimelineId, Timeline] = {}
-        for folder in data_directory.existing():
-            self._load(folder)
+        deadline = monotonic() + policy.start_seconds
+        for folder in sorted(data_directory.existing(), key=_written_at, reverse=True):
+            self._open(folder, loads=monotonic() < deadline)
+        self._timelines = dict(sorted(self._timelines.items()))
 
-    def _load(self, folder: Path) -> Timeline | None:
+    def _open(self, folder: Path, *, loads: bool = True) -> None:
         try:
             if parse_folder_name(folder.name) is None:
                 raise ControlFileError(
@@ -60,17 +88,46 @@ class Timelines:
             self._check_place(folder, control.state)
         except ControlFileError as error:
             self.damaged[folder.name] = f"{error}. {error.hint}".removesuffix(". ")
-            return None
+            return
+        if control.state.has_left:
+            self._remove_rest(control.state.timeline)
         timeline = Timeline(
             self.data_directory.safekeeper_id,
+            self.data_directory.instance,
             folder,
             control,
             self._hooks,
-            self._retention,
-            self._archive,
+            self._policy.retention,
+            self._policy.archive,
+            is_awake=loads,
         )
+        timeline.room.quota = self._quota(control.state.timeline)
         self._timelines[control.state.timeline] = timeline
-        return timeline
+
+    def _quota(self, timeline: TimelineId) -> WalQuota | None:
+        limit_bytes, tenant_id = self._policy.tenant_limits.wal_bytes_max, timeline.tenant_id
+        if not limit_bytes:
+            return None
+        return WalQuota(
+            limit_bytes,
+            tenant_id,
+            lambda: sum(each.sleep.wal_bytes for each in self._of_tenant(tenant_id)),
+        )
+
+    def _of_tenant(self, tenant_id: bytes) -> list[Timeline]:
+        """Without those that have left: nothing of their logs is here."""
+        return [t for t in self.all() if t.is_of_tenant(tenant_id)]
+
+    def _check_tenant(self, timeline: TimelineId) -> None:
+        count = len(self._of_tenant(timeline.tenant_id))
+        check_timelines(self._policy.tenant_limits, timeline.tenant_id, count)
+
+    def _remove_rest(self, timeline: TimelineId) -> None:
+        """What an interrupted LEAVE_TIMELINE has left lying about. It harms nobody."""
+        try:
+            self.data_directory.remove_log(timeline)
+        except StorageError as error:
+            log.error("WAL not removed", timeline=str(timeline), reason=str(error))
 
     def _check_place(self, folder: Path, state: ControlState) -> None:
         """A folder copied under another name would be a second memory of the same promises."""
@@ -97,6 +154,10 @@ class Timelines:
     def all(self) -> list[Timeline]:
         return list(self._timelines.values())
 
+    def awake(self) -> list[Timeline]:
+        """Those that somebody uses, or did a while ago: what is done now and then is for them."""
+        return [timeline for timeline in self.all() if not timeline.sleep.is_asleep]
+
     def create(
         self,
         timeline: TimelineId,
@@ -113,12 +174,7 @@ class Timelines:
         wal_version(server.pg_major)
         if start_lsn <= 0 or start_lsn % server.wal_seg_size:
             raise TimelineError(f"start {start_lsn:X} is not a segment's start", sqlstate="22023")
-        if self.data_directory.safekeeper_id not in membership.all_members:
-            raise TimelineError(
-                f"safekeeper {self.data_directory.safekeeper_id} is not one of the members "
-                f"{membership.all_members}",
-                sqlstate="22023",
-            )
+        self._check_first(membership)
         state = ControlState(
             timeline=timeline,
             server=server,
@@ -137,18 +193,54 @@ class Timelines:
             if timeline in self._timelines:
                 self._check_same(self._timelines[timeline].control, state)
                 return
-            self._check_not_damaged(timeline)
-            if self.data_directory.has_tombstone(timeline):
-                raise TimelineError(
-                    f"timeline {timeline} was deleted; its name is never used again",
-                    hint="Create a timeline with another id.",
-                    sqlstate="42710",
-                )
+            self._check_unused(timeline)
+            self._check_not_left(server)
+            self._check_tenant(timeline)
             self._write_new(state)
 
+    def _check_first(self, membership: Membership) -> None:
+        """A creation is the first of all memberships, and names this safekeeper."""
+        safekeeper_id, instance = self.data_directory.safekeeper_id, self.data_directory.instance
+        problem = ""
+        if safekeeper_id not in membership.members:
+            problem = f"safekeeper {safekeeper_id} is not one of the members {membership.members}"
+        elif membership.stamp != Stamp.FIRST or membership.is_joint:
+            problem = f"membership {membership.stamp} is not that of a new timeline"
+        elif not membership.member(safekeeper_id).is_instance(instance):
+            problem = (
+                f"safekeeper {safekeeper_id} has instance {instance.hex()}, the membership says "
+                f"{membership.member(safekeeper_id).instance.hex()}"
+            )
+        if problem:
+            raise TimelineError(problem, sqlstate="22023")
+
+    def _check_unused(self, timeline: TimelineId) -> None:
+        """Neither damaged nor deleted: either has forgotten what it promised."""
+        self._check_not_damaged(timeline)
+        if self.data_directory.has_tombstone(timeline):
+            raise TimelineError(
+                f"timeline {timeline} was deleted; its name is never used again",
+                hint="Create a timeline with another id.",
+                sqlstate="42710",
+            )
+
+    def _check_not_left(self, server: ServerFacts) -> None:
+        """Elsewhere the log of that system lives on: a new one would be a second log of it."""
+        for timeline in self.all():
+            control = timeline.control
+            if control.has_left and control.server.system_id == server.system_id:
+                raise TimelineError(
+                    f"timeline {control.timeline} of the same system was left here, and lives on",
+                    hint=departure(control).hint,
+                    sqlstate=WRONG_STATE,
+                )
+
     def _check_same(self, existing: ControlState, wanted: ControlState) -> None:
-        facts = ("server", "membership", "timeline_start_lsn")
-        if any(getattr(existing, fact) != getattr(wanted, fact) for fact in facts):
+        """The membership has another stamp as soon as a leader was elected."""
+        same = (existing.server, existing.timeline_start_lsn, existing.membership.groups) == (
+            (wanted.server, wanted.timeline_start_lsn, wanted.membership.groups)
+        )
+        if not same or existing.has_left:
             raise TimelineError(
                 f"timeline {wanted.timeline} exists already, created with other parameters",
                 sqlstate="42710",
@@ -161,12 +253,63 @@ class Timelines:
         durable.make_directory(temporary / "wal")
         durable.replace_file(temporary / CONTROL_FILE_NAME, encode_control_state(state))
         durable.publish_file(temporary, folder)
-        self._load(folder)
+        self._open(folder)
+
+    def join(self, timeline: TimelineId, offer: TimelineOffer) -> None:
+        """The log begins here at the offer's start; the same offer again is fine. A crash leaves
+        all of it or what was before. Raises TimelineError, WalError, StorageError."""
+        safekeeper_id = self.data_directory.safekeeper_id
+        with self._lock:
+            existing = self._timelines.get(timeline)
+            if existing is None:
+                self._check_unused(timeline)
+                self._check_tenant(timeline)
+                self._write_new(joined(safekeeper_id, timeline, offer, None))
+                return
+            state = joined(safekeeper_id, timeline, offer, existing.control)
+            if state == existing.control:
+                return
+            self._check_tenant(timeline)
+            self.data_directory.remove_log(timeline)
+            try:
+                existing.finish(lambda _: state, "this member joins the timeline again")
+            finally:
+                self._open(self.data_directory.folder(timeline))
+
+    def leave(self, timeline: TimelineId, membership: Membership) -> None:
+        """First it has left, durably, then its WAL goes; the same again is fine, and goes on with
+        what was interrupted. Raises TimelineError, StorageError."""
+        safekeeper_id = self.data_directory.safekeeper_id
+        with self._lock:
+            existing = self.get(timeline)
+            existing.finish(
+                lambda control: departed(safekeeper_id, control, membership),
+                "this member has left the timeline",
+            )
+            try:
+                self.data_directory.remove_log(timeline)
+            finally:
+                self._open(self.data_directory.folder(timeline))
 
     def activate(self, timeline: TimelineId) -> None:
-        """The second step of a creation. Raises TimelineError, StorageError."""
+        """The second step of a creation: every member has the timeline, so it may vote. Raises
+        TimelineError, StorageError."""
         with self._lock:
-            self.get(timeline).activate()
+            self.get(timeline).amend(activated, "the timeline was activated")
+
+    def force(self, timeline: TimelineId, membership: Membership) -> None:
+        """Other members, by an operator's word; the same again is fine. Raises TimelineError,
+        StorageError."""
+        own = self.data_directory
+
+        def change(control: ControlState) -> ControlState:
+            streaming = self.get(timeline).streaming
+            if streaming is not None:
+                raise streaming_refusal(str(streaming.describe()["address"]))
+            return forced(own.safekeeper_id, own.instance, control, membership)
+
+        with self._lock:
+            self.get(timeline).amend(change, "an operator has forced other members")
 
     def delete(self, timeline: TimelineId, *, unfinished_only: bool = False) -> None:
         """For good. Raises TimelineError, StorageError.
@@ -192,3 +335,11 @@ class Timelines:
                 timeline.close("the safekeeper is shutting down")
             except StorageError as error:
                 log.error("timeline not saved", reason=str(error))
+
+
+def _written_at(folder: Path) -> int:
+    """When its control file was: within a second of the newest WAL. 0 if that is not to be had."""
+    try:
+        return (folder / CONTROL_FILE_NAME).stat().st_mtime_ns
+    except OSError:
+        return 0  # the control file is read next, and what is wrong with it is told then

@@ -83,7 +83,7 @@ class WalStore:
         nothing is believed. Raises StorageError.
         """
         durable.make_directory(self.directory)
-        self._remove_spares()
+        self.remove_spares()
         valid_lsn = LSN_MAX if valid_lsn is None else valid_lsn
         end = self._find_end(start_lsn, valid_lsn)
         first_lsn = start_lsn if first_lsn is None else first_lsn
@@ -111,8 +111,9 @@ class WalStore:
             tli_at=self.history.tli_at,
         )
 
-    def _remove_spares(self) -> None:
-        """One that was being filled at the crash is not full of zeros."""
+    def remove_spares(self) -> None:
+        """One that was being filled at the crash is not full of zeros; and nobody who sleeps needs
+        any. Raises StorageError."""
         for spare in self.directory.glob(SPARE_NAME + "*"):
             durable.remove_file(spare)
 
@@ -129,6 +130,21 @@ class WalStore:
                 ):
                     missing.append(segno)
         return missing
+
+    def is_whole(self, begin_lsn: int, end_lsn: int) -> bool:
+        """Whether `missing_segments` would find none, from one look at the folder: a start asks of
+        all timelines. Raises StorageError."""
+        seg_size, sizes = self.wal_seg_size, dict[tuple[int, int], int]()
+        with durable.storage_errors(self.directory, "read"), os.scandir(self.directory) as entries:
+            for entry in entries:
+                name = self._name_of(entry.name)
+                if name is not None:
+                    sizes[name.segno, name.tli] = entry.stat().st_size
+        for segno in range(segno_of(begin_lsn, seg_size), -(-end_lsn // seg_size)):
+            size = next((sizes[segno, t] for t in self._tlis_of(segno) if (segno, t) in sizes), 0)
+            if size < min(seg_size, end_lsn - segno * seg_size):
+                return False
+        return True
 
     # ---- writing
 
@@ -344,24 +360,30 @@ class WalStore:
     def newest_file(self, lsn: int) -> Path:
         """The file to read `lsn` from: of the names its segment has, the newest timeline's, which
         repeats the older ones' bytes from the segment's start."""
-        segno = segno_of(lsn, self.wal_seg_size)
-        oldest, newest = (
-            self.history.tli_at(lsn),
-            self.history.tli_at((segno + 1) * self.wal_seg_size - 1),
-        )
-        tlis = [newest, *(e.tli for e in reversed(self.history.entries)), oldest]
-        for tli in tlis:
-            if oldest <= tli <= newest and self._file(tli, segno).exists():
+        segno, oldest = segno_of(lsn, self.wal_seg_size), self.history.tli_at(lsn)
+        for tli in self._tlis_of(segno):
+            if oldest <= tli and self._file(tli, segno).exists():
                 return self._file(tli, segno)
         return self._file(oldest, segno)
 
+    def _tlis_of(self, segno: int) -> list[int]:
+        """The timelines under whose names a segment may be, the newest first."""
+        history, begin_lsn = self.history, segno * self.wal_seg_size
+        oldest, newest = (
+            history.tli_at(lsn) for lsn in (begin_lsn, begin_lsn + self.wal_seg_size - 1)
+        )
+        tlis = [newest, *(entry.tli for entry in reversed(history.entries)), oldest]
+        return [tli for tli in tlis if oldest <= tli <= newest]
+
     def _names(self) -> list[SegmentName]:
-        names = []
-        for entry in self.directory.iterdir():
-            try:
-                name = parse_segment_name(entry.name, self.wal_seg_size)
-            except SegmentNameError:
-                continue  # the spare, or a stranger's file
-            if not name.partial:  # ours are whole; one that an operator put here is left alone
-                names.append(name)
-        return names
+        names = map(self._name_of, os.listdir(self.directory))
+        return [name for name in names if name is not None]
+
+    def _name_of(self, name: str) -> SegmentName | None:
+        """None of the spare, a stranger's file, or a partial one that an operator put here: ours
+        are whole."""
+        try:
+            parsed = parse_segment_name(name, self.wal_seg_size)
+        except SegmentNameError:
+            return None
+        return None if parsed.partial else parsed

@@ -11,19 +11,31 @@ import hmac
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
+import structlog
 import uvloop
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from pgwire.transport import prepare_socket, shut_down
-from telemetry.status_server import HTTP_CONNECTIONS_MAX, HttpListener, Pages
+from telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
+from telemetry.loopback import is_loopback
+from telemetry.status_server import HTTP_CONNECTIONS_MAX, HttpListener, Pages, Route
+from telemetry.watched_files import WatchedFiles
 
 TLS_HANDSHAKE_TIMEOUT_SECONDS = 10.0
-ACCEPT_RETRY_SECONDS = 0.1
+
+JSON = "application/json"
+READING = ("GET", "HEAD")
+NOT_FROM_HERE = (
+    "without an admin's token, changes are taken from this machine only: start the service with "
+    "--admin-token-file\n"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +74,8 @@ async def _serve(
     app.router.add_get("/status", handlers.status)
     app.router.add_get("/metrics", handlers.metrics)
     app.router.add_get("/healthz", handlers.healthz)
+    for route in pages.routes:
+        app.router.add_route(route.method, route.path, partial(handlers.own, route))
     runner = web.AppRunner(app, access_log=None, logger=_log, shutdown_timeout=1)
     await runner.setup()
     assert runner.server is not None
@@ -95,13 +109,16 @@ class _Door:
     async def keep(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
+        trouble = AcceptTrouble(structlog.get_logger(), "http")
         self._sock.setblocking(False)
         while True:
             try:
                 client, _ = await loop.sock_accept(self._sock)
-            except OSError:
-                await asyncio.sleep(ACCEPT_RETRY_SECONDS)  # out of file descriptors
+            except OSError as error:
+                trouble.failed(error)
+                await asyncio.sleep(RETRY_SECONDS)
                 continue
+            trouble.accepted()
             self._make_room()
             self._clients.append(client)
             task = asyncio.create_task(self._let_in(client))
@@ -133,6 +150,18 @@ class _Door:
             client.close()  # it does not speak TLS, or has left
 
 
+def _bears(request: web.Request, token: WatchedFiles[str]) -> bool:
+    given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+    return hmac.compare_digest(given, f"Bearer {token.current()}".encode())
+
+
+def _is_of_this_machine(request: web.Request) -> bool:
+    """By its address, and by the name that it asks for: a browser here may be led by a page from
+    elsewhere, whose name was made to mean this machine."""
+    asked = urlsplit(f"//{request.host}").hostname
+    return is_loopback(request.remote or "") and asked is not None and is_loopback(asked)
+
+
 class _Handlers:
     def __init__(self, listener: HttpListener, pages: Pages) -> None:
         self._listener = listener
@@ -142,17 +171,34 @@ class _Handlers:
     async def demand_token(
         self, request: web.Request, handler: Callable[[web.Request], Any]
     ) -> web.StreamResponse:
-        token = self._listener.token
-        if token is not None and request.path != "/healthz":
-            given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-            if not hmac.compare_digest(given, f"Bearer {token.current()}".encode()):
-                raise web.HTTPUnauthorized(headers={"WWW-Authenticate": 'Bearer realm="sk"'})
+        if request.path != "/healthz":
+            self._check(request)
         response: web.StreamResponse = await handler(request)
         return response
 
+    def _check(self, request: web.Request) -> None:
+        """Raises HTTPUnauthorized, HTTPForbidden."""
+        token, admin_token = self._listener.token, self._listener.admin_token
+        if admin_token is not None and _bears(request, admin_token):
+            return
+        if request.method not in READING:
+            token = admin_token or token
+            if admin_token is None and not _is_of_this_machine(request):
+                raise web.HTTPForbidden(text=NOT_FROM_HERE)
+        if token is not None and not _bears(request, token):
+            raise web.HTTPUnauthorized(headers={"WWW-Authenticate": 'Bearer realm="sk"'})
+
+    async def own(self, route: Route, request: web.Request) -> web.Response:
+        body = await request.read()
+        if body and request.content_type != JSON:
+            raise web.HTTPUnsupportedMediaType(text=f"expected {JSON}\n")
+        answer = await asyncio.to_thread(route.answer, body)
+        page = msgspec.json.encode(answer.page)
+        return web.Response(body=page, status=answer.status, content_type=JSON)
+
     async def status(self, _: web.Request) -> web.Response:
         body = msgspec.json.encode(self._pages.status())
-        return web.Response(body=body, content_type="application/json")
+        return web.Response(body=body, content_type=JSON)
 
     async def metrics(self, _: web.Request) -> web.Response:
         body = generate_latest(self._pages.registry)

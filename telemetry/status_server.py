@@ -1,8 +1,9 @@
-"""The HTTP port of a service: `/status` (JSON), `/metrics` (Prometheus), `/healthz`.
+"""The HTTP port of a service: `/status` (JSON), `/metrics` (Prometheus), `/healthz`, and its own.
 
 It is served by a thread with an event loop of its own (`status_pages.py`), so that a slow reader of
 a page never delays a commit by more than the interpreter's switch interval. Loopback unless told
 otherwise; TLS and a bearer token are optional, and `/healthz` alone is answered without the token.
+What changes something needs the admin's token, or where there is none, a client on this machine.
 Connections are counted: beyond the limit the oldest one gives way, whatever it was about to say.
 """
 
@@ -13,6 +14,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from errno import EADDRINUSE
+from http import HTTPStatus
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -38,17 +40,19 @@ class ListenError(Exception):
 @dataclass(frozen=True, slots=True)
 class HttpListener:
     """Where to listen, and what to demand: TLS, a token; None demands nothing. `spare_ports` are
-    tried in their order when the port is in use."""
+    tried in their order when the port is in use. `admin_token` lets in to all pages, and it alone
+    to those that change something; None lets in to those whoever asks from this machine."""
 
     host: str
     port: int
     tls: WatchedFiles[ssl.SSLContext] | None = None
     token: WatchedFiles[str] | None = None
     spare_ports: Sequence[int] = ()
+    admin_token: WatchedFiles[str] | None = None
 
     @property
     def files(self) -> tuple[WatchedFiles[Any] | None, ...]:
-        return self.tls, self.token
+        return self.tls, self.token, self.admin_token
 
 
 def http_listener(
@@ -57,18 +61,41 @@ def http_listener(
     tls_files: TlsFiles | None,
     token_file: Path | None,
     spare_ports: Sequence[int] = (),
+    admin_token_file: Path | None = None,
 ) -> HttpListener:
     """Of these files, which are read. Browsers and scrapers are asked for no certificate.
 
     Raises OSError, ValueError.
     """
-    tls = token = None
+    tls = None
     if tls_files is not None:
         files = TlsFiles(tls_files.certificate, tls_files.key)
         tls = WatchedFiles(files.paths, lambda: server_tls_context(files))
-    if token_file is not None:
-        token = WatchedFiles([token_file], lambda: read_private_token(token_file))
-    return HttpListener(host, port, tls, token, spare_ports)
+    tokens = _watched_token(token_file), _watched_token(admin_token_file)
+    return HttpListener(host, port, tls, tokens[0], spare_ports, tokens[1])
+
+
+def _watched_token(path: Path | None) -> WatchedFiles[str] | None:
+    """Raises OSError, ValueError."""
+    return None if path is None else WatchedFiles([path], lambda: read_private_token(path))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`page` is printed as JSON."""
+
+    status: HTTPStatus
+    page: object
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A page of one service. `answer` is given the body, JSON if there is one; it may block. What
+    is not got by GET changes something, and is for admins."""
+
+    method: str
+    path: str
+    answer: Callable[[bytes], Answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +105,7 @@ class Pages:
     status: Callable[[], dict[str, Any]]
     health: Callable[[], str]
     registry: CollectorRegistry
+    routes: Sequence[Route] = ()
 
 
 class StatusServer:

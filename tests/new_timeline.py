@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership
+from consensus.membership import Membership, Stamp
 from consensus.messages import ServerFacts
 from consensus.term_history import TermHistory
 from pgwal.history import TimelineHistory
@@ -12,6 +12,13 @@ from tests.wal_log import PG_VERSION, SYSTEM_ID, WAL_SEG_SIZE
 
 SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)
 TIMELINE = TimelineId(b"tenant".ljust(16, b"\0"), b"timeline".ljust(16, b"\0"))
+#: Of the data directory that the timeline is in.
+INSTANCE = b"instance"
+
+
+def first_membership(*members: int) -> Membership:
+    """Of a timeline that was just created; who the members are is not known yet."""
+    return Membership(Stamp.FIRST, members)
 
 
 def new_control_state(membership: Membership, server: ServerFacts = SERVER) -> ControlState:

@@ -13,6 +13,7 @@ from consensus.messages import Append, AppendResponse
 from pgwire.replication import XLogData
 from tests.steady_batch import HEADER_BYTES, framed
 from walproposer.primary.primary import Primary
+from walproposer.stream.candidacy import Candidacy
 from walproposer.stream.events import (
     Action,
     Event,
@@ -22,8 +23,8 @@ from walproposer.stream.events import (
     SteadyEnded,
     WalReceived,
 )
-from walproposer.stream.proposer import Candidacy, Proposer
-from walproposer.stream.steady_leader import SteadyLeader
+from walproposer.stream.proposer import Proposer
+from walproposer.stream.steady_leader import CHAINED, SteadyLeader
 
 
 class SteadyProposer(Proposer):
@@ -75,9 +76,13 @@ class SteadyProposer(Proposer):
         frame = framed([XLogData(begin_lsn, begin_lsn + len(wal), 0, wal).encode()])
         if steady.take_wal(memoryview(frame), 0, len(frame)) < 0:
             return None
-        append = decode_proposer_message(bytes(steady.frame[HEADER_BYTES : steady.frame_bytes]))
-        assert isinstance(append, Append)
-        return [Send(peer, append) for peer, follows in enumerate(steady.follows) if follows]
+        append = _append_in(steady.frame[HEADER_BYTES : steady.frame_bytes])
+        news = _append_in(steady.news[HEADER_BYTES:]) if steady.has_chained else append
+        return [
+            Send(peer, news if follows == CHAINED else append)
+            for peer, follows in enumerate(steady.follows)
+            if follows
+        ]
 
     def _take_answer(self, peer: int, response: AppendResponse) -> list[Action] | None:
         steady = self._begin_steady()
@@ -87,3 +92,9 @@ class SteadyProposer(Proposer):
         if steady.take_answers(peer, memoryview(frame), 0, len(frame)) < 0:
             return None
         return [ReportFlushed(steady.commit_lsn)] if steady.commit_lsn > commit_lsn else []
+
+
+def _append_in(payload: memoryview) -> Append:
+    append = decode_proposer_message(bytes(payload))
+    assert isinstance(append, Append)
+    return append

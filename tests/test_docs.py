@@ -75,6 +75,7 @@ def test_every_metric_is_documented() -> None:
     )
     theirs = (
         *(keeper.TIMELINE_GAUGES, keeper.PROCESS_GAUGES, keeper.ROLE_GAUGES),
+        keeper.STATE_GAUGES,
         *(keeper.COUNTERS, keeper.HISTOGRAMS),
     )
     names = {name for table in (*ours, *theirs) for name in table}

@@ -8,6 +8,7 @@ from consensus.ids import TimelineId
 from walproposer.locks.lease import LEASE_SECONDS
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.stream.chains import NO_CHAINS, ChainRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +27,9 @@ class ProposerConfig:
     #: Where the lock is that keeps others away while attached; None: there is none.
     lock: str | None = None
     lock_seconds: float = LEASE_SECONDS
+    #: Which members take the WAL from another one.
+    chains: ChainRule = NO_CHAINS
+
+    def safekeeper(self, host: str, port: int) -> SafekeeperAddress:
+        """One that the membership names: what libpq needs besides is as for those given."""
+        return SafekeeperAddress(host, port, self.safekeepers[0].conninfo)

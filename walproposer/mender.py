@@ -35,11 +35,12 @@ MENDED = b"mended"
 
 
 class Mender:
-    """`leader()` is the NodeId that leads now, None while nobody does."""
+    """`leader()` is the NodeId that leads now, None while nobody does; `addresses()` are those of
+    the members at that moment."""
 
     def __init__(
         self,
-        addresses: Sequence[SafekeeperAddress],
+        addresses: Callable[[], Sequence[SafekeeperAddress]],
         timeline: TimelineId,
         wal_seg_size: int,
         leader: Callable[[], NodeId | None],
@@ -53,7 +54,7 @@ class Mender:
 
     def run(self, stopping: StopSignal) -> None:
         while not stopping.wait(LOOK_SECONDS):
-            for address in self._addresses:
+            for address in self._addresses():
                 if self._leader() is not None and not stopping.is_set:
                     self._look_after(address)
 
@@ -88,7 +89,7 @@ class Mender:
     def _mend(self, address: SafekeeperAddress, begin_lsn: int) -> None:
         """From the first that has it. Raises WalProposerError when nobody has."""
         failure: WalProposerError | None = None
-        for donor in self._addresses:
+        for donor in self._addresses():
             node_id = self._leader()
             if donor == address or node_id is None:
                 continue

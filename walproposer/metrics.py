@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from walproposer.checks.commit_watch import CommitWatch
-from walproposer.status import peer_status
+from walproposer.status import open_peers, peer_status
 from walproposer.stream.incarnation import Incarnation
 from walproposer.stream.progress import PeerState
 
@@ -27,6 +27,7 @@ COUNTERS = {"sk_proposer_quorum_losses": "Times the quorum was lost"}
 SAFEKEEPER_GAUGES = {
     "sk_proposer_safekeeper_connected": "1 while it follows",
     "sk_proposer_safekeeper_lag_bytes": "WAL it has not flushed",
+    "sk_proposer_safekeeper_chained": "1 while it takes the WAL from another safekeeper",
     "sk_proposer_safekeeper_left_behind": "1 when no safekeeper has the WAL that it lacks any more",
 }
 
@@ -83,11 +84,12 @@ def _safekeeper_families(incarnation: Incarnation) -> list[Family]:
         name: GaugeMetricFamily(name, text, labels=["safekeeper"])
         for name, text in SAFEKEEPER_GAUGES.items()
     }
-    for progress in incarnation.core.peers:
+    for progress in open_peers(incarnation):
         status = peer_status(incarnation, progress)
         values = {
             "sk_proposer_safekeeper_connected": int(status["connected"]),
             "sk_proposer_safekeeper_lag_bytes": status["lag_bytes"],
+            "sk_proposer_safekeeper_chained": int(progress.state is PeerState.CHAINED),
             "sk_proposer_safekeeper_left_behind": int(progress.state is PeerState.LEFT_BEHIND),
         }
         for name, value in values.items():

@@ -1,4 +1,5 @@
-"""Commands to a safekeeper, one short connection each: who are you, what have you, create, delete.
+"""Commands to a safekeeper, one short connection each: who are you, what have you, create, delete,
+join, leave.
 
 The data path has its own connection (`stream/peer.py`); this one may block.
 """
@@ -15,6 +16,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from consensus.ids import TimelineId
+from consensus.join import TimelineOffer, encode_offer
+from consensus.membership import Membership
+from consensus.membership_codec import encode_membership
 from pgclient.connection import connect_safekeeper
 from pgclient.errors import PgClientError
 from pgclient.questions import ask
@@ -101,7 +105,8 @@ class SafekeeperClient:
             return ask(connection.pgconn, format_option_command(name, options))
 
     def identify(self) -> dict[str, str]:
-        """safekeeper_id, version, http (its status page's host:port)."""
+        """safekeeper_id, version, http (its status page's host:port), instance (of its data
+        directory: 8 bytes in hex), site (where it stands; "")."""
         return self.command("IDENTIFY_SAFEKEEPER")[0]
 
     def timelines(self) -> list[dict[str, Any]]:
@@ -109,3 +114,16 @@ class SafekeeperClient:
         open, `folder`, `state` and `stopped_reason` alone."""
         rows = self.command("LIST_TIMELINES")
         return [msgspec.json.decode(row["status"]) for row in rows]
+
+    def join(self, timeline: TimelineId, offer: TimelineOffer) -> None:
+        """Begin the timeline where the offer says: a leader streams to it from there on."""
+        self.command("JOIN_TIMELINE", {**_named(timeline), "offer": encode_offer(offer).hex()})
+
+    def leave(self, timeline: TimelineId, membership: Membership) -> None:
+        """It is in no set of that: its WAL goes, and it leads on to those that are."""
+        encoded = encode_membership(membership).hex()
+        self.command("LEAVE_TIMELINE", {**_named(timeline), "membership": encoded})
+
+
+def _named(timeline: TimelineId) -> dict[str, str]:
+    return {"tenant_id": timeline.tenant_id.hex(), "timeline_id": timeline.timeline_id.hex()}

@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import sys
+from collections.abc import Sequence
 from threading import Event, Thread
 from typing import Any
 
@@ -19,12 +20,14 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from consensus.ids import NodeId
+from consensus.membership_page import membership_of_page
 from consensus.messages import VoteResponse
 from consensus.term_history import TermHistory, TermStart
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
 from telemetry.status_server import Pages
 from telemetry.stop_signal import StopSignal
+from walproposer.change_requests import ChangeRequests
 from walproposer.checks.commit_watch import CommitWatch
 from walproposer.config import ProposerConfig
 from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
@@ -33,22 +36,29 @@ from walproposer.mender import Mender
 from walproposer.metrics import ProposerCollector
 from walproposer.primary.primary import Primary
 from walproposer.primary.synchronous_standby import configure_when_streaming
+from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.status import hung_reason, incarnation_status
+from walproposer.stream.candidacy import Candidacy
 from walproposer.stream.election import behind_problem, fork_problem
 from walproposer.stream.events import Outcome, Stop
 from walproposer.stream.incarnation import Incarnation
-from walproposer.stream.proposer import Candidacy
 from walproposer.stream.upstream import Upstream
 from walproposer.timelines.primary_log import mark_primary, read_primary_log, warn_of_promotion
-from walproposer.timelines.timeline_creation import (
+from walproposer.timelines.survey import (
     LATE_SECONDS,
-    FoundTimeline,
     Member,
     check_members,
-    create_timeline,
-    find_timeline,
+    follow,
     statuses_of,
     survey,
+    wanted_of,
+)
+from walproposer.timelines.timeline_creation import (
+    FoundTimeline,
+    create_timeline,
+    find_timeline,
+    members_of,
+    warn_of_strangers,
 )
 
 log = structlog.get_logger()
@@ -77,6 +87,8 @@ class WalProposer:
         self._collector = ProposerCollector(self._commit_watch)
         self.registry.register(self._collector)
         self._found: FoundTimeline | None = None
+        #: Of the members, as the last incarnation knew them; those given, before there was one.
+        self._addresses = config.safekeepers
         #: For the first incarnation, when it was connected before.
         self._upstream: Upstream | None = None
         self._waiting_for = "starting"
@@ -95,7 +107,8 @@ class WalProposer:
     # ---- status
 
     def pages(self) -> Pages:
-        return Pages(self.status, self.health, self.registry)
+        requests = ChangeRequests(lambda: self._incarnation)
+        return Pages(self.status, self.health, self.registry, requests.routes)
 
     def status(self) -> dict[str, Any]:
         """The JSON of /status."""
@@ -116,7 +129,7 @@ class WalProposer:
                 "error": self._primary_error or None,
             },
             "quorum": {"ok": False},
-            "safekeepers": [{"address": str(a)} for a in self.config.safekeepers],
+            "safekeepers": [{"address": str(a)} for a in self._addresses],
         }
 
     def health(self) -> str:
@@ -187,21 +200,24 @@ class WalProposer:
         members = survey(self.config.safekeepers, LATE_SECONDS)
         check_members(members)
         log_of_primary = read_primary_log(self.config.primary)
-        found = find_timeline(members, log_of_primary.server.system_id, self.config.timeline)
-        log_of_primary.check(found, members, self.config.timeline)
+        system_id, named = log_of_primary.server.system_id, self.config.timeline
+        members = follow(members, wanted_of(system_id, named), LATE_SECONDS)
+        found = find_timeline(members, system_id, named)
+        log_of_primary.check(found, members, named)
         upstream = Upstream(self.config.primary)
         try:
             primary = upstream.primary
             if found is None:
-                found = create_timeline(members, primary, self.config.timeline)
+                found = create_timeline(members, primary, named)
                 log.info("timeline created", timeline=str(found.timeline))
                 warn_of_promotion(primary.tli_history.tli)
             else:
-                _check_fit(found, members, primary)
+                _check_fit(found, members_of(found, members), primary)
+                warn_of_strangers(found, members)
             mark_primary(self.config.primary, found.timeline)
         finally:
             upstream.close()
-        self._found = found
+        self._found, self._addresses = found, found.addresses
         return found
 
     def connect(self) -> None:
@@ -216,9 +232,7 @@ class WalProposer:
         if self.config.configure:
             self._configured = configure_when_streaming(self.config.primary, self._stopping)
         self._commit_watch.start()
-        mender = Mender(
-            self.config.safekeepers, found.timeline, found.server.wal_seg_size, self._leader
-        )
+        mender = Mender(self._safekeepers, found.timeline, found.server.wal_seg_size, self._leader)
         Thread(target=mender.run, args=(self._stopping,), name="mend", daemon=True).start()
         predecessor: NodeId | None = None
         while not self._stopping.is_set:
@@ -229,18 +243,15 @@ class WalProposer:
             upstream, self._upstream = self._upstream or self._wait_for_primary(found), None
             if upstream is None:
                 return
-            candidacy = Candidacy(
-                timeline=found.timeline,
-                server=found.server,
-                membership=found.membership,
-                proposer_uuid=secrets.token_bytes(16),
-                peers_count=len(self.config.safekeepers),
-                predecessor=predecessor,
-            )
+            candidacy = _candidacy(found, self._addresses, predecessor)
             incarnation = Incarnation(self.config, candidacy, upstream)
             stop = self._run_incarnation(incarnation, upstream)
             predecessor = incarnation.core.node_id or predecessor
             self._judge(stop)
+
+    def _safekeepers(self) -> Sequence[SafekeeperAddress]:
+        incarnation = self._incarnation
+        return self._addresses if incarnation is None else incarnation.known_addresses
 
     def _leader(self) -> NodeId | None:
         incarnation = self._incarnation
@@ -263,6 +274,7 @@ class WalProposer:
             )
             return None
         finally:
+            self._addresses = incarnation.known_addresses
             self._incarnation = None
             self._waiting_for = WAITING_FOR_PRIMARY
             upstream.close()
@@ -302,19 +314,31 @@ def _timeline_status(found: FoundTimeline | None) -> dict[str, Any]:
     return {"tenant_id": timeline.tenant_id.hex(), "timeline_id": timeline.timeline_id.hex()}
 
 
+def without_primary(config: ProposerConfig, found: FoundTimeline) -> Incarnation:
+    """One that completes the tail on a quorum, and what it is asked for, and stops then."""
+    return Incarnation(config, _candidacy(found, found.addresses), None)
+
+
+def _candidacy(
+    found: FoundTimeline,
+    addresses: Sequence[SafekeeperAddress],
+    predecessor: NodeId | None = None,
+) -> Candidacy:
+    return Candidacy(
+        timeline=found.timeline,
+        server=found.server,
+        addresses=tuple((address.host, address.port) for address in addresses),
+        proposer_uuid=secrets.token_bytes(16),
+        predecessor=predecessor,
+    )
+
+
 def elect(config: ProposerConfig, found: FoundTimeline) -> int:
     """An election with no primary: completes the tail on a quorum, returns the end of the log.
 
     Raises WalProposerError.
     """
-    candidacy = Candidacy(
-        timeline=found.timeline,
-        server=found.server,
-        membership=found.membership,
-        proposer_uuid=secrets.token_bytes(16),
-        peers_count=len(config.safekeepers),
-    )
-    incarnation = Incarnation(config, candidacy, None)
+    incarnation = without_primary(config, found)
     stop = incarnation.run()
     assert stop is not None
     if stop.outcome is Outcome.COMPLETED:
@@ -340,13 +364,13 @@ def _as_vote(status: dict[str, Any]) -> VoteResponse:
     last = NodeId(node_id["term"], bytes.fromhex(node_id["uuid"]))
     start_lsn = int(Lsn.parse(status["start_lsn"]))
     return VoteResponse(
-        generation=status["membership"]["generation"],
         granted=False,
         promised=last,
         flush_lsn=int(Lsn.parse(status["flush_lsn"])),
         commit_lsn=int(Lsn.parse(status["commit_lsn"])),
         truncate_lsn=int(Lsn.parse(status["truncate_lsn"])),
         timeline_start_lsn=start_lsn,
+        membership=membership_of_page(status["membership"]),
         term_history=TermHistory((TermStart(last, start_lsn),)),
         tli_history=TimelineHistory.parse(status["tli"], status["tli_history"]),
     )

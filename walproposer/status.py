@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from consensus.ids import NodeId
+from consensus.membership import Membership
+from consensus.membership_page import member_page
 from consensus.quorum import quorum_size
 from pgwal.lsn import format_lsn
+from walproposer.stream.events import ChangeView
 from walproposer.stream.incarnation import Incarnation
-from walproposer.stream.progress import Progress
-from walproposer.stream.proposer import State
+from walproposer.stream.leader import Leader
+from walproposer.stream.progress import PeerState, Progress
+from walproposer.stream.proposer import Proposer, State
 from walproposer.stream.quorum_watch import SILENT_SECONDS_MAX
 
 STATE_NAMES = {
@@ -24,7 +28,7 @@ STATE_NAMES = {
 def incarnation_status(incarnation: Incarnation) -> dict[str, Any]:
     """Everything that belongs to one incarnation; LSNs as Postgres prints them."""
     core, upstream, watch = incarnation.core, incarnation.upstream, incarnation.quorum_watch
-    leader, membership = core.leader, core.membership
+    leader = core.leader
     received_lsn = leader.window.end_lsn if leader is not None else 0
     return {
         "state": STATE_NAMES[core.state],
@@ -50,15 +54,85 @@ def incarnation_status(incarnation: Incarnation) -> dict[str, Any]:
         "unconfirmed_seconds": round(watch.unconfirmed_seconds, 1),
         "commit_bytes_per_second": round(watch.commit_bytes_per_second),
         "window_bytes": leader.window.size_bytes if leader is not None else 0,
-        "quorum": {
-            "needed": quorum_size(len(membership.members)),
-            "members": len(membership.members),
-            "connected": sum(p.can_confirm for p in core.peers),
-            "ok": watch.ok,
-            "since": watch.since.isoformat(),
-        },
-        "safekeepers": [peer_status(incarnation, progress) for progress in core.peers],
+        "quorum": {**_quorum(core), "ok": watch.ok, "since": watch.since.isoformat()},
+        "safekeepers": [peer_status(incarnation, progress) for progress in open_peers(incarnation)],
+        "membership": members_status(incarnation),
     }
+
+
+def open_peers(incarnation: Incarnation) -> list[Progress]:
+    """Without the places of those that went away."""
+    return [p for p in incarnation.core.peers if p.peer in incarnation.peers.addresses]
+
+
+def _quorum(core: Proposer) -> dict[str, int]:
+    """How many are needed, of how many; in a joint membership of the set that is harder to get."""
+    membership = core.membership
+    if membership is None:
+        return {"needed": 0, "members": 0, "connected": 0}
+    able = {p.safekeeper_id for p in core.peers if p.can_confirm}
+    spare = {group: len(able & {*group}) - quorum_size(len(group)) for group in membership.groups}
+    group = min(membership.groups, key=lambda each: spare[each])
+    return {
+        "needed": quorum_size(len(group)),
+        "members": len(group),
+        "connected": len(able & {*group}),
+    }
+
+
+def members_status(incarnation: Incarnation) -> dict[str, Any] | None:
+    """The members, and the change that is under way or was the last; None while nobody of them has
+    been heard."""
+    core = incarnation.core
+    membership, change = core.membership, core.change
+    if membership is None:
+        return None
+    peers = {p.safekeeper_id: p for p in open_peers(incarnation) if p.safekeeper_id is not None}
+    ids = [*membership.all_members, *sorted({*peers} - {*membership.all_members})]
+    return {
+        "timeline": str(core.candidacy.timeline),
+        "author": str(membership.stamp.author),
+        "generation": membership.generation,
+        "is_joint": membership.is_joint,
+        "in_force": core.is_in_force,
+        "members": [_member_status(core, membership, i, peers.get(i)) for i in ids],
+        "change": change_status(change) if change is not None else None,
+    }
+
+
+def _member_status(
+    core: Proposer, membership: Membership, number: int, progress: Progress | None
+) -> dict[str, Any]:
+    """`sets`: those that it is in; none, of a learner and of one that leaves."""
+    sets = {"members": membership.members, "new_members": membership.new_members}
+    return {
+        **member_page(membership.member(number)),
+        "sets": [name for name, ids in sets.items() if number in ids],
+        "state": _state(progress) if progress is not None else PeerState.OFFLINE.value,
+        "via": _source_id(core.leader, progress),
+        "flush_lsn": format_lsn(progress.flush_lsn if progress is not None else 0),
+    }
+
+
+def _source_id(leader: Leader | None, progress: Progress | None) -> int | None:
+    """The safekeeper that it takes the WAL from, when that is not the proposer."""
+    if leader is None or progress is None:
+        return None
+    source = leader.chains.source_of(progress)
+    return leader.peers[source].safekeeper_id if source is not None else None
+
+
+def change_status(change: ChangeView) -> dict[str, Any]:
+    return {
+        "state": change.state.value,
+        "wanted": list(change.wanted),
+        "waits_for": change.waits_for or None,
+        "error": change.error or None,
+    }
+
+
+def _state(progress: Progress) -> str:
+    return "lost its data" if progress.has_lost_data else progress.state.value
 
 
 def peer_status(incarnation: Incarnation, progress: Progress) -> dict[str, Any]:
@@ -69,14 +143,15 @@ def peer_status(incarnation: Incarnation, progress: Progress) -> dict[str, Any]:
     behind_ms = incarnation.now_ms - progress.caught_up_ms
     return {
         "id": progress.safekeeper_id,
-        "address": str(incarnation.config.safekeepers[progress.peer]),
-        "state": "lost its data" if progress.has_lost_data else progress.state.value,
+        "address": str(incarnation.peers.addresses[progress.peer]),
+        "state": _state(progress),
+        "via": _source_id(leader, progress),
         "connected": progress.can_confirm,
         "flush_lsn": format_lsn(progress.flush_lsn),
         "commit_lsn": format_lsn(progress.commit_lsn),
         "lag_bytes": lag_bytes,
         "lag_seconds": round(behind_ms / 1000, 1) if lag_bytes and progress.caught_up_ms else 0.0,
-        "error": incarnation.connect_errors[progress.peer] or progress.error or None,
+        "error": incarnation.peers.errors[progress.peer] or progress.error or None,
         "silent_seconds": round((incarnation.now_ms - progress.last_heard_ms) / 1000, 1)
         if progress.last_heard_ms
         else None,

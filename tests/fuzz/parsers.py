@@ -25,6 +25,9 @@ from cli.main import cli
 from consensus.codec import decode_proposer_message, decode_safekeeper_message
 from consensus.errors import MessageError
 from consensus.ids import NodeId, TimelineId, parse_id
+from consensus.join import decode_offer
+from consensus.membership_codec import decode_membership
+from consensus.membership_page import split_address
 from objectstore import sealed
 from objectstore.errors import ObjectDamaged
 from objectstore.keys import ArchiveKeys
@@ -203,6 +206,11 @@ PARSERS: list[Parser] = [
            seeds=seeds.FROM_PROPOSER),
     Parser("consensus.codec.decode_safekeeper_message", decode_safekeeper_message, (MessageError,),
            seeds=seeds.FROM_SAFEKEEPER),
+    Parser("consensus.membership_codec.decode_membership", decode_membership, (MessageError,),
+           seeds=seeds.MEMBERSHIPS),
+    Parser("consensus.join.decode_offer", decode_offer, (MessageError,), seeds=seeds.OFFERS),
+    Parser("consensus.membership_page.split_address", split_address, (MessageError,),
+           texts=seeds.ADDRESSES),
     Parser("consensus.ids.NodeId.parse", NodeId.parse, (MessageError,),
            texts=(f"5/{_ID}", f"18446744073709551615/{_ID}")),
     Parser("consensus.ids.TimelineId.parse", TimelineId.parse, (MessageError,),

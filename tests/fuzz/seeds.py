@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import struct
 from dataclasses import replace
+from pathlib import Path
 
 from consensus.codec import encode
 from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership
+from consensus.join import TimelineOffer, encode_offer
+from consensus.membership import Member, Membership, Stamp
+from consensus.membership_codec import encode_membership
 from consensus.messages import (
     Append,
     AppendResponse,
+    Configure,
     Elected,
     HotStandbyFeedback,
     ProposerGreeting,
@@ -33,8 +37,9 @@ from safekeeper.slots_file import SavedSlot, encode_slots
 A, B = NodeId(1, b"A" * 16), NodeId(3, b"B" * 16)
 TIMELINE = TimelineId(bytes(16), bytes(range(16)))
 SERVER = ServerFacts(7_123_456_789, 150018, 1 << 20)
-MEMBERSHIP = Membership(1, (1, 2, 3))
-JOINT = Membership(2, (1, 2, 3), (2, 3, 4))
+MEMBERSHIP = Membership(Stamp.FIRST, (1, 2, 3))
+ROSTER = (Member(2, b"instance", "10.0.0.2", 5454, "a"), Member(4, b"INSTANCE", "::4", 1, "\u00e9"))
+JOINT = Membership(Stamp(B, 2), (1, 2, 3), (2, 3, 4), ROSTER)
 HISTORY = TermHistory.initial(0x100000).extended(A, 0x100080).extended(B, 0x2000000)
 TLI_TEXT = "1\t0/3000110\tno recovery target specified\n\n2\t0/50001A8\tbefore 2026-11-21\n"
 TLI_HISTORY = TimelineHistory.parse(3, TLI_TEXT)
@@ -42,25 +47,37 @@ TLI_HISTORY = TimelineHistory.parse(3, TLI_TEXT)
 # ---- consensus
 
 FROM_PROPOSER = (
-    encode(ProposerGreeting(1, TIMELINE, SERVER, b"A" * 16, JOINT)),
-    encode(VoteRequest(1, A)),
-    encode(Elected(1, B, 0x2000000, 0x100000, HISTORY, TLI_HISTORY)),
+    encode(ProposerGreeting(2, TIMELINE, SERVER, b"A" * 16)),
+    encode(VoteRequest(Stamp(A, 1), A)),
+    encode(Elected(B, 0x2000000, 0x100000, JOINT, HISTORY, TLI_HISTORY)),
+    encode(Configure(B, JOINT)),
     encode(Append(1, A, 0x2000000, 0x2000010, 0x2000010, 0x100080, 0x100000, b"sixteen bytes...")),
     encode(Append(1, A, 0x2000000, 0x2000000, 0x2000000, 0, 0, b"")),
 )
 FROM_SAFEKEEPER = (
-    encode(SafekeeperGreeting(2, A, MEMBERSHIP)),
-    encode(VoteResponse(1, True, B, 0x2000000, 9, 8, 0x100000, HISTORY, TLI_HISTORY)),
+    encode(SafekeeperGreeting(2, b"instance", True, A, MEMBERSHIP)),
+    encode(VoteResponse(True, B, 0x2000000, 9, 8, 0x100000, JOINT, HISTORY, TLI_HISTORY)),
     encode(AppendResponse(1, B, 5, 6, 4, 3, HotStandbyFeedback(1, 2, 3, 4, 5))),
 )
+
+MEMBERSHIPS = (encode_membership(MEMBERSHIP), encode_membership(JOINT))
+_OFFER = TimelineOffer(
+    SERVER, 0x5100000, 0x100000, B, JOINT, HISTORY.clipped(0x5100000), TLI_HISTORY
+)
+OFFERS = (encode_offer(_OFFER), encode_offer(_OFFER.beginning_at(0x1000000)))
+ADDRESSES = ("10.0.0.1:5454", "[fd00::4]:1", "")
 
 # ---- files
 
 _STATE = ControlState(
     TIMELINE, SERVER, True, MEMBERSHIP, B, HISTORY, TLI_HISTORY, 0x100000, 0x100000, 9, 8
 )
-CONTROL_FILES = tuple(
-    map(encode_control_state, (_STATE, replace(_STATE, membership=JOINT, active=False)))
+_DATA = Path(__file__).parents[1] / "data"
+CONTROL_FILES = (
+    encode_control_state(_STATE),
+    encode_control_state(replace(_STATE, membership=JOINT, active=False)),
+    encode_control_state(replace(_STATE, has_left=True)),
+    *(bytes.fromhex((_DATA / f"control_v{n}.hex").read_text()) for n in (1, 2)),
 )
 SEGMENT_BYTES = 1 << 20
 _SUMS = BlockSums(SEGMENT_BYTES)

@@ -14,7 +14,9 @@ from typing import Any, Self
 
 from consensus.codec import decode_safekeeper_message, encode
 from consensus.ids import NodeId, TimelineId, parse_id
-from consensus.membership import Membership
+from consensus.membership import Membership, Stamp
+from consensus.membership_codec import encode_membership
+from consensus.membership_page import membership_of_page
 from consensus.messages import (
     PROTOCOL_VERSION,
     ProposerGreeting,
@@ -92,6 +94,16 @@ def named(timeline: TimelineId) -> dict[str, str]:
     return {"tenant_id": timeline.tenant_id.hex(), "timeline_id": timeline.timeline_id.hex()}
 
 
+def first_membership(*members: int) -> Membership:
+    """Of a timeline that is created on these; nobody's instance and address is known."""
+    return Membership(Stamp.FIRST, members)
+
+
+def membership_of(status: dict[str, Any]) -> Membership:
+    """That of a timeline's status."""
+    return membership_of_page(status["membership"])
+
+
 def create_timeline(
     address: str,
     timeline: TimelineId,
@@ -111,8 +123,7 @@ def create_timeline(
         wal_seg_size=str(server.wal_seg_size),
         start_lsn=str(Lsn(start_lsn)),
         tli="1",
-        generation="1",
-        members=",".join(map(str, members)),
+        membership=encode_membership(first_membership(*members)).hex(),
     )
     if activate:
         command(address, "ACTIVATE_TIMELINE", **named(timeline))
@@ -134,13 +145,11 @@ def node_id(status: dict[str, Any]) -> NodeId:
 
 def lawful_greeting(status: dict[str, Any], **changes: Any) -> ProposerGreeting:
     """The greeting that a timeline with this status accepts, with some fields changed."""
-    membership = status["membership"]
     greeting = ProposerGreeting(
         protocol_version=PROTOCOL_VERSION,
         timeline=timeline_id(status),
         server=ServerFacts(int(status["system_id"]), status["pg_version"], status["wal_seg_size"]),
         proposer_uuid=b"written by hand!",
-        membership=Membership(membership["generation"], tuple(membership["members"])),
     )
     return replace(greeting, **changes)
 

@@ -141,7 +141,7 @@ def disk_full(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
     victim.start()
 
 
-EACH = "is unreachable since .* UTC: start it"
+EACH = "is unreachable since .* UTC: start it, or sk member replace [23] NEWADDR"
 STATES: list[tuple[State, int, str]] = [
     (healthy, 0, "OK: commits proceed, 3 of 3 safekeepers"),
     (
@@ -190,7 +190,7 @@ STATES: list[tuple[State, int, str]] = [
     (
         member_lost_its_data,
         0,
-        r"DEGRADED: .* safekeeper 2 \(.*\) lost its data: replace it by a new id",
+        r"DEGRADED: .* safekeeper 2 \(.*\) lost its data: sk member replace 2 NEWADDR",
     ),
     (member_damaged, 0, r"DEGRADED: .* safekeeper 2 \(.*\) is damaged, .*: .*"),
     (

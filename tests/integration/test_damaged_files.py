@@ -143,7 +143,7 @@ def vote_of(safekeeper: SafekeeperProcess, timeline: TimelineId) -> VoteResponse
     assert status is not None
     with HandWrittenProposer(safekeeper.address, timeline) as proposer:
         assert isinstance(proposer.ask(by_hand.lawful_greeting(status)), SafekeeperGreeting)
-        vote = proposer.ask(VoteRequest(1, REASON_TO_LIVE))
+        vote = proposer.ask(VoteRequest(by_hand.membership_of(status).stamp, REASON_TO_LIVE))
     assert isinstance(vote, VoteResponse)
     return vote
 
@@ -212,11 +212,11 @@ def test_another_format_version_asks_for_the_other_release(
 ) -> None:
     """Although nothing else is wrong with the file."""
     content = bytearray((specimen.folder / "control").read_bytes()[:-4])
-    content[4:8] = (3).to_bytes(4, "big")
+    content[4:8] = (4).to_bytes(4, "big")
     newer = specimen.add_control_file(bytes(content) + crc32c.crc32c(content).to_bytes(4, "big"))
     safekeeper = open_specimen(specimen)
     reason = str(refused(safekeeper, newer))
-    assert "has format version 3, expected 2" in reason
+    assert "has format version 4, expected 3" in reason
     assert "another release" in reason
     assert_votes(safekeeper, specimen.control.timeline)
 
@@ -367,7 +367,7 @@ def test_a_data_directory_that_is_not_ours_is_left_alone(
             made("another", '{"format": 1, "safekeeper_id": 7}'),
             "belongs to safekeeper 7, not 1", "Start it with --id 7",
         ),
-        (made("future", '{"format": 2, "safekeeper_id": 1}'), "has format 2", "another release"),
+        (made("future", '{"format": 3, "safekeeper_id": 1}'), "has format 3", "another release"),
         (made("letters", None), "is neither empty nor a safekeeper", "Choose an empty"),
         (made("torn", '{"format": 1, "saf'), "could not read", ""),
     ):  # fmt: skip

@@ -19,10 +19,11 @@ from hand_written_proposer import HandWrittenProposer, command, create_timeline,
 from msgspec import structs
 
 from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership
+from consensus.membership import Membership, Stamp
 from consensus.messages import (
     Append,
     AppendResponse,
+    Configure,
     Elected,
     ProposerMessage,
     SafekeeperGreeting,
@@ -92,8 +93,9 @@ def lawful_append(status: Status) -> Append:
 def elected(status: Status, node_id: NodeId, start_lsn: int) -> Elected:
     """A history that parts from the safekeeper's at `start_lsn`, and says so."""
     timeline_start_lsn = int(Lsn.parse(status["start_lsn"]))
+    generation = status["membership"]["generation"]
     return Elected(
-        generation=status["membership"]["generation"],
+        membership=by_hand.membership_of(status).stamped(Stamp(node_id, generation)),
         node_id=node_id,
         start_streaming_at=start_lsn,
         timeline_start_lsn=timeline_start_lsn,
@@ -102,9 +104,24 @@ def elected(status: Status, node_id: NodeId, start_lsn: int) -> Elected:
     )
 
 
+def promised(status: Status) -> NodeId:
+    """The running proposer."""
+    return by_hand.node_id(status["promised"])
+
+
 def rival(status: Status) -> NodeId:
     """Of the promised term, but greater: the running proposer's equal, who never stood for it."""
     return NodeId(status["promised"]["term"], b"\xff" * 16)
+
+
+def renamed(elected: Elected, stamp: Stamp) -> Elected:
+    """The same election, with a membership of another stamp."""
+    return replace(elected, membership=elected.membership.stamped(stamp))
+
+
+def other_sets(status: Status) -> Membership:
+    """Of the stamp that is there."""
+    return Membership(by_hand.membership_of(status).stamp, (1, 2))
 
 
 def start_lsn(status: Status) -> int:
@@ -125,7 +142,7 @@ def another_server(**changes: int) -> Callable[[Status], ProposerMessage]:
 
 HOSTILE: dict[str, tuple[Callable[[Status], ProposerMessage], str, str]] = {
     "a greeting of another protocol version": (
-        greeting_of(protocol_version=2), "42P17", "proposer speaks protocol version 2, this"
+        greeting_of(protocol_version=1), "42P17", "proposer speaks protocol version 1, this"
     ),
     "a greeting for another timeline": (
         greeting_of(timeline=TimelineId(bytes(16), UUID)), "42P17", "greeting for timeline 0000"
@@ -139,18 +156,25 @@ HOSTILE: dict[str, tuple[Callable[[Status], ProposerMessage], str, str]] = {
     "a greeting of another segment size": (
         another_server(wal_seg_size=SEG_SIZE * 2), "42P17", "with 2097152 byte segments"
     ),
-    "a greeting of other members": (
-        greeting_of(membership=Membership(1, (1, 2))), "42P17", "proposer has members (1, 2)"
+    "an election with a membership that somebody else wrote": (
+        lambda s: renamed(elected(s, GREATEST, start_lsn(s)), Stamp(NodeId(1, UUID), 7)),
+        "08P01", "sends a membership that 1/",
     ),
-    "a greeting of another generation": (
-        greeting_of(membership=Membership(2, (1, 2, 3))), "42P17", "of generation 2, the timeline"
+    "an election with an older membership": (
+        lambda s: renamed(elected(s, promised(s), start_lsn(s)), Stamp(promised(s), 0)),
+        "55000", "which is here",
     ),
-    "a vote request of another generation": (
-        lambda _: VoteRequest(2, GREATEST), "55000", "proposer is at membership generation 2, not 1"
+    "an election with other members under the stamp that is there": (
+        lambda s: replace(elected(s, promised(s), start_lsn(s)), membership=other_sets(s)),
+        "XX001", "with other sets or addresses it came again",
     ),
-    "an election of another generation": (
-        lambda s: replace(elected(s, GREATEST, start_lsn(s)), generation=7),
-        "55000", "proposer is at membership generation 7, not 1",
+    "a membership without an election": (
+        lambda s: Configure(promised(s), by_hand.membership_of(s)),
+        "08P01", "without Elected on this connection",
+    ),
+    "a membership of one that nobody voted for": (
+        lambda s: Configure(GREATEST, Membership(Stamp(GREATEST, 9), (1,))),
+        "08P01", "without Elected on this connection",
     ),
     "an election that would truncate what is committed": (
         lambda s: elected(s, rival(s), start_lsn(s)), "XX001", "below the committed"
@@ -239,7 +263,7 @@ def test_a_greeting_alone_changes_nothing(cluster: QuorumCluster) -> None:
         answer = visitor.ask(by_hand.lawful_greeting(status))
         assert isinstance(answer, SafekeeperGreeting)
         assert answer.promised == by_hand.node_id(status["promised"])
-        refused_vote = visitor.ask(VoteRequest(1, NodeId(0, UUID)))
+        refused_vote = visitor.ask(VoteRequest(Stamp.FIRST, NodeId(0, UUID)))
         assert isinstance(refused_vote, VoteResponse)
         assert not refused_vote.granted
         assert refused_vote.promised == answer.promised
@@ -270,7 +294,8 @@ def win_term(cluster: QuorumCluster, timeline: TimelineId, term: int) -> HandWri
     """A proposer that was elected on an empty log, and has appended nothing."""
     proposer = HandWrittenProposer(cluster.safekeepers[0].address, timeline)
     status = status_of(cluster, timeline)
-    vote = proposer.ask(VoteRequest(1, NodeId(term, UUID)))
+    stamp = by_hand.membership_of(status).stamp
+    vote = proposer.ask(VoteRequest(stamp, NodeId(term, UUID)))
     assert isinstance(vote, VoteResponse)
     assert vote.granted
     election = elected(status, NodeId(term, UUID), vote.flush_lsn)
@@ -305,9 +330,10 @@ def test_a_greater_vote_fences_and_is_lawful(
     cluster: QuorumCluster, lone_timeline: TimelineId
 ) -> None:
     with win_term(cluster, lone_timeline, 1) as old:
-        append = lawful_append(status_of(cluster, lone_timeline))
+        status = status_of(cluster, lone_timeline)
+        append, stamp = lawful_append(status), by_hand.membership_of(status).stamp
         with HandWrittenProposer(cluster.safekeepers[0].address, lone_timeline) as new:
-            vote = new.ask(VoteRequest(1, NodeId(2, UUID)))
+            vote = new.ask(VoteRequest(stamp, NodeId(2, UUID)))
             assert isinstance(vote, VoteResponse)
             assert vote.granted
         assert isinstance(old.refusal(append), Unreachable)  # its connection was closed
@@ -353,7 +379,7 @@ def test_a_timeline_whose_creation_is_unfinished_never_votes(cluster: QuorumClus
     assert status["state"] == "creating"
     messages: tuple[ProposerMessage, ...] = (
         by_hand.lawful_greeting(status),
-        VoteRequest(1, NodeId(1, UUID)),
+        VoteRequest(Stamp.FIRST, NodeId(1, UUID)),
         elected(status, NodeId(1, UUID), START_LSN),
     )
     for message in messages:
@@ -407,67 +433,3 @@ def test_a_reader_is_refused_what_it_may_not_have(cluster: QuorumCluster) -> Non
                 ask(connection.pgconn, f"START_REPLICATION PHYSICAL 0/0 (node_id '{nonsense}')")
             assert refused.value.sqlstate == "08P01"
     assert state_of(cluster) == before
-
-
-# ---- commands
-
-LAWFUL = {
-    "tenant_id": "00" * 16, "system_id": "7", "pg_version": "150018",
-    "wal_seg_size": str(SEG_SIZE), "start_lsn": str(Lsn(START_LSN)), "tli": "1", "generation": "1",
-    "members": "1,2,3",
-}  # fmt: skip
-
-BAD_OPTIONS: dict[str, tuple[str, str]] = {
-    "no tenant": ("tenant_id", ""),
-    "a short timeline": ("timeline_id", "11"),
-    "a timeline of other signs": ("timeline_id", "gg" * 16),
-    "a system id beyond 64 bits": ("system_id", str(1 << 64)),
-    "a system id of 5000 digits": ("system_id", "9" * 5000),
-    "a version that does not exist": ("pg_version", "90624"),
-    "a version beyond 32 bits": ("pg_version", str(1 << 32)),
-    "a segment size that is no power of two": ("wal_seg_size", "1000000"),
-    "a segment size of zero": ("wal_seg_size", "0"),
-    "a start inside a segment": ("start_lsn", "0/1100008"),
-    "a start at zero": ("start_lsn", "0/0"),
-    "a start that is no LSN": ("start_lsn", "somewhere"),
-    "a start beyond 64 bits": ("start_lsn", "FFFFFFFFF/0"),
-    "a Postgres timeline of zero": ("tli", "0"),
-    "a Postgres timeline beyond 32 bits": ("tli", str(1 << 32)),
-    "a history that is none": ("tli_history", "once upon a time"),
-    "a history of the future": ("tli_history", "9\t0/3000000\t"),
-    "a generation beyond 32 bits": ("generation", str(1 << 32)),
-    "members that are no numbers": ("members", "a,b"),
-    "members without this one": ("members", "2,3"),
-    "a member twice": ("members", "1,1,2"),
-    "a member beyond 64 bits": ("members", f"1,{1 << 64}"),
-    "a member of 5000 digits": ("members", "1," + "9" * 5000),
-    "too many members": ("members", ",".join(map(str, range(1, 12)))),
-}
-
-
-@pytest.mark.parametrize("what", BAD_OPTIONS)
-def test_a_creation_with_a_bad_option_is_refused(cluster: QuorumCluster, what: str) -> None:
-    name, value = BAD_OPTIONS[what]
-    safekeeper = cluster.safekeepers[0]
-    before = [timeline["timeline_id"] for timeline in safekeeper.status()["timelines"]]
-    options = {**LAWFUL, "timeline_id": secrets.token_hex(16), name: value}
-    with pytest.raises(WalProposerError) as refusal:
-        command(safekeeper.address, "CREATE_TIMELINE", **options)
-    assert refusal.value.sqlstate not in ("", "XX000"), refusal.value
-    after = [timeline["timeline_id"] for timeline in safekeeper.status()["timelines"]]
-    assert after == before
-
-
-def test_a_bad_option_names_itself(cluster: QuorumCluster) -> None:
-    """Commands that are not of ours, or not understood, and an option that is missing."""
-    address = SafekeeperAddress.parse(cluster.safekeepers[0].address)
-    for text, sqlstate, sentence in (
-        ("SELECT 2", "42601", 'syntax error at or near "SELECT"'),
-        ("CREATE_TIMELINE (members", "42601", "syntax error at end of input"),
-        ("TIMELINE_STATUS", "22023", 'option "tenant_id" is missing'),
-    ):
-        with closing(address.connect()) as connection:
-            with pytest.raises(ServerError) as refusal:
-                ask(connection.pgconn, text)
-            assert (refusal.value.sqlstate, sentence in str(refusal.value)) == (sqlstate, True)
-            ask(connection.pgconn, "IDENTIFY_SAFEKEEPER")  # the connection lives on

@@ -145,11 +145,29 @@ def test_another_log_of_the_same_system_is_not_its_log(
     assert postgres.execute(SLOTS) == slots
 
 
-def test_a_set_that_overlaps(cluster: QuorumCluster, others: list[SafekeeperProcess]) -> None:
-    mixed = [cluster.safekeepers[0], *others[1:]]
-    done = attach(cluster.postgres, joined(mixed))
-    assert done.returncode != 0
+def test_a_set_that_overlaps(
+    cluster: QuorumCluster, ledger: Ledger, others: list[SafekeeperProcess]
+) -> None:
+    """The one that has the log leads to its other members; those who merely bear their ids are
+    nobody, and get nothing."""
+    mixed = [cluster.safekeepers[0].address, *(other.address for other in others[1:])]
+    timeline, term = timeline_of(cluster), cluster.proposer.term
+    with ProposerProcess(
+        cluster.postgres.dsn(), mixed, log_path=cluster.root / "mixed.log"
+    ) as proposer:
+        proposer.wait_streaming_above(term, TIMEOUT)
+        ledger.wait_for_progress(50, TIMEOUT)
+        status = proposer.status()
+        assert status["timeline_id"] == timeline.timeline_id.hex()
+        addresses = {keeper.address for keeper in cluster.safekeepers}
+        assert {peer["address"] for peer in status["safekeepers"]} == addresses
+        assert proposer.log_text().count("not a member of the timeline") == 2
     assert timelines_of(others) == set()
+    ledger.pause()
+    cluster.proposer.kill()
+    cluster.start(TIMEOUT)
+    ledger.resume()
+    ledger.wait_for_progress(50, TIMEOUT)
 
 
 def test_a_primary_without_a_marker_whose_commits_wait(

@@ -16,6 +16,7 @@ from hand_written_proposer import HandWrittenProposer
 from wal_log import PG_VERSION, START_LSN, SYSTEM_ID, WAL_SEG_SIZE, WalLog
 
 from consensus.ids import NodeId, TimelineId
+from consensus.membership import Stamp
 from consensus.messages import Append, Elected, ServerFacts, VoteRequest, VoteResponse
 from consensus.term_history import TermHistory
 from objectstore.archive import TimelineArchive
@@ -42,6 +43,7 @@ SERVER = ServerFacts(SYSTEM_ID, PG_VERSION, WAL_SEG_SIZE)
 #: The second member is the first in line to archive it.
 TIMELINE = TimelineId(b"mending".ljust(16, b"\0"), bytes(7) + b"\1".ljust(9, b"\0"))
 BALLOT = NodeId(1, b"written by hand!")
+MEMBERSHIP = by_hand.first_membership(1, 2, 3).stamped(Stamp(BALLOT, 1))
 PIECE_BYTES = 256 * 1024
 KEEP_LITTLE = RetentionPolicy(wal_keep_bytes=0)
 #: Nobody must keep the old one; the late one is the last that is whole, which all keep.
@@ -91,8 +93,10 @@ class Cluster:
         )
         log, terms = self.log, TermHistory.initial(START_LSN).extended(BALLOT, START_LSN)
         with greeted(safekeeper) as proposer:
-            proposer.ask(VoteRequest(1, BALLOT))
-            proposer.ask(Elected(1, BALLOT, START_LSN, START_LSN, terms, TimelineHistory(1)))
+            proposer.ask(VoteRequest(Stamp.FIRST, BALLOT))
+            proposer.ask(
+                Elected(BALLOT, START_LSN, START_LSN, MEMBERSHIP, terms, TimelineHistory(1))
+            )
             for lsn in range(START_LSN, log.lsn, PIECE_BYTES):
                 end_lsn = min(lsn + PIECE_BYTES, log.lsn)
                 ends = [lsn for lsn in log.ends if lsn <= end_lsn]
@@ -112,7 +116,7 @@ class Cluster:
     def look(self) -> None:
         """What the proposer does every few seconds."""
         addresses = [SafekeeperAddress.parse(s.address) for s in self.safekeepers]
-        Mender(addresses, TIMELINE, WAL_SEG_SIZE, lambda: BALLOT).run(OneLook())
+        Mender(lambda: addresses, TIMELINE, WAL_SEG_SIZE, lambda: BALLOT).run(OneLook())
 
     def archived(self, lsn: int) -> bytes:
         """Raises ObjectNotFound."""
@@ -124,7 +128,7 @@ class Cluster:
         granted = []
         for safekeeper in self.safekeepers:
             with greeted(safekeeper) as proposer:
-                vote = proposer.ask(VoteRequest(1, BALLOT))
+                vote = proposer.ask(VoteRequest(MEMBERSHIP.stamp, BALLOT))
                 assert isinstance(vote, VoteResponse)
                 granted.append(vote.granted)
         return granted

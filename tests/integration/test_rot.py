@@ -99,7 +99,7 @@ def vote_of(safekeeper: SafekeeperProcess) -> VoteResponse:
     promised = by_hand.promise(safekeeper)
     with HandWrittenProposer(safekeeper.address, by_hand.timeline_id(status)) as proposer:
         assert isinstance(proposer.ask(by_hand.lawful_greeting(status)), SafekeeperGreeting)
-        vote = proposer.ask(VoteRequest(status["membership"]["generation"], promised))
+        vote = proposer.ask(VoteRequest(by_hand.membership_of(status).stamp, promised))
     assert isinstance(vote, VoteResponse)
     return vote
 

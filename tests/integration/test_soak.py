@@ -63,6 +63,18 @@ def test_nothing_is_lost_in_a_minute_of_faults(soak: ServiceProcess) -> None:
     assert "the longest time without a commit" in soak.log_text()
 
 
+def test_nothing_is_lost_while_the_members_change(soak: ServiceProcess) -> None:
+    soak.program.append("--members")
+    soak.start()
+    exit_code = soak.wait(TIMEOUT)
+    assert exit_code == 0, soak.log_text()
+    found = figures(soak.log_text())
+    assert found["rows lost"] == found["rows twice"] == 0
+    assert found["rows acknowledged"] > 100
+    assert found["changes of the members"] >= 2
+    assert "without a commit in a change in which nobody died" in soak.log_text()
+
+
 def test_ctrl_c_ends_it_with_the_verdict(soak: ServiceProcess) -> None:
     soak.start()
     soak.wait_until(lambda: " s  " in soak.log_text(), TIMEOUT, "the first fault")

@@ -41,14 +41,12 @@ from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 from walproposer.service import WalProposer
 from walproposer.timelines.primary_log import PrimaryLog
+from walproposer.timelines.survey import LATE_SECONDS, check_members, survey
 from walproposer.timelines.timeline_creation import (
-    LATE_SECONDS,
     FoundTimeline,
-    check_members,
     create_timeline,
     find_timeline,
     require_timeline,
-    survey,
 )
 
 SEG_SIZE = 1 << 20

@@ -21,6 +21,17 @@
     tick P 1000                    time passes
     show                           what everybody has
 
+Where members change:
+
+    servers b1 b2                  more safekeepers, which have no timeline yet
+    propose P on A knows a1 a2     a proposer that knows these addresses only
+    request P a1 a2 b1             the operator asks P for these members
+    cancel P                       ... to take it back
+    join P b1                      what P offers b1 arrives, and is answered
+    leave P a3                     the same, of a word to leave
+    wipe a3 to b3                  its disk is lost; b3 is another one with its id and address
+    switch off a3                  for ever
+
 Positions are counted in records: 2 is the end of the second record. A NodeId is term.proposer.
 """
 
@@ -30,47 +41,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from scripted_world import ScriptedWorld
+from wording import Wording, node_text, records_in
 
-from consensus.ids import NodeId
-from consensus.messages import (
-    Append,
-    AppendResponse,
-    Elected,
-    ProposerGreeting,
-    SafekeeperGreeting,
-    VoteRequest,
-    VoteResponse,
-)
-from consensus.term_history import TermHistory
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
-from safekeeper.events import (
-    Action as NodeAction,
-)
-from safekeeper.events import (
-    CloseConnection,
-    FlushWal,
-    PersistControl,
-    Refuse,
-    TruncateWal,
-    WriteWal,
-)
+from safekeeper.events import Action as NodeAction
 from tests.simulation.incarnation import Incarnation
-from tests.simulation.log import START_LSN, WAL_SEG_SIZE, Log
-from tests.simulation.network import Connection, Message
+from tests.simulation.log import START_LSN, Log
+from tests.simulation.network import Connection
 from tests.simulation.node import Node
 from tests.simulation.trace import Trace
-from tests.wal_log import NamedRecord, named_records
-from walproposer.stream.events import (
-    Action,
-    ClosePeer,
-    ReadTail,
-    ReportFlushed,
-    StartCatchUp,
-    StartUpstream,
-    Stop,
-    StopCatchUp,
-)
+from walproposer.stream.events import Action, ChangeCancelled, ChangeRequest, ChangeRequested
 
 
 class Script:
@@ -84,6 +65,7 @@ class Script:
         self.connections: dict[tuple[str, str], Connection] = {}
         self.older_connections: dict[tuple[str, str], Connection] = {}
         self.lines: list[str] = []
+        self.wording = Wording(self.logs, self.proposers)
 
     def run(self, command: str) -> str:
         """The output of one line, "" for none."""
@@ -110,6 +92,13 @@ class Script:
             ("rot", self._rot),
             ("tick", self._tick),
             ("show", self._show),
+            ("servers", self._servers),
+            ("request", self._request),
+            ("cancel", self._cancel),
+            ("join", self._join),
+            ("leave", self._leave),
+            ("wipe", self._wipe),
+            ("switch off", self._switch_off),
         ]
         for verb, execute in verbs:
             if command == verb or command.startswith(verb + " "):
@@ -124,6 +113,7 @@ class Script:
         """A new world; logs stay."""
         self.world = ScriptedWorld(names, Told(self._stepped))
         self.nodes = {node.name: node for node in self.world.nodes}
+        self.wording.says_members = False
         self.proposers.clear()
 
     def _log(self, words: list[str]) -> None:
@@ -134,17 +124,20 @@ class Script:
 
     def _fork(self, words: list[str]) -> None:
         name, _of, parent, _after, last, *records = words
-        self.logs[name] = self.logs[parent].cut(self._lsn_after(self.logs[parent], last))
+        self.logs[name] = self.logs[parent].cut(self.wording.lsn_after(self.logs[parent], last))
         self._log([name, *records])
 
     def _propose(self, words: list[str]) -> None:
-        name = words[0]
+        name, known = words[0], list(self.nodes)
+        if "knows" in words:
+            known, words = words[words.index("knows") + 1 :], words[: words.index("knows")]
         log = self.logs[words[2]] if "on" in words else None
         history = TimelineHistory(1)
         if "forked" in words:  # propose P on B forked at R1
-            at = self._lsn_after(log, words[-1])
+            at = self.wording.lsn_after(log, words[-1])
             history = TimelineHistory.parse(2, f"1\t{Lsn(at)}\tpromoted\n")
-        self.proposers[name] = self.world.propose(name, log, history)
+        addresses = [self.nodes[one].address for one in known]
+        self.proposers[name] = self.world.propose(name, log, history, addresses)
 
     def _connect(self, words: list[str]) -> None:
         process = self.proposers[words[0]]
@@ -152,7 +145,9 @@ class Script:
             ends = words[0], name
             if ends in self.connections:
                 self.older_connections[ends] = self.connections[ends]
-            self.connections[ends] = self.world.connect(process, self.nodes[name])
+            connection = self.world.connect(process, self.nodes[name])
+            if connection is not None:
+                self.connections[ends] = connection
 
     # ---- messages
 
@@ -175,13 +170,13 @@ class Script:
     def _arrive(self, connection: Connection) -> None:
         message = self.world.in_flight_to_node(connection)[0]
         process, node = connection.process, connection.node
-        self._say(f"{process.name} -> {node.name}: {self._text(message)}")
+        self._say(f"{process.name} -> {node.name}: {self.wording.text(message)}")
         self.world.deliver_to_node(connection)
 
     def _answer(self, words: list[str]) -> None:
         connection = self.connections[words[1], words[0]]
         while messages := self.world.in_flight_to_proposer(connection):
-            self._say(f"{words[0]} -> {words[1]}: {self._text(messages[0])}")
+            self._say(f"{words[0]} -> {words[1]}: {self.wording.text(messages[0])}")
             self.world.deliver_to_proposer(connection)
 
     def _exchange(self, words: list[str]) -> None:
@@ -201,14 +196,16 @@ class Script:
         process = self.proposers[words[0]]
         assert process.primary is not None
         log = process.primary.log
-        self.world.bring_wal(process, self._lsn_after(log, words[2]) if len(words) > 1 else log.lsn)
+        self.world.bring_wal(
+            process, self.wording.lsn_after(log, words[2]) if len(words) > 1 else log.lsn
+        )
 
     def _tail(self, words: list[str]) -> None:
         self.world.bring_tail(self.proposers[words[0]])
 
     def _catch_up(self, words: list[str]) -> None:
         process, node = self.proposers[words[0]], self.nodes[words[1]]
-        peer = self.world.nodes.index(node)
+        peer = self.world.peer_at(process, node)
         records = records_in(process.donor_reads[peer].donor.disk.wal)
         end_lsn = next(r.end_lsn for r in records if r.name == words[3])
         self.world.bring_catch_up(process, peer, end_lsn)
@@ -234,10 +231,49 @@ class Script:
     def _rot(self, words: list[str]) -> None:
         """A bit of a record flips."""
         (log,) = self.logs.values()
-        self.world.rot(self.nodes[words[0]], self._lsn_after(log, words[1]) - 8)
+        self.world.rot(self.nodes[words[0]], self.wording.lsn_after(log, words[1]) - 8)
 
     def _tick(self, words: list[str]) -> None:
         self.world.tick(self.proposers[words[0]], int(words[1]))
+
+    # ---- members
+
+    def _servers(self, names: list[str]) -> None:
+        self.wording.says_members = True
+        for name in names:
+            self.nodes[name] = self.world.add_server(name)
+
+    def _request(self, words: list[str]) -> None:
+        process = self.proposers[words[0]]
+        membership = process.core.membership
+        assert membership is not None
+        members = sorted(self.nodes[name].as_member() for name in words[1:])
+        request = ChangeRequest(membership.generation, tuple(members))
+        process.step(ChangeRequested(request))
+
+    def _cancel(self, words: list[str]) -> None:
+        self.proposers[words[0]].step(ChangeCancelled())
+
+    def _join(self, words: list[str]) -> None:
+        process, node = self.proposers[words[0]], self.nodes[words[1]]
+        answer = self.wording.readable(self.world.join(process, node))
+        self._say(f"{words[1]} -> {words[0]}: {answer or 'joined'}")
+        self.world.answer_command(process)
+
+    def _leave(self, words: list[str]) -> None:
+        process, node = self.proposers[words[0]], self.nodes[words[1]]
+        answer = self.wording.readable(self.world.leave(process, node))
+        self._say(f"{words[1]} -> {words[0]}: {answer or 'left'}")
+        self.world.answer_command(process)
+
+    def _wipe(self, words: list[str]) -> None:
+        old, _to, name = words
+        node = self.nodes[old]
+        node.switch_off()
+        self.nodes[name] = self.world.add_server(name, node)
+
+    def _switch_off(self, words: list[str]) -> None:
+        self.nodes[words[0]].switch_off()
 
     # ---- what is written
 
@@ -245,142 +281,59 @@ class Script:
         self.lines.append(line)
 
     def _stepped(self, who: str, actions: Sequence[NodeAction | Action]) -> None:
+        names = self._places(who)
         for action in actions:
-            text = self._node_action(action) or self._proposer_action(action)
+            text = self.wording.node_action(action) or self.wording.proposer_action(action, names)
             if text:
                 self._say(f"    {who} {text}")
-
-    def _node_action(self, action: NodeAction | Action) -> str:
-        match action:
-            case WriteWal(_, wal):
-                names = " ".join(self._names_in(bytes(wal), action.begin_lsn))
-                return f"writes {names or 'a part of a record'}"
-            case FlushWal():
-                return "flushes"
-            case TruncateWal(end_lsn):
-                return f"truncates to {self._position(end_lsn)}"
-            case PersistControl(state):
-                history = self._history(state.term_history)
-                text = f"persists promise {_node(state.promised)}, history {history}"
-                flush_lsn, lost_lsn = state.flush_lsn, state.lost_lsn
-                lost = f", lost {self._position(lost_lsn)}" if lost_lsn else ""
-                return f"{text}, flush {self._position(flush_lsn)}{lost}"
-            case Refuse(_, sqlstate, message):
-                return f"refuses ({sqlstate}): {self._readable(message)}"
-            case CloseConnection(_, reason):
-                return f"closes the older connection: {self._readable(reason)}"
-        return ""
-
-    def _proposer_action(self, action: NodeAction | Action) -> str:
-        names = [node.name for node in self.world.nodes]
-        match action:
-            case ReportFlushed(commit_lsn):
-                return f"reports {self._position(commit_lsn)} to its primary"
-            case StartUpstream(begin_lsn):
-                return f"asks its primary for WAL from {self._position(begin_lsn)}"
-            case ReadTail(donor, begin_lsn, end_lsn):
-                span = f"[{self._position(begin_lsn)}, {self._position(end_lsn)})"
-                return f"reads {span} of its donor {names[donor]}"
-            case StartCatchUp(peer, donor, begin_lsn):
-                return (
-                    f"reads the log of {names[donor]} from {self._position(begin_lsn)} "
-                    f"for {names[peer]}"
-                )
-            case StopCatchUp(peer):
-                return f"needs no donor for {names[peer]} any more"
-            case ClosePeer(peer, reason):
-                return f"drops {names[peer]}: {self._readable(reason)}"
-            case Stop(outcome, message):
-                return f"stops, {outcome.value}: {self._readable(message)}"
-        return ""
-
-    def _text(self, message: Message) -> str:
-        match message:
-            case ProposerGreeting():
-                return "Greeting"
-            case VoteRequest(_, node_id):
-                return f"VoteRequest {_node(node_id)}"
-            case Elected():
-                start = self._position(message.start_streaming_at)
-                history = self._history(message.term_history)
-                return f"Elected {_node(message.node_id)} from {start}, history {history}"
-            case Append():
-                begin, end = self._position(message.begin_lsn), self._position(message.end_lsn)
-                commit = self._position(message.commit_lsn)
-                return f"Append {_node(message.node_id)} [{begin}, {end}), commit {commit}"
-            case SafekeeperGreeting():
-                return f"Greeting, promised {_node(message.promised)}"
-            case VoteResponse():
-                verdict = "granted" if message.granted else "refused"
-                flush, history = self._position(message.flush_lsn), message.term_history
-                return (
-                    f"VoteResponse {verdict}, promised {_node(message.promised)}, "
-                    f"flush {flush}, history {self._history(history)}"
-                )
-            case AppendResponse():
-                flush, commit = (
-                    self._position(message.flush_lsn),
-                    self._position(message.commit_lsn),
-                )
-                return f"AppendResponse {_node(message.node_id)}, flush {flush}, commit {commit}"
 
     def _show(self, _: list[str]) -> None:
         for name, node in self.nodes.items():
             if node.acceptor is None:
-                self._say(f"{name} is down")
+                self._say(f"{name} is {node.state.value}")
                 continue
             acceptor = node.acceptor
             log = " ".join(r.name for r in records_in(node.disk.wal)) or "nothing"
-            history = acceptor.control.term_history.clipped(acceptor.flush_lsn)
+            control, position = acceptor.control, self.wording.position
+            history = self.wording.histories(control.term_history.clipped(acceptor.flush_lsn))
+            left = "has left" if control.has_left else f"has {log}"
+            says = history + self.wording.of(control.membership)
             self._say(
-                f"{name} has {log}; flush {self._position(acceptor.flush_lsn)}, "
-                f"commit {self._position(acceptor.commit_lsn)}, "
-                f"promised {_node(acceptor.control.promised)}, history {self._history(history)}"
+                f"{name} {left}; flush {position(acceptor.flush_lsn)}, "
+                f"commit {position(acceptor.commit_lsn)}, "
+                f"{self._truncated(acceptor.truncate_lsn)}"
+                f"promised {node_text(control.promised)}{says}"
             )
         for name, process in self.proposers.items():
             if process.is_alive:
-                commit = self._position(process.core.commit_lsn)
-                self._say(f"{name} is {process.core.state.value}; commit {commit}")
+                commit = self.wording.position(process.core.commit_lsn)
+                says = self._change(process) if self.wording.says_members else ""
+                self._say(f"{name} is {process.core.state.value}; commit {commit}{says}")
 
-    # ---- positions
+    def _truncated(self, lsn: int) -> str:
+        says_it = self.wording.says_members and lsn > START_LSN
+        return f"truncate {self.wording.position(lsn)}, " if says_it else ""
 
-    def _lsn_after(self, log: Log | None, record: str) -> int:
-        assert log is not None
-        return next(r.end_lsn for r in records_in(log.wal) if r.name == record)
+    def _change(self, process: Incarnation) -> str:
+        membership, change = process.core.membership, process.core.change
+        leader = process.core.leader
+        truncated = self._truncated(leader.truncate_lsn if leader is not None else 0)
+        members = self.wording.of(membership) if membership is not None else ""
+        members = f"{', ' if truncated else ''}{truncated.removesuffix(', ')}{members}"
+        if change is None:
+            return members
+        readable = self.wording.readable
+        waits = f", waits for {readable(change.waits_for)}" if change.waits_for else ""
+        error = f" ({readable(change.error)})" if change.error else ""
+        return f"{members}; change {change.state.value}{waits}{error}"
 
-    def _position(self, lsn: int) -> str:
-        """How many records lie below; all logs have records of one size."""
-        if lsn <= START_LSN:
-            return "0"
-        for log in self.logs.values():
-            if lsn in log.ends:
-                return str(log.ends.index(lsn) + 1)
-        return "?"
-
-    def _names_in(self, wal: bytes, begin_lsn: int) -> list[str]:
-        for log in self.logs.values():
-            end_lsn = begin_lsn + len(wal)
-            if log.read(begin_lsn, end_lsn) == wal:
-                records = records_in(log.wal)
-                return [r.name for r in records if begin_lsn <= r.start_lsn < end_lsn]
-        return []
-
-    def _history(self, history: TermHistory) -> str:
-        return " ".join(
-            f"{_node(e.node_id)}@{self._position(e.start_lsn)}" for e in history.entries
-        )
-
-    def _readable(self, text: str) -> str:
-        """The messages of the cores name LSNs and uuids; here they are records and names."""
-        for name in self.proposers:
-            uuid = name.encode().ljust(16, b"\0").hex()
-            text = text.replace(f"/{uuid}", f".{name}")
-        lsns = {START_LSN: "0"}
-        for log in self.logs.values():
-            lsns |= {end_lsn: str(number) for number, end_lsn in enumerate(log.ends, 1)}
-        for lsn in sorted(lsns, reverse=True):
-            text = text.replace(str(Lsn(lsn)), lsns[lsn])
-        return text
+    def _places(self, who: str) -> dict[int, str]:
+        """Who is at each place of a proposer, if it is one."""
+        process = self.proposers.get(who)
+        if process is None:
+            return {}
+        at = {node.address: node.name for node in self.world.nodes}
+        return {peer: at.get(address, "?") for peer, address in process.addresses.items()}
 
 
 class Told(Trace):
@@ -392,12 +345,3 @@ class Told(Trace):
 
     def __call__(self, who: str, event: object, actions: Sequence[Any], remark: str) -> None:
         self._stepped(who, actions)
-
-
-def records_in(wal: bytes | bytearray) -> list[NamedRecord]:
-    return named_records(wal, START_LSN, wal_seg_size=WAL_SEG_SIZE)
-
-
-def _node(node_id: NodeId) -> str:
-    name = node_id.proposer_uuid.rstrip(b"\0").decode()
-    return f"{node_id.term}.{name}" if name else str(node_id.term)

@@ -18,11 +18,11 @@ from tests.simulation.faults import Plan
 from tests.simulation.incarnation import Incarnation
 from tests.simulation.log import Log
 from tests.simulation.network import Connection, End, Lane, Message, Network
-from tests.simulation.node import Node
+from tests.simulation.node import Address, Node
 from tests.simulation.primary import Primary
 from tests.simulation.trace import Trace
 from tests.simulation.world import World
-from walproposer.stream.events import Stop
+from walproposer.stream.events import Joined, Left, Stop
 
 #: Where all proposers stand in the network: scripts lose connections, and cut no places off.
 PLACE = 0
@@ -62,6 +62,7 @@ class ScriptedWorld(World):
     """`names[i]` is the safekeeper with id i + 1; peer i of every proposer is its address."""
 
     clock: ScriptedClock
+    is_changing = True
 
     def __init__(self, names: Sequence[str], trace: Trace) -> None:
         self._names = names
@@ -70,6 +71,7 @@ class ScriptedWorld(World):
             write_us=1, horizon_us=1, faults=(),
         )  # fmt: skip
         super().__init__(0, plan, trace)
+        self.is_calm = True
 
     def new_clock(self) -> Clock:
         return ScriptedClock()
@@ -87,10 +89,12 @@ class ScriptedWorld(World):
 
     # ---- proposers
 
-    def propose(self, name: str, log: Log | None, history: TimelineHistory) -> Incarnation:
+    def propose(
+        self, name: str, log: Log | None, history: TimelineHistory, addresses: Sequence[Address]
+    ) -> Incarnation:
         """A new incarnation, whose primary has this log; None: it completes the safekeepers'."""
         primary = Primary(name, log, history, False) if log is not None else None
-        process = Incarnation(self, PLACE, primary, name=name)
+        process = Incarnation(self, PLACE, primary, addresses, name=name)
         self.incarnations.append(process)
         return process
 
@@ -116,10 +120,47 @@ class ScriptedWorld(World):
 
     # ---- connections
 
-    def connect(self, process: Incarnation, node: Node) -> Connection:
-        peer = self.nodes.index(node)
+    def peer_at(self, process: Incarnation, node: Node) -> int:
+        """The place of its address."""
+        return next(p for p, address in process.addresses.items() if address == node.address)
+
+    def connect(self, process: Incarnation, node: Node) -> Connection | None:
+        """None when it has no timeline."""
+        peer = self.peer_at(process, node)
         self.clock.run(process.connect, peer)
-        return process.connections[peer]
+        return process.connections.get(peer)
+
+    # ---- servers
+
+    def add_server(self, name: str, wiped: Node | None = None) -> Node:
+        """It has no timeline; another disk has the id and the address of the one that was lost."""
+        self._names = [*self._names, name]
+        number = wiped.number if wiped is not None else max(n.number for n in self.nodes) + 1
+        node = World.new_node(self, number)
+        node.name = name
+        node.become_empty(wiped.address if wiped is not None else node.address)
+        self.nodes.append(node)
+        return node
+
+    def join(self, process: Incarnation, node: Node) -> str:
+        """What it answers; "" when it has joined."""
+        peer = self.peer_at(process, node)
+        asked = [a for (a,) in self.clock.waiting(process.commands.join) if a.peer == peer]
+        self.clock.run(process.commands.join, asked[0])
+        return self._answer(process).error
+
+    def leave(self, process: Incarnation, node: Node) -> str:
+        peer = self.peer_at(process, node)
+        asked = [a for (a,) in self.clock.waiting(process.commands.leave) if a.peer == peer]
+        self.clock.run(process.commands.leave, asked[0])
+        return self._answer(process).error
+
+    def _answer(self, process: Incarnation) -> Joined | Left:
+        (answer,) = (a for (a,) in self.clock.waiting(process.step) if isinstance(a, Joined | Left))
+        return answer
+
+    def answer_command(self, process: Incarnation) -> None:
+        self.clock.run(process.step, self._answer(process))
 
     def in_flight_to_node(self, connection: Connection) -> list[Message]:
         """What the safekeeper can still read."""

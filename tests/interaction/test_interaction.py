@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from script import Script
 
+from tests.simulation.broken_law import BrokenLaw
 from tests.simulation.bugs_of_safekeeper import answer_before_the_fsync
-from tests.simulation.invariants import BrokenLaw
 from tests.simulation.limits import small_segments
 from tests.simulation.planting import planted
 

@@ -4,7 +4,8 @@
 --seed 7 --trace                       one seed, one line per event
 --seed 7 --faults 3,5 --horizon-ms 90  the same with less in it, as a failure prints it
 --seed 7 --files                       on real files, which lose what is not synced; many seeds, too
---mutants                              the planted bugs; fails if one is not caught
+--seed 7 --changing                    members join, leave, move, lose their disks; many seeds, too
+--mutants                              the planted bugs; fails if one is not caught; rare ones
 --exhaustive                           every interleaving of small models; --minutes of a larger one
 """
 
@@ -17,11 +18,12 @@ import traceback
 from collections import Counter
 
 from . import exhaustive, mutants
+from .changing_world import ChangingWorld
 from .faults import Plan
 from .file_world import run_on_files
 from .limits import small_limits
 from .minimise import command, minimise
-from .planted_bugs import PLANTS
+from .planted_bugs import CHANGE_PLANTS, PLANTS, RARE_PLANTS
 from .trace import Trace
 from .world import World, plan_with
 
@@ -37,7 +39,7 @@ def main() -> int:
     with small_limits():
         if arguments.seed is not None:
             return _one(arguments)
-        return _many(arguments.seeds, arguments.minutes, on_files=arguments.files)
+        return _many(arguments)
 
 
 def _exhaustive(minutes: float) -> int:
@@ -58,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--faults", type=_numbers, metavar="I,J,...|none")
     parser.add_argument("--horizon-ms", type=int)
     parser.add_argument("--files", action="store_true")
+    parser.add_argument("--changing", action="store_true")
     parser.add_argument("--mutants", action="store_true")
     parser.add_argument("--exhaustive", action="store_true")
     return parser
@@ -74,13 +77,13 @@ def _numbers(text: str) -> list[int]:
 
 def _one(arguments: argparse.Namespace) -> int:
     seed = arguments.seed
-    plan = Plan.of(seed)
+    plan = _kind(arguments).plan_of(seed)
     kept = range(len(plan.faults)) if arguments.faults is None else arguments.faults
     horizon_us = arguments.horizon_ms * 1000 if arguments.horizon_ms else None
     plan = plan_with(plan, kept, horizon_us)
     trace = Trace(print if arguments.trace else None)
     try:
-        world = _run(seed, plan, trace, on_files=arguments.files)
+        world = _run(arguments, seed, plan, trace)
     except Exception as error:
         print(f"seed {seed} fails: {_describe(error)}")
         return 1
@@ -89,33 +92,40 @@ def _one(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _kind(arguments: argparse.Namespace) -> type[World]:
+    return ChangingWorld if arguments.changing else World
+
+
 def _run(
-    seed: int, plan: Plan | None = None, trace: Trace | None = None, *, on_files: bool
+    arguments: argparse.Namespace,
+    seed: int,
+    plan: Plan | None = None,
+    trace: Trace | None = None,
 ) -> World:
     """The world after its run. Raises what it fails with."""
-    if on_files:
+    if arguments.files:
         return run_on_files(seed, plan, trace)
-    world = World(seed, plan, trace)
+    world = _kind(arguments)(seed, plan, trace)
     world.run()
     return world
 
 
-def _many(seeds: range, minutes: float, *, on_files: bool) -> int:
+def _many(arguments: argparse.Namespace) -> int:
     begun = said = time.monotonic()
     counts: Counter[str] = Counter()
     steps = done = 0
-    for seed in seeds:
+    for seed in arguments.seeds:
         try:
-            world = _run(seed, on_files=on_files)
+            world = _run(arguments, seed)
         except Exception as error:
-            return _failed(seed, error, on_files=on_files)
+            return _failed(arguments, seed, error)
         steps, done = steps + world.steps, done + 1
         counts += world.counts
         now = time.monotonic()
         if now - said > PROGRESS_SECONDS:
             said = now
             print(f"seed {seed}: {done} seeds, {_rate(steps, now - begun)}", flush=True)
-        if now - begun > minutes * 60:
+        if now - begun > arguments.minutes * 60:
             break
     print(_table(counts))
     print(f"{done} seeds hold: {_rate(steps, time.monotonic() - begun)}")
@@ -126,13 +136,14 @@ def _rate(steps: int, seconds: float) -> str:
     return f"{steps} steps in {seconds:.0f} s, {steps / seconds:.0f} steps/s"
 
 
-def _failed(seed: int, error: Exception, *, on_files: bool) -> int:
+def _failed(arguments: argparse.Namespace, seed: int, error: Exception) -> int:
     print(f"seed {seed} fails: {_describe(error)}")
-    if on_files:
+    if arguments.files:
         print(f"python -m tests.simulation --seed {seed} --files --trace")
         return 1
     print("making it smaller ...", flush=True)
-    print(command(seed, *minimise(seed)))
+    kind = _kind(arguments)
+    print(command(seed, *minimise(seed, kind), kind=kind))
     return 1
 
 
@@ -146,9 +157,16 @@ def _table(counts: Counter[str]) -> str:
 
 
 def _mutants() -> int:
-    escaped = mutants.run(PLANTS, lambda row: print(row, flush=True))
-    print(f"{len(PLANTS) - len(escaped)} of {len(PLANTS)} planted bugs were caught")
+    bugs = [*PLANTS, *CHANGE_PLANTS]
+    escaped = mutants.run(bugs, say)
+    print(f"{len(bugs) - len(escaped)} of {len(bugs)} planted bugs were caught")
+    rare = mutants.run_rare(RARE_PLANTS, say)
+    print(f"{len(RARE_PLANTS) - len(rare)} of {len(RARE_PLANTS)} rare ones were caught")
     return 1 if escaped else 0
+
+
+def say(row: str) -> None:
+    print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -76,10 +76,12 @@ def loss_forgotten_at_a_restart(patch: Patch) -> None:
     """It is believed to be whole when nothing is missed any more: the log was cut meanwhile."""
     init = Acceptor.__init__
 
-    def forgetful(self: Acceptor, number: int, control: ControlState, flush_lsn: int) -> None:
+    def forgetful(
+        self: Acceptor, number: int, instance: bytes, control: ControlState, flush_lsn: int
+    ) -> None:
         if flush_lsn >= control.horizon_lsn:
             control = replace(control, lost_lsn=0)
-        init(self, number, control, flush_lsn)
+        init(self, number, instance, control, flush_lsn)
 
     patch(Acceptor, "__init__", forgetful)
 

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import structs
 
 import consensus.codec
+import consensus.wire
 from consensus.messages import AppendResponse
 from consensus.term_history import TermHistory
 from safekeeper.steady_path import SteadyPath
@@ -158,7 +159,7 @@ def flush_lsn_and_durable_lsn_swapped_on_the_wire(patch: Patch) -> None:
 
 @plant_in_files
 def histories_lose_their_last_entry_on_the_wire(patch: Patch) -> None:
-    encode = consensus.codec.encode_term_history
+    encode = consensus.wire.encode_term_history
 
     def shorter(history: TermHistory) -> bytes:
         return encode(TermHistory(history.entries[:-1] or history.entries))

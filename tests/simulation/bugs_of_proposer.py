@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 
+import walproposer.stream.candidacy
 import walproposer.stream.leader
 import walproposer.stream.proposer
+import walproposer.stream.tail_check
 from consensus.messages import Append, Elected, VoteResponse
 from consensus.quorum import quorum_lsn
 from walproposer.stream.events import ReportFlushed, Send
@@ -28,7 +30,7 @@ from .planting import Patch, plant
 @plant
 def elected_by_half_of_the_members(patch: Patch) -> None:
     patch(
-        walproposer.stream.proposer,
+        walproposer.stream.candidacy,
         "has_quorum",
         lambda membership, ids: len(ids) >= len(membership.members) // 2,
     )
@@ -59,7 +61,7 @@ def donor_is_who_answered_first(patch: Patch) -> None:
 
 @plant
 def primary_s_tail_not_compared(patch: Patch) -> None:
-    patch(walproposer.stream.proposer, "tail_problem", lambda begin_lsn, ours, donors: None)
+    patch(walproposer.stream.tail_check, "tail_problem", lambda begin_lsn, ours, donors: None)
 
 
 @plant
@@ -80,14 +82,14 @@ def primary_s_timelines_not_compared(patch: Patch) -> None:
 
 @plant
 def greater_ballot_in_a_vote_is_only_a_refusal(patch: Patch) -> None:
-    message = Proposer._peer_message
+    vote = Proposer._vote
 
-    def refused(self: Proposer, progress: Progress, vote: Any) -> list[Any]:
-        if isinstance(vote, VoteResponse) and self._is_fenced_by(vote.promised):
+    def refused(self: Proposer, progress: Progress, message: VoteResponse) -> list[Any]:
+        if self._is_fenced_by(progress, message.promised):
             return progress.close("vote refused")
-        return message(self, progress, vote)
+        return vote(self, progress, message)
 
-    patch(Proposer, "_peer_message", refused)
+    patch(Proposer, "_vote", refused)
 
 
 # ---- leading

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 import pgwal.end_of_wal
-import safekeeper.acceptor
+import safekeeper.refusals
 import walproposer.stream.leader
 from consensus.ids import NodeId
 from consensus.messages import Append, Elected, VoteRequest, VoteResponse
@@ -81,8 +81,8 @@ def vote_granted_below_the_promise(patch: Patch) -> None:
 def promise_forgotten_at_a_restart(patch: Patch) -> None:
     init = Acceptor.__init__
 
-    def forgetful(self: Acceptor, number: int, control: Any, flush_lsn: int) -> None:
-        init(self, number, replace(control, promised=NodeId.ZERO), flush_lsn)
+    def forgetful(self: Acceptor, number: int, instance: bytes, control: Any, lsn: int) -> None:
+        init(self, number, instance, replace(control, promised=NodeId.ZERO), lsn)
 
     patch(Acceptor, "__init__", forgetful)
 
@@ -194,7 +194,7 @@ def second_elected_of_a_ballot_not_compared(patch: Patch) -> None:
             self.term = term
 
     patch(Leader, "follow", forgetful)
-    patch(Acceptor, "_other_history_problem", lambda self, elected: "")
+    patch(safekeeper.refusals, "_other_history", lambda control, elected, flush_lsn: "")
 
 
 def older(history: TimelineHistory) -> TimelineHistory:
@@ -243,7 +243,7 @@ def no_truncation(patch: Patch) -> None:
         return min(proposer.entries[-1].start_lsn, flush_lsn)
 
     patch(walproposer.stream.leader, "highest_common_point", from_term_start)
-    patch(safekeeper.acceptor, "highest_common_point", from_term_start)
+    patch(safekeeper.refusals, "highest_common_point", from_term_start)
 
 
 @plant
@@ -259,11 +259,10 @@ def truncation_below_commit(patch: Patch) -> None:
         common = [e for e in keeper.entries if e in proposer.entries]
         return common[-1].start_lsn
 
-    problem = Acceptor._elected_problem
+    problem = safekeeper.refusals._parting
 
-    def no_objection(self: Acceptor, elected: Elected) -> str:
-        text = problem(self, elected)
-        return "" if "below the committed" in text else text
+    def no_objection(control: Any, elected: Elected, flush_lsn: int, commit_lsn: int) -> str:
+        return problem(control, elected, flush_lsn, 0)
 
     def without_assert(self: Acceptor, connection: int, elected: Elected) -> Actions:
         self.commit_lsn = min(self.commit_lsn, elected.start_streaming_at)
@@ -271,8 +270,8 @@ def truncation_below_commit(patch: Patch) -> None:
 
     step = Acceptor._elected
     patch(walproposer.stream.leader, "highest_common_point", too_low)
-    patch(safekeeper.acceptor, "highest_common_point", too_low)
-    patch(Acceptor, "_elected_problem", no_objection)
+    patch(safekeeper.refusals, "highest_common_point", too_low)
+    patch(safekeeper.refusals, "_parting", no_objection)
     patch(Acceptor, "_elected", without_assert)
 
 

@@ -121,6 +121,7 @@ class Disk:
             state,
             commit_lsn=min(max(state.commit_lsn, before.commit_lsn), state.flush_lsn),
             truncate_lsn=max(state.truncate_lsn, before.truncate_lsn),
+            local_start_lsn=max(state.local_start_lsn, before.local_start_lsn),
         )
 
     def save_hints(self, flush_lsn: int, commit_lsn: int, truncate_lsn: int) -> None:
@@ -187,6 +188,8 @@ class Disk:
         start. If it was flushed further, that is remembered, and nothing is touched."""
         control, seg_size = self.control, self._seg_size
         start_lsn = control.commit_lsn - control.commit_lsn % seg_size
+        if control.is_unproven:
+            del self.wal[:]
         if self.rotten_lsn is not None:  # what lies below the start is found by a scrub, here now
             start_lsn = self.start_lsn
         end = self._find_end(start_lsn)
@@ -244,6 +247,14 @@ class Disk:
                 break  # it was cut
             wal += part
         return wal
+
+    def remove_below(self, lsn: int) -> None:
+        """Whole segments, as far as nobody needs them."""
+        begin_lsn = lsn - lsn % self._seg_size
+        if begin_lsn > self.start_lsn and self.rotten_lsn is None and self.damaged_lsn is None:
+            del self.wal[: begin_lsn - self.start_lsn]
+            self.start_lsn = begin_lsn
+            self.control = replace(self.control, local_start_lsn=begin_lsn)
 
     def as_written(self, begin_lsn: int, end_lsn: int) -> bytes:
         """What would be there, had nothing rotted that has not been found yet."""

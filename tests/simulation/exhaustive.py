@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import combinations, count
 from math import inf
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 from consensus.ids import NodeId
-from consensus.membership import Membership
 from consensus.messages import Append, VoteResponse
 from pgwal.end_of_wal import find_end_of_wal
 from pgwal.history import TimelineHistory
@@ -44,11 +43,16 @@ from safekeeper.events import (
 )
 from tests.new_timeline import TIMELINE, new_control_state
 from walproposer.primary.primary import Primary
+from walproposer.stream.candidacy import Candidacy
 from walproposer.stream.events import (
     Action,
     CatchUpWal,
     ClosePeer,
     Event,
+    ForgetPeer,
+    Join,
+    Leave,
+    OpenPeer,
     PeerConnected,
     PeerLost,
     PeerMessage,
@@ -58,28 +62,28 @@ from walproposer.stream.events import (
     StartCatchUp,
     StartUpstream,
     Stop,
+    StopCatchUp,
     TailRead,
     UpstreamStarted,
     WalReceived,
 )
 from walproposer.stream.leader import Leader
-from walproposer.stream.progress import Progress
-from walproposer.stream.proposer import Candidacy, Proposer
+from walproposer.stream.proposer import Proposer
 
-from .invariants import check
+from .broken_law import check
+from .core_copies import copied_proposer, proposer_key, shallow
 from .limits import small_limits
 from .log import PG_VERSION, START_LSN, SYSTEM_ID, WAL_SEG_SIZE, Log
-from .node import SERVER
+from .node import SERVER, instance_of
 from .primary import FAR_AWAY_LSN
+from .world import first_membership
 
-MEMBERSHIP = Membership(1, (1, 2, 3))
+MEMBERSHIP = first_membership(3)
+ADDRESSES = tuple((member.host, member.port) for member in MEMBERSHIP.roster)
 QUORUM = 2
 CHANCE_OF_A_JUMP = 0.1
 #: A connection's number is its proposer's place and its node's, so that equal states are equal.
 Link = tuple[int, int]
-PROGRESS_FIELDS = [f.name for f in fields(Progress)]
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,52 +170,12 @@ def copied_keeper(keeper: Keeper) -> Keeper:
     return Keeper(shallow(keeper.acceptor), keeper.control, keeper.wal, keeper.flushed_bytes)
 
 
-def copied_proposer(core: Proposer) -> Proposer:
-    """Deep where it can change, shallow where it cannot."""
-    other = shallow(core)
-    other.peers = [copied_progress(progress) for progress in core.peers]
-    other._primary_wal = bytearray(core._primary_wal)
-    if core.leader is not None:
-        leader = other.leader = shallow(core.leader)
-        leader.peers = other.peers
-        leader._boundary = shallow(leader._boundary)
-        leader.window = shallow(leader.window)
-        leader.window._chunks = list(leader.window._chunks)
-        leader.window._begins = list(leader.window._begins)
-    return other
-
-
-def copied_progress(progress: Progress) -> Progress:
-    other = Progress(progress.peer)
-    for name in PROGRESS_FIELDS:
-        setattr(other, name, getattr(progress, name))
-    if other.catch_up is not None:
-        other.catch_up = shallow(other.catch_up)
-    return other
-
-
-def shallow(value: T) -> T:
-    other = object.__new__(type(value))
-    other.__dict__.update(value.__dict__)
-    return other
+def new_acceptor(node: int, control: ControlState, end_lsn: int) -> Acceptor:
+    return Acceptor(node + 1, instance_of(node), control, end_lsn)
 
 
 def keeper_key(keeper: Keeper) -> tuple[Any, ...]:
     return (*vars(keeper.acceptor).values(), keeper.control, keeper.wal, keeper.flushed_bytes)
-
-
-def proposer_key(core: Proposer) -> tuple[Any, ...]:
-    peers = tuple(
-        (p.state, p.vote, p.answered, p.next_lsn, p.durable_lsn, p.flush_lsn, p.commit_lsn,
-         p.record_end_lsn, p.sent_commit_lsn, p.promised, p.donor, p.catch_up is None)
-        for p in core.peers
-    )  # fmt: skip
-    leader: Leader | None = core.leader
-    if leader is None:
-        return (core.state, core.node_id, peers)
-    window = leader.window
-    leading = leader.commit_lsn, leader.truncate_lsn, window.begin_lsn, window.end_lsn
-    return (core.state, core.node_id, peers, leader.term.term_start_lsn, leading)
 
 
 @dataclass(slots=True)
@@ -276,10 +240,10 @@ class Search:
 
     def _first(self) -> State:
         control = new_control_state(MEMBERSHIP, SERVER)
-        keepers = [Keeper(Acceptor(n, control, START_LSN), control) for n in MEMBERSHIP.members]
+        keepers = [Keeper(new_acceptor(node, control, START_LSN), control) for node in range(3)]
         facts = Primary(SERVER, TimelineHistory(1), FAR_AWAY_LSN, START_LSN)
         proposers = [
-            Proposer(Candidacy(TIMELINE, SERVER, MEMBERSHIP, name.ljust(16, b"\0"), 3), facts)
+            Proposer(Candidacy(TIMELINE, SERVER, ADDRESSES, name.ljust(16, b"\0")), facts)
             for name in (b"a", b"b")
         ]
         state = State(keepers, proposers)
@@ -381,7 +345,7 @@ class Search:
         )
         keeper.wal = wal[: end.end_lsn - START_LSN]
         keeper.flushed_bytes = len(keeper.wal)
-        keeper.acceptor = Acceptor(node + 1, keeper.control, int(end.end_lsn))
+        keeper.acceptor = new_acceptor(node, keeper.control, int(end.end_lsn))
         for place, reached in enumerate(self._model.reach):
             if node in reached:
                 self._lose(state, (place, node))
@@ -441,6 +405,10 @@ class Search:
                     self._step(state, place, CatchUpWal(peer, begin_lsn, wal))
             case ReportFlushed(commit_lsn):
                 self._committed(state, place, commit_lsn)
+            case OpenPeer() | ForgetPeer() | Join() | Leave():
+                raise AssertionError(f"the members do not change here: {action}")
+            case StopCatchUp():
+                pass  # what it would bring has come
             case Stop():
                 for link in [link for link in state.to_proposer if link[0] == place]:
                     del state.to_proposer[link]

@@ -15,7 +15,8 @@ from walproposer.stream.progress import PeerState
 
 from .disk import Failure
 from .log import HEADER_BYTES, PAGE_SIZE, WAL_SEG_SIZE
-from .node import Node, NodeState
+from .node import Node
+from .node_state import NodeState
 
 if TYPE_CHECKING:
     from .world import World
@@ -80,12 +81,6 @@ class Plan:
                 for at_us, kind in zip(times, kinds, strict=True)
             ),
         )
-
-
-def strike(world: World, fault: Fault) -> None:
-    world.trace("fault", fault, [], "")
-    world.count(f"fault: {fault.kind.replace('_', ' ')}")
-    KINDS[fault.kind](world, Random(fault.seed))
 
 
 # ---- proposers and primaries

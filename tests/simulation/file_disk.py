@@ -25,6 +25,9 @@ from .log import START_LSN, WAL_SEG_SIZE
 class FileDisk:
     """`store` is that of the timeline that runs, or ran last."""
 
+    #: Of `wal`, which has what was removed, too.
+    start_lsn = START_LSN
+
     def __init__(self, machine: DroppingDisk, folder: Path) -> None:
         self.machine = machine
         self.folder = folder

@@ -23,7 +23,17 @@ from consensus.messages import Append, ProposerMessage, SafekeeperMessage
 from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
 from safekeeper.control_state import ControlState, encode_control_state
 from safekeeper.errors import SafekeeperError
-from safekeeper.events import Action, BatchEnded, Disconnected, Event, Received, Reply, TruncateWal
+from safekeeper.events import (
+    Action,
+    BatchEnded,
+    ChainedWal,
+    Disconnected,
+    Event,
+    Received,
+    Reply,
+    TakeWal,
+    TruncateWal,
+)
 from safekeeper.flush_times import FlushTimes
 from safekeeper.read_wal import read_wal
 from safekeeper.retention import RetentionPolicy
@@ -38,10 +48,11 @@ from tests.dropping_disk import DroppingDisk, RandomLoss
 from tests.new_timeline import new_control_state
 from tests.steady_batch import receive_batch
 
+from .broken_law import check
 from .file_disk import FileDisk
-from .invariants import check
 from .log import WAL_SEG_SIZE
-from .node import HINTS_US, RESTART_US, SERVER, Node, NodeState
+from .node import HINTS_US, RESTART_US, SERVER, Node
+from .node_state import NodeState
 
 if TYPE_CHECKING:
     from .file_world import FileWorld
@@ -63,7 +74,9 @@ class NodeTimeline(Timeline):
     def __init__(self, node: FileNode, folder: Path) -> None:
         self._node = node
         self.executed: list[Action] = []
-        super().__init__(node.number, folder, ControlFile.read(folder), HOOKS, RETENTION)
+        super().__init__(
+            node.number, node.instance, folder, ControlFile.read(folder), HOOKS, RETENTION
+        )
 
     def receive_batch(self, connection: int, payloads: Sequence[bytes]) -> list[bytes]:
         if not self._node.takes_steady_path:
@@ -101,6 +114,9 @@ class NodeConnection:
         """The order and its effect are two things: what arrived before may still be read."""
         world = self.node.world
         world.clock.call_later(world.random.choice((0, 500, 5000)), self.node.close, self.number)
+
+    def take_wal(self, order: TakeWal) -> None:
+        self.node.take_wal(order)
 
 
 class FileNode(Node):
@@ -148,6 +164,8 @@ class FileNode(Node):
                 self._received(number, decode_proposer_message(encode(message)), event)
             case BatchEnded(number):
                 self._drain(number, event)
+            case ChainedWal(number):
+                self._chained(number, event)
             case Disconnected(number):
                 self._inbox.pop(number, None)
                 connection = self._connections.pop(number, None)
@@ -174,10 +192,19 @@ class FileNode(Node):
         payloads = [memoryview(encode(message)) for message in messages]
         replies: list[bytes] = []
         self._try(event, lambda: replies.extend(self.timeline.receive_batch(number, payloads)))
+        self._send(number, replies)
+
+    def _send(self, number: int, replies: list[bytes]) -> None:
         for reply in replies:
             answer = decode_safekeeper_message(reply)
             self.world.invariants.replied(self, Reply(number, answer))
             self.world.network.send_to_proposer(number, answer)
+
+    def _chained(self, number: int, event: ChainedWal) -> None:
+        """The batch and its end are one."""
+        replies: list[bytes] = []
+        self._try(event, lambda: replies.extend(self.timeline.receive_chained(number, [event])))
+        self._send(number, replies)
 
     def _try(self, event: Event, act: object) -> None:
         assert callable(act)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consensus.ids import NodeId
+from consensus.membership import Membership
+from consensus.messages import AppendResponse
 from safekeeper.donor_rule import DonorRule
 from safekeeper.errors import SafekeeperError, WalDamaged
 from tests.new_timeline import TIMELINE
 from tests.steady_proposer import SteadyProposer
 from walproposer.primary.primary import Primary as PrimaryFacts
+from walproposer.stream.candidacy import Candidacy
 from walproposer.stream.events import (
     Action,
     CatchUpLost,
     CatchUpWal,
     ClosePeer,
     Event,
+    ForgetPeer,
+    Join,
+    Leave,
+    OpenPeer,
     PeerConnected,
     PeerLost,
     PeerMessage,
@@ -33,11 +41,13 @@ from walproposer.stream.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.stream.proposer import Candidacy, Proposer, State
+from walproposer.stream.proposer import Proposer, State
 
+from .commands import Commands
 from .log import PAGE_SIZE, START_LSN
 from .network import Connection, End, Message
-from .node import SERVER, Node, NodeState
+from .node import SERVER, Address, Node, WalRemoved
+from .node_state import NodeState
 from .primary import Primary
 
 if TYPE_CHECKING:
@@ -66,21 +76,32 @@ class Incarnation:
         world: World,
         place: int,
         primary: Primary | None,
+        addresses: Sequence[Address],
         predecessor: NodeId | None = None,
         *,
         name: str = "",
     ) -> None:
-        """One that is given a name has it for its uuid, too."""
+        """It knows these addresses. One that is given a name has it for its uuid, too."""
         self.world = world
         self.place = place
         self.name = name or f"P{len(world.incarnations) + 1}"
         self.primary = primary
+        self.begun_us = world.clock.now_us
         self.is_alive = True
         self.is_paused = False
         self.actions_left: int | None = None
         self.stop: Stop | None = None
-        #: Numbers of the members that told it that they have lost their data.
-        self.lost_members: set[int] = set()
+        #: What it was started with; and the addresses of all places that it asks.
+        self.given = tuple(addresses)
+        self.addresses = dict(enumerate(self.given))
+        self.forgotten: set[int] = set()
+        #: Whom it met last at each place.
+        self.met: dict[int, Node] = {}
+        #: The membership that the core counted by until the event of this step.
+        self.counted_by: Membership | None = None
+        #: Indexes of the nodes that told it that they have lost their data.
+        self.lost_nodes: set[int] = set()
+        self.commands = Commands(self)
         #: (commit_lsn, truncate_lsn) at the last look.
         self.positions = (0, 0)
         self.window_begin_lsn = 0
@@ -93,11 +114,16 @@ class Incarnation:
             facts = PrimaryFacts(SERVER, primary.tli_history, primary.flush_lsn, START_LSN)
         uuid = (name.encode() or world.random.randbytes(4)).ljust(16, b"\0")
         candidacy = Candidacy(
-            TIMELINE, SERVER, world.membership, uuid, len(world.nodes), predecessor
+            timeline=TIMELINE,
+            server=SERVER,
+            addresses=self.given,
+            proposer_uuid=uuid,
+            predecessor=predecessor,
+            chains=world.chain_rule,
         )
         self.core = self._new_core(candidacy, facts)
         self.tick()
-        for peer in range(len(world.nodes)):
+        for peer in self.addresses:
             world.clock.call_later(int(world.random.random() * 5000), self.connect, peer)
 
     # ---- the core
@@ -114,8 +140,9 @@ class Incarnation:
         if not self.is_alive:
             return
         self.world.steps += 1
+        before = self.core.membership
         actions = self.core.step(event)
-        self.world.invariants.proposer_stepping(self, event)
+        self.world.invariants.proposer_stepping(self, event, before)
         for done, action in enumerate(actions):
             if self.actions_left is not None and done >= self.actions_left:
                 self.world.trace(self.name, event, actions[:done], "is killed")
@@ -126,10 +153,11 @@ class Incarnation:
         if self.actions_left is not None:
             self.actions_left -= len(actions)
         self.world.trace(self.name, event, actions, "")
-        self.world.invariants.proposer_stepped(self)
+        self.world.invariants.proposer_stepped(self, event)
         if self.stop is not None:
             self.kill()
             self.world.incarnation_stopped(self, self.stop)
+        self.world.stepped(self)
 
     def _carry_out(self, action: Action) -> None:
         later = self.world.clock.call_later
@@ -141,12 +169,22 @@ class Incarnation:
                 self.world.invariants.reported(self, commit_lsn)
             case ClosePeer(peer):
                 self._drop(peer)
+            case OpenPeer(peer, host, port):
+                self._open(peer, (host, port))
+            case ForgetPeer(peer):
+                self.forgotten.add(peer)
+                self._drop(peer)
+            case Join():
+                later(self.commands.delay_us(), self.commands.join, action)
+            case Leave():
+                self.world.invariants.memberships.tells(self, action.membership)
+                later(self.commands.delay_us(), self.commands.leave, action)
             case StartUpstream(begin_lsn):
                 later(1000, self.start_upstream, begin_lsn)
             case ReadTail():
                 later(2000, self.read_tail, action)
             case StartCatchUp(peer, donor, begin_lsn):
-                node = self.world.nodes[donor]
+                node = self.met[donor]
                 self.donor_reads[peer] = DonorRead(node, begin_lsn, self._donor_rule(node))
                 later(1000, self._catch_up, peer, self.donor_reads[peer])
             case StopCatchUp(peer):
@@ -176,31 +214,47 @@ class Incarnation:
 
     # ---- safekeepers
 
+    def _open(self, peer: int, address: Address) -> None:
+        """A place that the core found, or wants again: its address never changes."""
+        assert self.addresses.setdefault(peer, address) == address, "a place has moved"
+        self.forgotten.discard(peer)
+        self.world.clock.call_later(int(self.world.random.random() * 1000), self.connect, peer)
+
     def connect(self, peer: int) -> None:
-        if not self.is_alive or peer in self.connections:
+        if not self.is_alive or peer in self.connections or peer in self.forgotten:
             return
-        node = self.world.nodes[peer]
-        connection = None if self.is_paused else self.world.network.open(self, node)
-        if node.state is NodeState.DAMAGED and not self.is_paused and self._reaches(node):
-            self.lost_members.add(node.number)
-            self.step(PeerLost(peer, "no such timeline", lost_data=True))
-        if connection is None:
+        node = None if self.is_paused else self.world.node_at(self.addresses[peer])
+        connection = self.world.network.open(self, peer, node) if node is not None else None
+        if node is not None and node.is_reachable and self.reaches(node) and not connection:
+            self._no_such_timeline(peer, node)
+        if node is None or connection is None:
             self._connect_later(peer)
             return
+        self.met[peer] = node
         self.connections[peer] = connection
         self.step(PeerConnected(peer))
 
+    def _no_such_timeline(self, peer: int, node: Node) -> None:
+        """A new disk, or one that was lost: then so is what it had."""
+        known = self.met.get(peer, node)
+        if node.state is NodeState.DAMAGED or known is not node:
+            self.lost_nodes.add(known.index)
+        self.step(PeerLost(peer, "no such timeline", lost_data=True))
+
     def _connect_later(self, peer: int) -> None:
-        self.world.clock.call_later(self.world.random.choice(RECONNECT_US), self.connect, peer)
+        if self.is_alive and peer not in self.forgotten:
+            self.world.clock.call_later(self.world.random.choice(RECONNECT_US), self.connect, peer)
 
     def arrived(self, connection: Connection, message: Message | End) -> None:
-        peer = connection.node.number - 1
+        peer = connection.peer
         if self.connections.get(peer) is not connection:
             return
         if message is End.CLOSED:
             self._drop(peer)
             self.step(PeerLost(peer, "connection lost"))
         else:
+            if type(message) is AppendResponse:
+                self.lost_nodes.discard(connection.node.index)
             self.step(PeerMessage(peer, message))  # type: ignore[arg-type]
 
     def _drop(self, peer: int) -> None:
@@ -268,21 +322,20 @@ class Incarnation:
 
         def look() -> tuple[NodeId, int]:
             acceptor = node.acceptor
-            if acceptor is None or node.state is not NodeState.UP or not self._reaches(node):
+            if acceptor is None or not node.has_log or not self.reaches(node):
                 raise SafekeeperError("the donor is away")
             return acceptor.control.promised, acceptor.flush_lsn
 
         assert self.core.node_id is not None
         return DonorRule(self.core.node_id, look)
 
-    def _reaches(self, node: Node) -> bool:
-        cuts = self.world.network.cuts
-        return not any((self.place, node.number, way) in cuts for way in (True, False))
+    def reaches(self, node: Node) -> bool:
+        return self.world.network.reaches(self.place, node)
 
     def read_tail(self, read: ReadTail) -> None:
         if self.is_alive:
             try:
-                node = self.world.nodes[read.donor]
+                node = self.met[read.donor]
                 rule = self._donor_rule(node)
                 if rule.limit_lsn() < read.end_lsn:
                     raise SafekeeperError("the donor's log ends before")
@@ -335,4 +388,4 @@ class Incarnation:
 
     def _catch_up_lost(self, peer: int, error: SafekeeperError) -> None:
         del self.donor_reads[peer]
-        self.step(CatchUpLost(peer, str(error)))
+        self.step(CatchUpLost(peer, str(error), is_removed=isinstance(error, WalRemoved)))

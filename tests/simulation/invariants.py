@@ -5,8 +5,7 @@
     LogSafety        two commits at one position, at any two times, have the same bytes
     AckedIsSafe      what was reported flushed is in the donor's log of every greater election
     OneHistory       equal (NodeId, lsn) on two safekeepers means equal logs below
-    ConfigSafety     an equal generation means an equal configuration
-    Monotone         commit_lsn, truncate_lsn, the promise, the generation never go back
+    Monotone         commit_lsn, truncate_lsn and the promise never go back
     CommitRule       a commit is at or above the start of the term that reports it (figure 8)
     Durable          no answer speaks of what a power loss could take back; a commit is on a quorum
     RecordBoundary   flush_lsn and the start of a term are ends of records
@@ -15,9 +14,12 @@
     Window           what a leader forgets of its primary's WAL is flushed on a quorum
     Fenced           a proposer stops at the first greater ballot that any message tells it of
     Timelines        all that follow a ballot have its one timeline history, which every page names
-    Truncate         truncate_lsn is on the disk of every member
+    Truncate         truncate_lsn is on the disk of every member of each set
     Recovery         after a start the log ends at the last whole record that is valid, no earlier
     History          the history in a vote names every ballot that wrote the log below, and no later
+
+Those of memberships are in `membership_laws.py`. A quorum is one of each set of the membership that
+the leader counts by; a member is a disk: another one under its id is not it.
 
 No code is shared with the cores but the names of messages, events and states. Of every ballot a
 ghost is kept: the log of its election's donor, then what its primary sent. Each safekeeper's disk
@@ -30,20 +32,26 @@ did not change is not compared anew, which makes the checks cost less than the c
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from consensus.ids import NodeId
+from consensus.join import TimelineOffer
 from consensus.membership import Membership
 from consensus.messages import AppendResponse, SafekeeperGreeting, VoteResponse
 from safekeeper.control_state import ControlState
 from safekeeper.events import Action as NodeAction
 from safekeeper.events import Event as NodeEvent
 from safekeeper.events import Reply
-from walproposer.stream.events import Event, PeerMessage, WalReceived
-from walproposer.stream.proposer import Proposer, State
+from walproposer.stream.events import Event, Outcome, PeerMessage, WalReceived
+from walproposer.stream.proposer import State
 
+from .broken_law import check
 from .ghost import Ghost, clipped
+from .holders import Holders
 from .log import START_LSN, WAL_SEG_SIZE, Log, common_bytes
+from .membership_laws import MembershipLaws
+from .sets import has_quorum, sets_of
 from .timelines import foreign_page
 
 if TYPE_CHECKING:
@@ -52,42 +60,29 @@ if TYPE_CHECKING:
     from .world import World
 
 
-class BrokenLaw(AssertionError):
-    """An invariant does not hold."""
-
-    def __init__(self, law: str, problem: object) -> None:
-        super().__init__(f"{law}: {problem}")
-        self.law = law
-
-
-def check(law: str, holds: bool, *problem: object) -> None:
-    if not holds:
-        raise BrokenLaw(law, " ".join(map(str, problem)))
-
-
 class Invariants:
     """Told of everything that changes; `committed` is the longest log ever reported to anybody."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.committed = Log()
-        self._members = world.membership.members
-        self._quorum = len(self._members) // 2 + 1
+        self.memberships = MembershipLaws(world)
+        self._quorum = len(world.membership.members) // 2 + 1
         self.ghosts: dict[NodeId, Ghost] = {}
         #: The greatest position each ballot has committed.
         self.commits: dict[NodeId, int] = {}
         root = Ghost(NodeId.ZERO, Log(), [], START_LSN)
-        self._followed: dict[int, Ghost] = dict.fromkeys(self._members, root)
+        # Of nodes, by their index.
+        self._followed: dict[int, Ghost] = defaultdict(lambda: root)
         #: Up to where each disk was compared with its ghost, and with what is committed.
-        self._compared: dict[int, int] = dict.fromkeys(self._members, START_LSN)
-        self._served: dict[int, int] = dict.fromkeys(self._members, START_LSN)
-        self._promises: dict[int, NodeId] = dict.fromkeys(self._members, NodeId.ZERO)
+        self._compared: dict[int, int] = defaultdict(lambda: START_LSN)
+        #: What each had, as far as leaders may count on it.
+        self.holders = Holders(self._followed, self.ghosts)
+        self._served: dict[int, int] = defaultdict(lambda: START_LSN)
+        self._promises: dict[int, NodeId] = defaultdict(lambda: NodeId.ZERO)
         self._positions: dict[int, tuple[int, int]] = {}
         self._flush_lsns: dict[int, int] = {}
-        #: What those had flushed that lost a part of it since.
-        self._lost_lsns: dict[int, int] = {}
         self._votes: dict[tuple[NodeId, int], Ghost] = {}
-        self._configurations: dict[int, Membership] = {}
 
     # ---- safekeepers
 
@@ -104,10 +99,7 @@ class Invariants:
         else:
             assert type(message) is SafekeeperGreeting
             promised, flush_lsn = message.promised, 0
-            known = self._configurations.setdefault(
-                message.membership.generation, message.membership
-            )
-            check("ConfigSafety", known == message.membership, node.name, message)
+        self.memberships.replied(node, message)
         check("Durable", flush_lsn <= disk.flushed_lsn, node.name, message)
         check("Durable", promised == disk.control.promised, node.name, "answers", promised)
 
@@ -116,20 +108,20 @@ class Invariants:
         if not vote.granted:
             return
         self._check_disk(node)
-        followed = self._followed[node.number]
+        followed = self._followed[node.index]
         ghost = followed.at(vote.flush_lsn)
         entries = {(e.start_lsn, e.node_id) for e in vote.term_history.entries}
         check("History", set(ghost.origins) <= entries, node.name, vote.term_history)
         last = max((start for start, _ in entries), default=0)
         check("History", last <= vote.flush_lsn, node.name, vote.term_history)
-        self._votes[vote.promised, node.number] = ghost
+        self._votes[vote.promised, node.index] = ghost
 
     def truncating(self, node: Node, end_lsn: int) -> None:
         """The bytes from `end_lsn` on are about to go."""
-        served_lsn = self._served[node.number]
+        served_lsn = self._served[node.index]
         check("LogSafety", end_lsn >= served_lsn, node.name, "truncates below its commit_lsn")
         self.world.count("truncations")
-        followed = self._followed[node.number]
+        followed = self._followed[node.index]
         record_end_lsn = followed.log.boundary_after(end_lsn)
         record = followed.log.read(end_lsn, record_end_lsn)
         holders = [
@@ -137,18 +129,19 @@ class Invariants:
             for other in self.world.nodes
             if end_lsn < record_end_lsn <= other.disk.flushed_lsn
             and other.disk.as_written(end_lsn, record_end_lsn) == record
-            and self._followed[other.number].origin_of(end_lsn) == followed.origin_of(end_lsn)
+            and self._followed[other.index].origin_of(end_lsn) == followed.origin_of(end_lsn)
         ]
         if node in holders and len(holders) >= self._quorum:
             self.world.count("figure-8 truncations")
-        self._compared[node.number] = min(self._compared[node.number], end_lsn)
+        self._compared[node.index] = min(self._compared[node.index], end_lsn)
 
     def node_stepped(self, node: Node, event: NodeEvent, actions: list[NodeAction]) -> None:
         acceptor, disk = node.acceptor, node.disk
         assert acceptor is not None
-        number = node.number
+        number = node.index
         self._follow(node)  # an Elected that changes nothing on disk orders no action
         if actions:
+            self.memberships.node_has(node)
             self._check_disk(node)
             check("Durable", acceptor.durable_lsn <= disk.flushed_lsn, node.name)
             law = "Order of positions"
@@ -159,12 +152,14 @@ class Invariants:
             check("Durable", disk.control.flush_lsn <= disk.flushed_lsn, "flush_lsn of", node.name)
             check("Durable", acceptor.control.promised == disk.control.promised, node.name)
             check("Durable", acceptor.control.term_history == disk.control.term_history, node.name)
+            check("Durable", acceptor.control.membership == disk.control.membership, node.name)
         self._check_positions(node)
         flush_lsn = acceptor.flush_lsn
         if flush_lsn != self._flush_lsns.get(number):
             self._flush_lsns[number] = flush_lsn
             boundary_lsn = self._followed[number].log.boundary_at(flush_lsn)
-            check("RecordBoundary", flush_lsn == boundary_lsn, node.name, hex(flush_lsn))
+            is_boundary = flush_lsn in (boundary_lsn, disk.control.local_start_lsn)  # by decree
+            check("RecordBoundary", is_boundary, node.name, hex(flush_lsn))
             if self.committed.lsn < flush_lsn < self._followed[number].term_start_lsn:
                 self._count_figure_8(self._followed[number], flush_lsn)
 
@@ -180,7 +175,7 @@ class Invariants:
 
     def _follow(self, node: Node) -> None:
         """Has it obeyed another leader? Then its log must be that leader's, up to its end."""
-        acceptor, number = node.acceptor, node.number
+        acceptor, number = node.acceptor, node.index
         assert acceptor is not None
         if acceptor.streaming is None:
             return
@@ -201,12 +196,13 @@ class Invariants:
         check("LogIsMonotonic", origins == sorted(origins), node.name, ghost.origins)
         same = ghost.tli_history == acceptor.control.tli_history
         check("Timelines", same, node.name, acceptor.control.tli_history, "of", promised)
-        self._compared[number] = START_LSN
+        self._compared[number] = node.disk.start_lsn
 
     def _check_disk(self, node: Node) -> None:
         """What was written since the last look is what the leader has there."""
-        number, disk = node.number, node.disk
-        begin_lsn, end_lsn = self._compared[number], disk.valid_lsn
+        number, disk = node.index, node.disk
+        begin_lsn = max(self._compared[number], disk.start_lsn)
+        end_lsn = disk.valid_lsn
         if begin_lsn < end_lsn:
             log = self._followed[number].log
             same = disk.as_written(begin_lsn, end_lsn) == log.read(begin_lsn, end_lsn)
@@ -214,7 +210,7 @@ class Invariants:
             self._compared[number] = end_lsn
 
     def _check_positions(self, node: Node) -> None:
-        acceptor, number, disk = node.acceptor, node.number, node.disk
+        acceptor, number, disk = node.acceptor, node.index, node.disk
         assert acceptor is not None
         promised = disk.control.promised
         before = self._promises[number]
@@ -230,10 +226,10 @@ class Invariants:
         self._positions[number] = (commit_lsn, truncate_lsn)
         check("LogSafety", commit_lsn <= self.committed.lsn, node.name, "invented a commit")
         check("Durable", commit_lsn <= disk.flushed_lsn, "commit_lsn of", node.name)
-        for other in self.world.nodes:
-            on_disk = truncate_lsn <= max(other.disk.flushed_lsn, self._lost_lsn(other))
+        for other in [] if self.world.is_changing else self.world.nodes:
+            on_disk = truncate_lsn <= max(other.disk.flushed_lsn, self.holders.lost_lsn(other))
             check("Truncate", on_disk, node.name, hex(truncate_lsn), "is not on", other.name)
-        begin_lsn = self._served[number]
+        begin_lsn = max(self._served[number], disk.start_lsn)
         if commit_lsn > begin_lsn:
             same = disk.as_written(begin_lsn, commit_lsn) == self.committed.read(
                 begin_lsn, commit_lsn
@@ -244,21 +240,28 @@ class Invariants:
     # ---- ends and starts of safekeepers
 
     def node_ended(self, node: Node) -> None:
-        before, promised = self._promises[node.number], node.disk.control.promised
+        before, promised = self._promises[node.index], node.disk.control.promised
         check("Monotone", before <= promised, f"{node.name}: {before}, then {promised}")
-        self._promises[node.number] = promised
-        self._flush_lsns.pop(node.number, None)
+        self._promises[node.index] = promised
+        self._flush_lsns.pop(node.index, None)
 
     def log_of(self, node: Node) -> Log:
         """What its disk holds, and maybe more, as its leader sent it."""
-        return self._followed[node.number].log
+        return self._followed[node.index].log
 
     def expected_end(self, node: Node) -> int:
         """The last record end below the first byte that is not what the leader sent."""
-        log, wal = self._followed[node.number].log, node.disk.wal
+        log, wal = self._followed[node.index].log, node.disk.wal
+        if node.disk.control.is_unproven:
+            return node.disk.start_lsn
         whole_segments = wal + bytes(-len(wal) % WAL_SEG_SIZE)
-        log.complete_switch(START_LSN + common_bytes(whole_segments, log.wal))
-        return log.boundary_at(START_LSN + common_bytes(whole_segments, log.wal))
+        start_lsn = node.disk.start_lsn
+        log.complete_switch(start_lsn + common_bytes(whole_segments, self._wal_from(log, node)))
+        end_lsn = start_lsn + common_bytes(whole_segments, self._wal_from(log, node))
+        return max(log.boundary_at(end_lsn), start_lsn)
+
+    def _wal_from(self, log: Log, node: Node) -> bytes:
+        return log.read(node.disk.start_lsn, log.lsn)
 
     def node_recovered(
         self, node: Node, before: ControlState, expected_lsn: int, end_lsn: int
@@ -269,28 +272,48 @@ class Invariants:
         flushed_lsn = max(before.commit_lsn, before.flush_lsn)
         lost_lsn = max(before.lost_lsn, flushed_lsn if end_lsn < flushed_lsn else 0)
         check("Recovery", disk.control.lost_lsn == lost_lsn, node.name, "forgets what it lost")
-        check("Durable", self._served[node.number] <= disk.flushed_lsn, node.name)
-        self._compared[node.number] = min(self._compared[node.number], end_lsn)
+        check("Durable", self._served[node.index] <= disk.flushed_lsn, node.name)
+        self._compared[node.index] = min(self._compared[node.index], end_lsn)
         if end_lsn < flushed_lsn:
-            before_lsn = self._lost_lsns[node.number] if before.lost_lsn else 0
-            self._lost_lsns[node.number] = max(disk.flushed_lsn, before_lsn)
-
-    def _lost_lsn(self, node: Node) -> int:
-        """0 once it is whole again."""
-        return self._lost_lsns.get(node.number, 0) if node.disk.control.lost_lsn else 0
+            self.holders.lost(node, is_again=before.lost_lsn > 0)
 
     def node_started(self, node: Node, *, is_new: bool = True) -> None:
         if is_new:
-            self._positions.pop(node.number, None)  # the hints may lag
-            self._served[node.number] = START_LSN
+            self._positions.pop(node.index, None)  # the hints may lag
+            self._served[node.index] = node.disk.start_lsn
+            self.memberships.node_has(node)
         self._check_positions(node)
+
+    def node_joined(self, node: Node, offer: TimelineOffer) -> None:
+        """Its log begins anew, and is the leader's as far as it goes."""
+        ghost = self.ghosts[offer.node_id]
+        self.memberships.joined(node, offer, ghost)
+        self._followed[node.index] = ghost
+        self._begun_anew(node)
+
+    def node_left(self, node: Node, flushed_lsn: int) -> None:
+        """It had flushed so much of its log."""
+        self.memberships.left(node)
+        self.holders.left(node, flushed_lsn)
+        self._begun_anew(node)
+
+    def _begun_anew(self, node: Node) -> None:
+        self._compared[node.index] = node.disk.start_lsn
+        self._flush_lsns.pop(node.index, None)
+        self.holders.begun_anew(node)
+        self.node_started(node)
 
     # ---- proposers
 
-    def proposer_stepping(self, process: Incarnation, event: Event) -> None:
-        """The core has decided; its actions are not carried out yet."""
+    def proposer_stepping(
+        self, process: Incarnation, event: Event, before: Membership | None
+    ) -> None:
+        """The core has decided; its actions are not carried out yet. `before`: what it counted by
+        until now."""
         core = process.core
-        self._check_fenced(core, event)
+        self._check_fenced(process, event, before)
+        self.memberships.proposer_stepping(process, event, before)
+        process.counted_by = before
         if core.leader is None:
             return
         node_id = core.node_id
@@ -301,14 +324,27 @@ class Invariants:
         if type(event) is WalReceived or not ghost.is_leading:
             self._grow(process, ghost)
 
-    def _check_fenced(self, core: Proposer, event: Event) -> None:
-        ours = core.node_id or core.candidacy.predecessor
-        if type(event) is not PeerMessage or ours is None:
+    def _check_fenced(self, process: Incarnation, event: Event, before: Membership | None) -> None:
+        """By a member's greater promise; another one's is no reason."""
+        core = process.core
+        if type(event) is not PeerMessage or core.node_id is None or before is None:
             return
-        message = event.message
+        message, node = event.message, process.met[event.peer]
         seen = message.node_id if type(message) is AppendResponse else message.promised
-        is_over = seen <= ours or core.state is State.STOPPED
-        check("Fenced", is_over, ours, "goes on after", message)
+        is_over = seen <= core.node_id or core.state is State.STOPPED
+        if node in self.memberships.members(before):
+            check("Fenced", is_over, core.node_id, "goes on after", message)
+
+    def _check_fence(self, process: Incarnation, event: Event) -> None:
+        """A learner's promise is no reason to stop, nor is one of who has left."""
+        node_id, membership = process.core.node_id, process.counted_by
+        if type(event) is PeerMessage and node_id is not None and membership is not None:
+            message, node = event.message, process.met[event.peer]
+            by_author = type(message) is not AppendResponse and (
+                message.membership.stamp.author > node_id
+            )
+            is_member = node in self.memberships.members(membership)
+            check("Fenced", by_author or is_member, node_id, "stopped by", node.name, message)
 
     def _grow(self, process: Incarnation, ghost: Ghost) -> None:
         if process.core.state is State.LEADING:
@@ -328,8 +364,14 @@ class Invariants:
         term = process.core.leader.term
         check("ElectionSafety", node_id not in self.ghosts, node_id, "was won twice")
         votes = {n: ghost for (ballot, n), ghost in self._votes.items() if ballot == node_id}
-        check("ElectionSafety", len(votes) >= self._quorum, node_id, "was won without a quorum")
-        voted = votes.get(term.donor + 1)
+        now, under = process.core.membership, process.counted_by
+        assert now is not None
+        if under is None or (sets_of(under), under.generation) != (sets_of(now), now.generation):
+            under = now  # a greater one was met in this step
+        is_won = has_quorum(self.world.nodes, under, lambda node: node.index in votes)
+        check("ElectionSafety", is_won, node_id, "was won without a quorum of", under)
+        self.memberships.elected(under, now, node_id)
+        voted = votes.get(process.met[term.donor].index)
         check("ElectionSafety", voted is not None, node_id, "follows who did not vote for it")
         assert voted is not None
         end_lsn = voted.log.lsn
@@ -379,7 +421,9 @@ class Invariants:
         same = wal == self.ghosts[node_id].log.read(begin_lsn, begin_lsn + len(wal))
         check("Donor", same, f"{node.name} sends other bytes than those of {node_id}")
 
-    def proposer_stepped(self, process: Incarnation) -> None:
+    def proposer_stepped(self, process: Incarnation, event: Event) -> None:
+        if process.stop is not None and process.stop.outcome is Outcome.FENCED:
+            self._check_fence(process, event)
         leader = process.core.leader
         if leader is None:
             return
@@ -387,6 +431,8 @@ class Invariants:
         now = process.positions = (leader.commit_lsn, leader.truncate_lsn)
         if was != now:
             check("Monotone", was[0] <= now[0] and was[1] <= now[1], process.name, was, now)
+            if was[1] != now[1]:
+                self.memberships.truncates(process, now[1], self.holders.flushed_by)
         begin_lsn = leader.window.begin_lsn
         if begin_lsn > max(process.window_begin_lsn, leader.term.term_start_lsn):
             process.window_begin_lsn = begin_lsn
@@ -397,7 +443,7 @@ class Invariants:
         from a safekeeper. Unless another, unknown to the leader, has begun to truncate."""
         node_id = process.core.node_id
         assert node_id is not None
-        if all(promised <= node_id for promised in self._promises.values()):
+        if all(promised <= node_id for promised in list(self._promises.values())):
             ghost = self.ghosts[node_id]
             name = f"{process.name} {begin_lsn:X}"
             self._check_quorum("Window", ghost, ghost.log.boundary_at(begin_lsn), name)
@@ -439,39 +485,11 @@ class Invariants:
         self.world.count("commits")
 
     def _check_quorum(self, law: str, ghost: Ghost, lsn: int, name: str) -> None:
-        """A member counts as long as it has not told this proposer that it lost its data; what it
-        lost and has not told, it had flushed."""
-        assert ghost.owner is not None
-        holders = 0
-        for node in self.world.nodes:
-            followed = self._followed[node.number]
-            if lsn <= self._lost_lsn(node):
-                holders += 1
-            elif node.disk.flushed_lsn >= lsn and node.number not in ghost.owner.lost_members:
-                is_same = followed is ghost or followed.log.read(START_LSN, lsn) == ghost.log.read(
-                    START_LSN, lsn
-                )
-                holders += is_same
-        check(law, holders >= self._quorum, name, f"is on {holders} only")
-
-    # ---- at the end
-
-    def unequal(self) -> str:
-        """Why the logs of all members are not yet the same and committed, or ""."""
-        lsn = self.committed.lsn
-        for node in self.world.nodes:
-            acceptor = node.acceptor
-            if node.disk.is_gone:
-                continue
-            if acceptor is None:
-                return f"{node.name} is {node.state.value}"
-            if node.disk.is_rotten:
-                return f"{node.name} is not whole again"
-            if not acceptor.commit_lsn == acceptor.flush_lsn == acceptor.written_lsn == lsn:
-                return (
-                    f"{node.name} has written {acceptor.written_lsn:X}, flushed "
-                    f"{acceptor.flush_lsn:X}, committed {acceptor.commit_lsn:X} of {lsn:X}"
-                )
-            if node.disk.wal != self.committed.wal:
-                return f"{node.name} has other bytes"
-        return ""
+        """By what the leader counts by now, or has counted by until this step."""
+        process = ghost.owner
+        assert process is not None
+        holds = self.holders.holds(process, lsn)
+        for membership in (process.core.membership, process.counted_by):
+            if membership and has_quorum(self.world.nodes, membership, holds):
+                return
+        check(law, False, name, "is on no quorum of", process.core.membership)

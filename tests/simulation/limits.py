@@ -8,8 +8,12 @@ from types import ModuleType
 
 from pgwal import segment
 from walproposer.stream import (
+    chains,
     election,
     leader,
+    learners,
+    membership_change,
+    outsiders,
     progress,
     proposer,
     steady_leader,
@@ -30,6 +34,15 @@ SMALL = (
     (progress, "IN_FLIGHT_BYTES_MAX", 16 * 1024),
     (proposer, "RESPONSE_TIMEOUT_MS", 500),
     (leader, "HEARTBEAT_MS", 100),
+    (chains, "LATE_MS", 200),
+    (chains, "RETRY_MS", 200),
+    (membership_change, "SILENT_MS", 400),
+    (membership_change, "FOUND_PATIENCE_MS", 200),
+    (membership_change, "TELL_MS", 300),
+    (learners, "SILENT_MS", 1500),
+    (learners, "RETRY_MS", 200),
+    (outsiders, "RETRY_MS", 200),
+    (outsiders, "FORGET_MS", 1000),
 )
 
 

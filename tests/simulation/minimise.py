@@ -13,25 +13,27 @@ from .world import World, plan_with
 RUNS_MAX = 300
 
 
-def broken_law(seed: int, plan: Plan) -> str:
+def broken_law(seed: int, plan: Plan, kind: type[World] = World) -> str:
     """The law that falls in this run, or ""."""
     try:
-        World(seed, plan).run()
+        kind(seed, plan).run()
     except Exception as error:
         return law_of(error)
     return ""
 
 
-def minimise(seed: int) -> tuple[list[int], int]:
+def minimise(seed: int, kind: type[World] = World) -> tuple[list[int], int]:
     """The numbers of the faults that must stay, and the horizon. The seed must fail."""
-    plan = Plan.of(seed)
-    law, runs = broken_law(seed, plan), 0
+    plan = kind.plan_of(seed)
+    law, runs = broken_law(seed, plan, kind), 0
     kept, horizon_us = list(range(len(plan.faults))), plan.horizon_us
 
     def fails(faults: list[int], until_us: int) -> bool:
         nonlocal runs
         runs += 1
-        return runs <= RUNS_MAX and broken_law(seed, plan_with(plan, faults, until_us)) == law
+        return runs <= RUNS_MAX and (
+            broken_law(seed, plan_with(plan, faults, until_us), kind) == law
+        )
 
     size = len(kept)
     while size:
@@ -48,10 +50,11 @@ def minimise(seed: int) -> tuple[list[int], int]:
     return kept, horizon_us
 
 
-def command(seed: int, kept: list[int], horizon_us: int) -> str:
+def command(seed: int, kept: list[int], horizon_us: int, *, kind: type[World] = World) -> str:
     """What repeats the run, with its log."""
     faults = ",".join(map(str, kept)) or "none"
     return (
-        f"python -m tests.simulation --seed {seed} --faults {faults} "
+        f"python -m tests.simulation --seed {seed} {'--changing ' if kind.is_changing else ''}"
+        f"--faults {faults} "
         f"--horizon-ms {horizon_us // 1000} --trace"
     )

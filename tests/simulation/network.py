@@ -50,11 +50,15 @@ class Connection:
 
     __slots__ = (
         "batch_due", "is_open_at_node", "is_open_at_proposer", "latency_us", "node", "number",
-        "process", "to_node", "to_proposer",
+        "peer", "process", "to_node", "to_proposer",
     )  # fmt: skip
 
-    def __init__(self, number: int, process: Incarnation, node: Node, latency_us: int) -> None:
+    def __init__(
+        self, number: int, process: Incarnation, peer: int, node: Node, latency_us: int
+    ) -> None:
+        """`peer`: the place of the address where the process met this node."""
         self.number = number
+        self.peer = peer
         self.process = process
         self.node = node
         self.latency_us = latency_us
@@ -80,14 +84,17 @@ class Network:
         self.doubled: set[type] = set()
         self._numbers = 0
 
-    def open(self, process: Incarnation, node: Node) -> Connection | None:
+    def reaches(self, place: int, node: Node) -> bool:
+        """Both ways."""
+        return not any((place, node.number, way) in self.cuts for way in (True, False))
+
+    def open(self, process: Incarnation, peer: int, node: Node) -> Connection | None:
         """None when the two cannot reach each other, or the safekeeper takes no connections."""
-        places = process.place, node.number
-        if (*places, True) in self.cuts or (*places, False) in self.cuts or not node.is_listening:
+        if not self.reaches(process.place, node) or not node.is_listening:
             return None
         self._numbers += 1
         latency_us = self.random.choice((60, 100, 300, 1000, 3000))
-        connection = Connection(self._numbers, process, node, latency_us)
+        connection = Connection(self._numbers, process, peer, node, latency_us)
         self.connections[connection.number] = connection
         return connection
 

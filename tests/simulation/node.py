@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Enum
 from typing import TYPE_CHECKING
 
-from consensus.membership import Membership
+from consensus.join import TimelineOffer
+from consensus.membership import Member, Membership
 from consensus.messages import ServerFacts
 from safekeeper.acceptor import Acceptor
-from safekeeper.errors import WalDamaged
+from safekeeper.control_state import ControlState
+from safekeeper.errors import SafekeeperError, WalDamaged
 from safekeeper.events import (
     Action,
     BatchEnded,
+    ChainedWal,
     CloseConnection,
     Disconnected,
     Event,
     Received,
     Refuse,
     Reply,
+    TakeWal,
     TruncateWal,
 )
-from tests.new_timeline import new_control_state
+from safekeeper.join_rules import departed, joined
+from safekeeper.retention import TAIL_SEGMENTS
+from tests.new_timeline import TIMELINE, new_control_state
 
+from .chain import NodeChain
 from .disk import Disk, DiskFailed
 from .log import PG_VERSION, START_LSN, SYSTEM_ID, WAL_SEG_SIZE
 from .network import Connection, End, Message
+from .node_state import NodeState
 
 if TYPE_CHECKING:
     from .world import World
@@ -38,24 +45,32 @@ RESTART_US = 60_000
 BATCH_US = 400
 
 
-class NodeState(Enum):
-    """In order of a safekeeper's life."""
+Address = tuple[str, int]
 
-    UP = "up"
-    DOWN = "down"  #: the process ended, or a write failed; a restart brings it back
-    DAMAGED = "damaged"  #: what was on disk is gone; it says so, for ever
+
+class WalRemoved(SafekeeperError):
+    """It has not got that WAL any more, or never had it."""
 
 
 class Node:
-    """`acceptor` is None unless UP."""
+    """One data directory and the process that runs on it; `acceptor` is None unless UP.
+
+    `number` is the safekeeper's id, `index` its place in the world's list: a disk that was lost and
+    another one under its id have one number and two indexes.
+    """
 
     def __init__(self, world: World, number: int, membership: Membership) -> None:
         self.world = world
         self.number = number
+        self.index = len(world.nodes)
         self.name = f"S{number}"
+        self.instance = instance_of(self.index)
+        self.address: Address = address_of(number)
         self.disk = Disk(new_control_state(membership, SERVER), world.random)
-        self.acceptor: Acceptor | None = Acceptor(number, self.disk.control, START_LSN)
+        self.acceptor: Acceptor | None = self.new_acceptor(START_LSN)
         self.state = NodeState.UP
+        #: By the connection whose WAL comes from another node.
+        self.chains: dict[int, NodeChain] = {}
         self.is_paused = False
         self.batch_us = BATCH_US
         #: The power fails when so many more actions have been carried out.
@@ -65,15 +80,32 @@ class Node:
         self._ticks = 0
         world.clock.call_later(HINTS_US, self._save_hints)
 
+    def new_acceptor(self, end_lsn: int) -> Acceptor:
+        return Acceptor(self.number, self.instance, self.disk.control, end_lsn)
+
     @property
     def is_listening(self) -> bool:
         return self.state is NodeState.UP and not self.is_paused
+
+    @property
+    def is_reachable(self) -> bool:
+        """The process answers, be it that it has no such timeline."""
+        is_running = self.state in (NodeState.UP, NodeState.EMPTY, NodeState.DAMAGED)
+        return is_running and not self.is_paused
+
+    @property
+    def has_log(self) -> bool:
+        return self.state is not NodeState.EMPTY and not self.disk.control.has_left
+
+    def as_member(self) -> Member:
+        return Member(self.number, self.instance, *self.address)
 
     # ---- messages
 
     def arrived(self, connection: Connection, message: Message | End) -> None:
         if message is End.CLOSED:
             connection.is_open_at_node = False
+            self.chains.pop(connection.number, None)
             self.step(Disconnected(connection.number))
             if connection.is_open_at_proposer:
                 self.world.network.close_at_node(connection)
@@ -127,6 +159,8 @@ class Node:
             self.world.network.send_to_proposer(action.connection, action.message)
         elif isinstance(action, Refuse):
             self.close(action.connection)
+        elif isinstance(action, TakeWal):
+            self.take_wal(action)
         elif isinstance(action, CloseConnection):
             # The order and its effect are two things: what arrived before may still be read.
             delay_us = self.world.random.choice((0, 500, 5000))
@@ -136,7 +170,21 @@ class Node:
                 self.world.invariants.truncating(self, action.end_lsn)
             self.disk.execute(action)
 
+    # ---- the daisy chain
+
+    def take_wal(self, order: TakeWal) -> None:
+        self.world.count("chains begun")
+        self.chains[order.connection] = NodeChain(self, order)
+
+    def chained(self, order: TakeWal, begin_lsn: int, wal: bytes) -> None:
+        """The bytes have come, maybe after their connection has gone."""
+        if self.acceptor is not None and wal:
+            self.world.count("pieces of WAL by a chain")
+            self.step(ChainedWal(order.connection, order.node_id, begin_lsn, wal))
+            self.step(BatchEnded(order.connection))
+
     def close(self, number: int) -> None:
+        self.chains.pop(number, None)
         connection = self.world.network.connections.get(number)
         if connection is not None and connection.is_open_at_node:
             self.world.network.close_at_node(connection)
@@ -167,11 +215,15 @@ class Node:
         self.acceptor = None
         self.actions_left = None
         self.state = NodeState.DOWN
+        self._close_connections()
+        self.world.invariants.node_ended(self)
+        self.world.clock.call_later(RESTART_US, self.restart)
+
+    def _close_connections(self) -> None:
+        self.chains.clear()
         for connection in list(self.world.network.connections.values()):
             if connection.node is self and connection.is_open_at_node:
                 self.world.network.close_at_node(connection)
-        self.world.invariants.node_ended(self)
-        self.world.clock.call_later(RESTART_US, self.restart)
 
     def lose_power(self) -> None:
         if self.acceptor is not None:
@@ -181,6 +233,8 @@ class Node:
 
     def read_checked(self, begin_lsn: int, end_lsn: int) -> bytes:
         """What leaves it. Raises WalDamaged; then it has lost the end of its log."""
+        if begin_lsn < self.disk.start_lsn:
+            raise WalRemoved(f"WAL below {self.disk.start_lsn:X} was removed")
         try:
             return self.disk.read_checked(begin_lsn, end_lsn)
         except WalDamaged:
@@ -194,7 +248,7 @@ class Node:
     def scrub(self) -> None:
         if self.acceptor is not None and self.disk.damaged_lsn is None:
             try:
-                self.read_checked(START_LSN, self.acceptor.flush_lsn)
+                self.read_checked(self.disk.start_lsn, self.acceptor.flush_lsn)
             except WalDamaged as damage:
                 self.world.trace(self.name, damage, [], "the scrub")
 
@@ -221,15 +275,69 @@ class Node:
             is_above = end_lsn >= before.commit_lsn
             self.world.count(f"damaged logs {'above' if is_above else 'below'} the commit")
         self.state = NodeState.UP
-        self.acceptor = Acceptor(self.number, self.disk.control, end_lsn)
+        self.acceptor = self.new_acceptor(end_lsn)
         self.world.invariants.node_started(self)
+
+    # ---- joining and leaving: commands, each on a connection of its own
+
+    def join(self, offer: TimelineOffer) -> None:
+        """JOIN_TIMELINE. Raises SafekeeperError; the power may fail before it is durable."""
+        before = None if self.state is NodeState.EMPTY else self.disk.control
+        control = joined(self.number, TIMELINE, offer, before)
+        if control is not before and self._renew(control):
+            self.world.count("timelines joined again" if before else "timelines joined")
+            self.world.invariants.node_joined(self, offer)
+
+    def leave(self, membership: Membership) -> None:
+        """LEAVE_TIMELINE. Raises SafekeeperError; the power may fail before it is durable."""
+        if self.state is NodeState.EMPTY:
+            return
+        control = departed(self.number, self.disk.control, membership)
+        flushed_lsn = self.disk.flushed_lsn
+        if control is not self.disk.control and self._renew(control):
+            self.world.count("timelines left")
+            self.world.invariants.node_left(self, flushed_lsn)
+
+    def _renew(self, control: ControlState) -> bool:
+        """Another life of the timeline on this disk begins: `control`, and no WAL. False when the
+        power fails before."""
+        if self.actions_left is not None and self.state is not NodeState.EMPTY:
+            self.world.count("crashes between actions")
+            self.lose_power()
+            return False
+        self._close_connections()
+        self.disk = Disk(control, self.world.random)
+        self.state = NodeState.UP
+        self.acceptor = self.new_acceptor(control.local_start_lsn)
+        return True
+
+    def become_empty(self, address: Address) -> None:
+        """A new server: it knows of no timeline."""
+        self.state, self.acceptor, self.address = NodeState.EMPTY, None, address
+
+    def switch_off(self) -> None:
+        """For ever; so it is when the disk is lost."""
+        self.stop()
+        self.state = NodeState.GONE
 
     def _save_hints(self) -> None:
         if self.acceptor is not None:
             acceptor = self.acceptor
             self.disk.save_hints(acceptor.flush_lsn, acceptor.commit_lsn, acceptor.truncate_lsn)
             self.world.invariants.node_started(self, is_new=False)
+            if self.world.removes_wal:
+                kept_lsn = acceptor.commit_lsn - TAIL_SEGMENTS * WAL_SEG_SIZE
+                self.disk.remove_below(min(kept_lsn, acceptor.truncate_lsn))
         self._ticks += 1
         if self._ticks % SCRUB_TICKS == 0:
             self.scrub()
         self.world.clock.call_later(HINTS_US, self._save_hints)
+
+
+def instance_of(index: int) -> bytes:
+    return f"disk{index:04}".encode()
+
+
+def address_of(number: int) -> Address:
+    """Where a safekeeper listens that nobody has moved."""
+    return f"s{number}", 6500

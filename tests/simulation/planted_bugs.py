@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from . import bugs_of_damage, bugs_of_proposer, bugs_of_safekeeper
+from . import bugs_of_chains, bugs_of_damage, bugs_of_proposer, bugs_of_safekeeper
 from .planting import PLANTS, Plant, planted
 
 __all__ = [
+    "CHANGE_PLANTS",
     "PLANTS",
+    "RARE_PLANTS",
     "Plant",
+    "bugs_of_chains",
     "bugs_of_damage",
+    "bugs_of_membership",
     "bugs_of_proposer",
     "bugs_of_safekeeper",
     "planted",

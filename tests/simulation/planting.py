@@ -9,10 +9,23 @@ from typing import Any
 Patch = Callable[[Any, str, object], None]
 Plant = Callable[[Patch], None]
 PLANTS: list[Plant] = []
+#: In worlds whose members change; and those of them that show too rarely for every run.
+CHANGE_PLANTS: list[Plant] = []
+RARE_PLANTS: list[Plant] = []
 
 
 def plant(bug: Plant) -> Plant:
     PLANTS.append(bug)
+    return bug
+
+
+def plant_change(bug: Plant) -> Plant:
+    CHANGE_PLANTS.append(bug)
+    return bug
+
+
+def plant_rare(bug: Plant) -> Plant:
+    RARE_PLANTS.append(bug)
     return bug
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from . import exhaustive
+from .broken_law import BrokenLaw
 from .bugs_of_proposer import votes_count_as_answers
 from .bugs_of_safekeeper import (
     answer_before_the_fsync,
@@ -16,21 +17,22 @@ from .bugs_of_safekeeper import (
     vote_without_persisting,
 )
 from .faults import Plan
-from .invariants import BrokenLaw
 from .limits import small_limits
 from .minimise import broken_law, command, minimise
 from .mutants import catch
-from .planted_bugs import PLANTS, Plant, planted
+from .planted_bugs import CHANGE_PLANTS, PLANTS, RARE_PLANTS, Plant, planted
 from .world import plan_with
 
 PLANTS_MIN = 25
 
 
 def test_there_are_enough() -> None:
-    assert len(PLANTS) == len({bug.__name__ for bug in PLANTS}) >= PLANTS_MIN
+    assert len(PLANTS) >= PLANTS_MIN
+    all_plants = [*PLANTS, *CHANGE_PLANTS, *RARE_PLANTS]
+    assert len(all_plants) == len({bug.__name__ for bug in all_plants})
 
 
-@pytest.mark.parametrize("bug", PLANTS, ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", [*PLANTS, *CHANGE_PLANTS], ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_caught(bug: Plant) -> None:
     assert catch(bug) is not None
 

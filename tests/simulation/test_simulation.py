@@ -34,6 +34,8 @@ MUST_BE_COVERED = {
     "diverged voters: Elected comes after older appends": 10,
     "diverged voters: Elected comes after a greater promise": 35,
     "appends below the promise": 500, "appends without Elected": 20,
+    "chains begun": 150, "pieces of WAL by a chain": 1000,
+    "chains that ended with their source": 35,
     "segments begun": 1000, "records that end with their segment": 300,
 }  # fmt: skip
 

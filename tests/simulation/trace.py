@@ -10,12 +10,17 @@ from .clock import Clock
 
 #: What is of no use to a reader: bytes, and what never changes in a run.
 _NOISE = re.compile(
-    r"(?:, )?(?:wal|timeline|server|membership|feedback|hint|remote_consistent_lsn"
+    r"(?:, )?(?:wal|timeline|server|feedback|hint|remote_consistent_lsn|instance"
     r"|generation|protocol_version|timeline_start_lsn|archived_lsn|local_start_lsn|active)="
     r"(?:b?'(?:[^'\\]|\\.)*'|b?\"(?:[^\"\\]|\\.)*\"|<memory[^>]*>|\w+\((?:[^()]|\([^()]*\))*\)|\w+)"
 )
 _BALLOT = re.compile(
     r"NodeId\(term=(\d+), proposer_uuid=(b'(?:[^'\\]|\\.)*'|b\"(?:[^\"\\]|\\.)*\")\)"
+)
+_STAMP = re.compile(r"Stamp\(author=([^,]+), generation=(\d+)\)")
+_MEMBERSHIP = re.compile(
+    r"Membership\(stamp=([^,]+), members=\(([\d, ]*)\), new_members=\(([\d, ]*)\)"
+    r", roster=\((?:Member\([^)]*\)(?:, )?,?)*\)\)"
 )
 _LSN = re.compile(r"(\w*_?lsn|start_streaming_at)=(\d+)")
 
@@ -40,9 +45,15 @@ def short(value: object) -> str:
     """The value's repr with less in it: LSNs in hexadecimal, ballots as `term/first bytes`."""
     if isinstance(value, str) or type(value).__str__ is not object.__str__:
         return str(value)
-    text = _NOISE.sub("", _BALLOT.sub(_ballot, repr(value)))
+    text = _STAMP.sub(r"\1/\2", _BALLOT.sub(_ballot, repr(value)))
+    text = _NOISE.sub("", _MEMBERSHIP.sub(_membership, text))
     text = _LSN.sub(lambda m: f"{m[1]}={int(m[2]):X}", text).replace("(, ", "(")
     return text if len(text) < 400 else text[:400] + " .."
+
+
+def _membership(match: re.Match[str]) -> str:
+    members, new = (text.replace(",", "") for text in (match[2], match[3]))
+    return f"[{match[1]} {members}{' + ' if new else ''}{new}]"
 
 
 def _ballot(match: re.Match[str]) -> str:

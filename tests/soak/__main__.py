@@ -3,7 +3,8 @@
 Starts Postgres, three safekeepers, a proposer and a standby, strikes them with faults, and reckons
 at every failover and at the end. Ctrl-C ends it earlier, with the verdict of what was done until
 then. Exits with 1 when something acknowledged was lost, commits did not come back, or `sk status`
-said what was not so.
+said what was not so. With --members it is the members that change all the time, and whoever takes
+part is killed meanwhile.
 """
 
 from __future__ import annotations
@@ -21,13 +22,18 @@ from pathlib import Path
 
 import psycopg
 
-from pg_server.binaries import find_postgres
+from pg_server.binaries import PostgresBinaries, find_postgres
 from pg_server.errors import PgServerError
 
 from .books import Books
-from .chronicle import Chronicle, SilenceWatch
+from .chronicle import Chronicle, Silence, SilenceWatch
+from .members_run import MembersSoak
+from .members_world import MembersWorld
 from .run import Soak
 from .world import World
+
+#: As many as commit while the members change.
+MEMBERS_CLIENTS = 8
 
 
 def main() -> int:
@@ -39,22 +45,10 @@ def main() -> int:
     binaries = find_postgres(arguments.pg_major)
     seed = secrets.randbelow(1 << 32) if arguments.seed is None else arguments.seed
     print(f"seed {seed}, {arguments.minutes:g} minutes, Postgres {binaries.version}", flush=True)
-    problem = ""
-    with World(root, binaries) as world:
-        if world.disks_reason:
-            print(f"no disk will be full: {world.disks_reason}")
-        with Books(world.primary.postgres.dsn(), seed) as books:
-            watch = SilenceWatch(lambda: books.acknowledged)
-            watch.start()
-            rng = random.Random(seed)
-            soak = Soak(world, books, Chronicle(), watch, rng, stopping)
-            try:
-                soak.run(arguments.minutes)
-            except (PgServerError, psycopg.Error, OSError) as error:
-                problem = f"{type(error).__name__}: {error}"
-            watch.stop()
+    run = _run_members if arguments.members else _run_faults
+    soak, problem = run(root, binaries, seed, arguments.minutes, stopping)
     _print_outcome(soak)
-    if problem or not books.reckoned.ok:
+    if problem or not soak.books.reckoned.ok:
         print(f"FAILED: {problem or 'the ledger does not agree with the tables'}")
         print(f"all logs and data are in {root}; the same faults again: --seed {seed}")
         return 1
@@ -63,12 +57,52 @@ def main() -> int:
     return 0
 
 
+def _run_faults(
+    root: Path, binaries: PostgresBinaries, seed: int, minutes: float, stopping: threading.Event
+) -> tuple[Soak, str]:
+    """The run, and what was wrong; "" when nothing was."""
+    with World(root, binaries) as world:
+        if world.disks_reason:
+            print(f"no disk will be full: {world.disks_reason}")
+        with Books(world.primary.postgres.dsn(), seed) as books:
+            watch = SilenceWatch(lambda: books.acknowledged)
+            watch.start()
+            soak = Soak(world, books, Chronicle(), watch, random.Random(seed), stopping)
+            return soak, _problem_of(soak, minutes)
+
+
+def _run_members(
+    root: Path, binaries: PostgresBinaries, seed: int, minutes: float, stopping: threading.Event
+) -> tuple[MembersSoak, str]:
+    """The same, of changes of the members."""
+    rng = random.Random(seed)
+    with (
+        MembersWorld(root, binaries, rng) as world,
+        Books(world.primary.postgres.dsn(), seed, MEMBERS_CLIENTS) as books,
+    ):
+        watch = SilenceWatch(lambda: books.acknowledged)
+        watch.start()
+        soak = MembersSoak(world, books, Chronicle(), watch, rng, stopping)
+        return soak, _problem_of(soak, minutes)
+
+
+def _problem_of(soak: Soak | MembersSoak, minutes: float) -> str:
+    problem = ""
+    try:
+        soak.run(minutes)
+    except (PgServerError, psycopg.Error, OSError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    soak.watch.stop()
+    return problem
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--pg-major", type=int)
+    parser.add_argument("--members", action="store_true", help="change the members all the time")
     parser.add_argument("--dir", type=Path, help="where to put the data; default: a temporary one")
     return parser
 
@@ -80,14 +114,17 @@ def _stop(stopping: threading.Event) -> None:
     stopping.set()
 
 
-def _print_outcome(soak: Soak) -> None:
+def _print_outcome(soak: Soak | MembersSoak) -> None:
     books, chronicle, longest = soak.books, soak.chronicle, soak.watch.longest
     reckoned = books.reckoned
     print(f"\nafter {(time.monotonic() - chronicle.begun) / 60:.1f} minutes")
     for what, count in sorted(chronicle.survived.items()):
         print(f"{count:9}  {what}")
-    print(f"{sum(chronicle.survived.values()):9}  faults survived")
-    print(f"{soak.inspections:9}  times sk status was asked, and came to say what was so")
+    if isinstance(soak, MembersSoak):
+        print(f"{soak.changes:9}  changes of the members")
+    else:
+        print(f"{sum(chronicle.survived.values()):9}  faults survived")
+        print(f"{soak.inspections:9}  times sk status was asked, and came to say what was so")
     print(f"{soak.failovers:9}  failovers")
     print(f"{reckoned.reckonings:9}  reckonings")
     print(f"{books.acknowledged:9}  rows acknowledged")
@@ -95,9 +132,17 @@ def _print_outcome(soak: Soak) -> None:
     print(f"{reckoned.twice:9}  rows twice")
     print(f"{reckoned.wrong:9}  rows that nobody inserted so")
     print(f"{books.unknown:9}  rows of unknown outcome: their connection broke in COMMIT")
-    print(f"{soak.world.disk_bytes_max >> 20:9}  MiB of disk at most")
-    print(f"the longest time without a commit: {longest.seconds:.1f} s, during")
-    for what in chronicle.at(longest):
+    if isinstance(soak, MembersSoak):
+        _print_silence("in a change in which nobody died", soak.longest_calm, chronicle)
+    else:
+        print(f"{soak.world.disk_bytes_max >> 20:9}  MiB of disk at most")
+    _print_silence("", longest, chronicle)
+
+
+def _print_silence(when: str, silence: Silence, chronicle: Chronicle) -> None:
+    where = f" {when}" if when else ""
+    print(f"the longest time without a commit{where}: {silence.seconds:.1f} s, during")
+    for what in chronicle.at(silence):
         print(f"           {what}")
 
 

@@ -37,8 +37,9 @@ class Reckoned:
 class Books:
     """A context manager: the clients of the open volume commit inside the block."""
 
-    def __init__(self, dsn: str, seed: int) -> None:
+    def __init__(self, dsn: str, seed: int, clients: int = CLIENTS) -> None:
         self._dsn = dsn
+        self._clients = clients
         self._seed = seed
         self._volumes = 0
         self._acknowledged = 0  # in volumes that are put away
@@ -58,7 +59,7 @@ class Books:
         self._table = f"ledger_{self._volumes}"
         self._open = Ledger(
             self._dsn,
-            clients=CLIENTS,
+            clients=self._clients,
             seed=self._seed + self._volumes,
             payload_bytes=PAYLOAD_BYTES,
             table=self._table,

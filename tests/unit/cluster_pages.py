@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -26,6 +26,36 @@ def address(safekeeper_id: int) -> str:
     return f"10.0.0.{safekeeper_id}:5454"
 
 
+def instance(safekeeper_id: int) -> str:
+    return f"{safekeeper_id:016x}"
+
+
+def membership(
+    *members: int,
+    new: Sequence[int] = (),
+    term: int = 5,
+    generation: int = 1,
+    sites: Mapping[int, str] | None = None,
+) -> dict[str, Any]:
+    """As in consensus/membership_page.py; 1, 2, 3 unless told otherwise."""
+    ids = members or (1, 2, 3)
+    return {
+        "author": f"{term}/{term:032x}",
+        "generation": generation,
+        "members": list(ids),
+        "new_members": list(new),
+        "roster": [
+            {
+                "id": i,
+                "instance": instance(i),
+                "address": address(i),
+                "site": (sites or {}).get(i, ""),
+            }
+            for i in sorted({*ids, *new})
+        ],
+    }
+
+
 def proposer_of(term: int, http: str = HTTP) -> dict[str, Any]:
     """What a safekeeper says of the proposer that streams to it."""
     return {"node_id": node_id(term), "address": "10.0.0.9:40000", "http": http}
@@ -40,7 +70,7 @@ def timeline_status(**changes: Any) -> dict[str, Any]:
         "system_id": "7",
         "pg_version": 150018,
         "wal_seg_size": 16 << 20,
-        "membership": {"generation": 1, "members": [1, 2, 3], "new_members": []},
+        "membership": membership(),
         "promised": node_id(5),
         "local_start_lsn": "0/1000000",
         "flush_lsn": "0/2000000",
@@ -59,6 +89,7 @@ def safekeeper(safekeeper_id: int, **changes: Any) -> SafekeeperReport:
         address(safekeeper_id),
         safekeeper_id=safekeeper_id,
         version="0.1.0",
+        instance=instance(safekeeper_id),
         timelines={TIMELINE: timeline_status(**changes)},
         disk={"free_bytes": 50 << 30, "total_bytes": 100 << 30},
     )
@@ -71,7 +102,21 @@ def silent(safekeeper_id: int) -> SafekeeperReport:
 def emptied(safekeeper_id: int, damaged: Mapping[str, str] | None = None) -> SafekeeperReport:
     """It answers, and has no timeline."""
     return SafekeeperReport(
-        address(safekeeper_id), safekeeper_id=safekeeper_id, damaged=damaged or {}
+        address(safekeeper_id),
+        safekeeper_id=safekeeper_id,
+        instance=instance(safekeeper_id),
+        damaged=damaged or {},
+    )
+
+
+def departed(safekeeper_id: int, **changes: Any) -> SafekeeperReport:
+    """It has left the timeline."""
+    status = timeline_status(state="left", proposer=None, **changes)
+    return SafekeeperReport(
+        address(safekeeper_id),
+        safekeeper_id=safekeeper_id,
+        instance=instance(safekeeper_id),
+        left={TIMELINE: status},
     )
 
 

@@ -23,10 +23,11 @@ from walproposer.primary.log_marker import (
 from walproposer.primary.primary_settings import PrimarySettings
 from walproposer.primary.standby_names import names_us
 from walproposer.timelines.discovery import SafekeeperReport
-from walproposer.timelines.timeline_creation import DAMAGE_HINT, folder_name
+from walproposer.timelines.survey import folder_name, greatest_membership, is_known
+from walproposer.timelines.timeline_creation import DAMAGE_HINT
 
 DISK_FREE_BYTES_MIN = 1 << 30
-_SEGMENTS_MIN = 3  # a timeline stops with less: safekeeper/timeline.py, maybe_heal()
+_SEGMENTS_MIN = 3  # a timeline stops with less: safekeeper/room.py
 
 _USABLE = "active"
 
@@ -114,8 +115,9 @@ def _timeline(
     found = {
         timeline
         for report in answering
-        for timeline, status in report.timelines.items()
-        if _belongs(timeline, status, primary, wanted) and status["active"]
+        for timeline, status in (*report.timelines.items(), *report.left.items())
+        if _belongs(timeline, status, primary, wanted)
+        and (status["active"] or timeline in report.left)
     }
     if len(found) > 1:
         names = ", ".join(sorted(map(str, found)))
@@ -162,19 +164,24 @@ def _belongs(
 def _existing(
     timeline: TimelineId, reports: Sequence[SafekeeperReport], primary: PrimarySettings
 ) -> Iterator[Finding]:
-    statuses = {
+    having = {
         report.safekeeper_id: report.timelines[timeline]
         for report in reports
         if timeline in report.timelines
     }
-    status = max(statuses.values(), key=lambda each: each["membership"]["generation"])
-    recorded = status["membership"]
-    membership = Membership(
-        recorded["generation"], tuple(recorded["members"]), tuple(recorded["new_members"])
-    )
-    yield _facts(timeline, status, primary)
+    left = [report.left[timeline] for report in reports if timeline in report.left]
+    membership = greatest_membership([*having.values(), *left])
+    statuses = {
+        report.safekeeper_id: having[report.safekeeper_id]
+        for report in reports
+        if timeline in report.timelines
+        and report.safekeeper_id in membership.all_members
+        and report.is_listed_as(membership.member(report.safekeeper_id))
+    }
+    yield _facts(timeline, next(iter((*having.values(), *left))), primary)
     yield from _members(timeline, membership, reports, statuses)
-    yield _end_of_log(statuses, primary)
+    if statuses:
+        yield _end_of_log(statuses, primary)
 
 
 def _facts(timeline: TimelineId, status: Mapping[str, Any], primary: PrimarySettings) -> Finding:
@@ -204,7 +211,9 @@ def _members(
 ) -> Iterator[Finding]:
     ids = {report.safekeeper_id for report in reports if report.reachable}
     strangers = ids - set(membership.all_members)
-    if strangers or len(reports) != len(membership.all_members):
+    if is_known(membership):
+        yield from map(_stranger, sorted(strangers))
+    elif strangers or len(reports) != len(membership.all_members):
         yield fail(
             "members",
             f"the timeline's members are {_listed(membership.all_members)}, the safekeepers given "
@@ -212,7 +221,8 @@ def _members(
             "Give exactly its members in --safekeepers.",
         )
     usable = {i for i, status in statuses.items() if status["state"] in (_USABLE, "creating")}
-    lost = ids & set(membership.all_members) - set(statuses)
+    gone = {report.safekeeper_id for report in reports if timeline in report.left}
+    lost = ids & set(membership.all_members) - set(statuses) - gone
     damaged = {report.safekeeper_id: report.damaged for report in reports if report.reachable}
     for member in sorted(lost):
         reason = damaged[member].get(folder_name(timeline))
@@ -221,7 +231,7 @@ def _members(
             f"safekeeper {member} is damaged: {reason}"
             if reason
             else f"safekeeper {member} lost its data",
-            "Replace it by a safekeeper with a new id.",
+            f"sk member replace {member} HOST:PORT puts a new safekeeper in its place.",
         )
     for member in sorted(set(statuses) - usable):
         status = statuses[member]
@@ -235,6 +245,14 @@ def _members(
         yield ok("quorum", count)
     else:
         yield fail("quorum", f"only {count}, too few for an election", "Start the others.")
+
+
+def _stranger(number: int) -> Finding:
+    return warn(
+        "members",
+        f"safekeeper {number} is not a member of the timeline",
+        "Leave it out of --safekeepers, or make it one: sk member add.",
+    )
 
 
 def _end_of_log(statuses: Mapping[int, Mapping[str, Any]], primary: PrimarySettings) -> Finding:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -35,13 +36,8 @@ from walproposer.primary.log_marker import check_log
 from walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
 from walproposer.primary.slot import PREDECESSOR_SECONDS
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.timelines.timeline_creation import (
-    LATE_SECONDS,
-    FoundTimeline,
-    require_timeline,
-    statuses_of,
-    survey,
-)
+from walproposer.timelines.survey import LATE_SECONDS, statuses_of, survey
+from walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
 
 log = structlog.get_logger()
 
@@ -123,6 +119,7 @@ class Failover:
         else:
             self._check_promoted(self.server.read_history_of(settings), view, attaches=attaches)
         self._found = found
+        self.config = replace(self.config, safekeepers=found.addresses)
         self._configured_at = time.monotonic()
         self._is_settled = standby.config_age_seconds > SETTLED_SECONDS
         return found, view, self._situation(standby)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from consensus.ids import NodeId
 from consensus.messages import VoteResponse
 from consensus.tli_history import first_difference, last_switch_lsn
 from pgwal.lsn import format_lsn
@@ -24,6 +25,22 @@ def choose_donor(votes: Mapping[int, VoteResponse]) -> int:
     Ties go to the lowest peer, so that an election is reproducible.
     """
     return max(votes, key=lambda peer: (votes[peer].last_log_node_id, votes[peer].flush_lsn, -peer))
+
+
+def fenced(ours: NodeId, promised: NodeId, safekeeper_id: int | None) -> Stop:
+    """Rule 1: a greater NodeId was seen. `safekeeper_id`: of the member that has promised it; None
+    of the author of a membership."""
+    who = (
+        f"safekeeper {safekeeper_id} has promised {promised}"
+        if safekeeper_id is not None
+        else f"the members were written by {promised}"
+    )
+    return Stop(
+        Outcome.FENCED,
+        f"{who}, greater than our {ours}",
+        "Another proposer took over this timeline. Its primary is the one to use; 'sk status' "
+        "shows it.",
+    )
 
 
 def fork_problem(primary: Primary, vote: VoteResponse) -> Stop | None:

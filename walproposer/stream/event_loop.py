@@ -56,10 +56,8 @@ class EventLoop:
         """End the wait of `run_once`."""
         try:
             self._wake_sender.send(b"\0")
-        except BlockingIOError:
-            return  # it will wake up anyway
         except OSError:
-            return  # the loop is over
+            return  # it will wake up anyway, or is over
 
     @property
     def next_timer(self) -> float:
@@ -120,6 +118,11 @@ class EventLoop:
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         self._timers.append((time.monotonic() + seconds, callback))
 
+    def call(self, callback: Callable[[], None]) -> None:
+        """On the loop, soon. For any thread; nothing happens once the loop has ended."""
+        self._inbox.put(callback)
+        self.wake()
+
     def in_thread(
         self, work: Callable[[], T], done: Callable[[T | WalProposerError], None]
     ) -> None:
@@ -132,11 +135,9 @@ class EventLoop:
             except WalProposerError as error:
                 result = error
             except BaseException as bug:
-                self._inbox.put(_raiser(bug))
-                self.wake()
+                self.call(_raiser(bug))
                 return
-            self._inbox.put(lambda: done(result))
-            self.wake()
+            self.call(lambda: done(result))
 
         Thread(target=run, daemon=True).start()
 

@@ -1,7 +1,8 @@
 """What goes into the proposer's core and what it orders: its table of contents. Pure values.
 
-A peer is a safekeeper's place in the list of addresses (0, 1, ...); which member it is, its
-greeting tells. The shell executes a list of actions in its order.
+A peer is a place in the list of addresses (0, 1, ...), which begins with those of the candidacy
+and may grow; who answers there, and whether he is a member, his greeting tells. The shell executes
+a list of actions in its order.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, final
 
 from msgspec import Struct
 
+from consensus.join import TimelineOffer
+from consensus.membership import Member, Membership
 from consensus.messages import ProposerMessage, SafekeeperMessage
 
 if TYPE_CHECKING:
@@ -27,7 +30,11 @@ class PeerConnected:
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """With `lost_data` it answers that it has no such timeline, or that what it has is damaged."""
+    """With `lost_data` it answers that it has no such timeline, or that what it has is damaged.
+
+    Of a member that is a loss; of one outside the sets it is no news, and of one that is to be
+    added it is what the core waits for (Join). So the shell tells it at every attempt to connect.
+    """
 
     peer: int
     reason: str
@@ -95,6 +102,56 @@ class SteadyEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeRequest:
+    """The set wanted, and the generation of the membership that it was made for.
+
+    Of those to be added id, instance and address must be known; of members, what is not known stays
+    as it is. Equal ids with other addresses or sites change just those (rule 10).
+    """
+
+    generation: int
+    members: tuple[Member, ...]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(sorted(member.id for member in self.members))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRequested:
+    """May come at any time, before the election too: it waits for it.
+
+    While another change is under way (`Proposer.change` is not finished, and wants another set)
+    nothing happens: the shell has refused it. The same request again is the same change.
+    """
+
+    request: ChangeRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCancelled:
+    """Go back, if it is not too late: nothing happens once the change was left forward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The answer to Join: the timeline is there, or why not. `is_refused`: the safekeeper itself
+    said no, or it is not the one that was wanted; else it is asked again later."""
+
+    peer: int
+    error: str = ""
+    is_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The answer to Leave: it has left, or why not."""
+
+    peer: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Stopping:
     """The process ends, or has lost its primary: the last event of an incarnation."""
 
@@ -108,6 +165,10 @@ RareEvent = (
     | CatchUpLost
     | Tick
     | SteadyEnded
+    | ChangeRequested
+    | ChangeCancelled
+    | Joined
+    | Left
     | Stopping
 )
 Event = PeerMessage | WalReceived | RareEvent
@@ -129,6 +190,52 @@ class ClosePeer:
 
     peer: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPeer:
+    """Connect to this address, and again whenever the connection is lost, until ForgetPeer.
+
+    The places of the candidacy's addresses are open from the start, without this. A place that was
+    forgotten may be opened again; its address never changes.
+    """
+
+    peer: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPeer:
+    """Drop its connection, if there is one, and make none; nothing of it may reach the core any
+    more, PeerLost neither."""
+
+    peer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """JOIN_TIMELINE at this address, answered by Joined, on a connection of its own.
+
+    The one there must be `member`, by id and instance (IDENTIFY_SAFEKEEPER): else nothing is sent
+    (A1), and the answer is a refusal. The shell chooses where the log begins, and offers
+    `offer.beginning_at(start_lsn)`: at or below `limit_lsn`, which every member has flushed, and
+    what is archived; but where some member has all the WAL from, and so maybe above `limit_lsn`, up
+    to `offer.start_lsn` (N1: the last segment's start below the commit_lsn).
+    """
+
+    peer: int
+    member: Member
+    limit_lsn: int
+    offer: TimelineOffer
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """LEAVE_TIMELINE at this address, answered by Left, on a connection of its own."""
+
+    peer: int
+    membership: Membership
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,5 +294,47 @@ class Stop:
 
 
 Action = (
-    Send | ClosePeer | ReadTail | StartUpstream | ReportFlushed | StartCatchUp | StopCatchUp | Stop
+    Send
+    | ClosePeer
+    | OpenPeer
+    | ForgetPeer
+    | Join
+    | Leave
+    | ReadTail
+    | StartUpstream
+    | ReportFlushed
+    | StartCatchUp
+    | StopCatchUp
+    | Stop
 )
+
+# ---- what the shell shows
+
+
+class ChangeState(Enum):
+    """In order of execution; the last three are ends."""
+
+    JOINING = "joining"  #: those to be added are given the timeline, or the election is awaited
+    CATCHING_UP = "catching up"  #: learners: streamed to, counted for nothing
+    ENTERED = "entered"  #: joint: a quorum of both sets confirms a commit
+    LEAVING = "leaving"  #: the set that stays is written, and not in force yet
+    TELLING = "telling"  #: in force; those outside are told to leave
+    DONE = "done"
+    REFUSED = "refused"  #: nothing was changed
+    GONE_BACK = "gone back"  #: the members are who they were before
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeView:
+    """Of the change under way, or of the last one. `waits_for`: in words, "" at an end; `error`:
+    why it was refused or went back, or what is in its way."""
+
+    state: ChangeState
+    wanted: tuple[int, ...]
+    waits_for: str = ""
+    error: str = ""
+
+    @property
+    def is_finished(self) -> bool:
+        ends = (ChangeState.DONE, ChangeState.REFUSED, ChangeState.GONE_BACK)
+        return self.state in ends

@@ -10,31 +10,38 @@ done by a few threads, which put their results into an inbox and wake the loop u
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
-import psycopg
 import structlog
 
-from consensus.codec import decode_safekeeper_message, encode
-from consensus.errors import MessageError
+from consensus.codec import encode
+from consensus.ids import NodeId
 from consensus.messages import Append, ProposerMessage
-from pgclient.errors import UNDEFINED_FILE
-from pgwal.lsn import format_lsn
-from pgwire.replication import XLogData
 from storage.compiled import compiled
 from walproposer.config import ProposerConfig
-from walproposer.errors import PrimaryLost, Refusal, WalProposerError
-from walproposer.stream.copy_connection import CopyConnection
+from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.stream.candidacy import Candidacy
+from walproposer.stream.donor_reads import DonorReads
 from walproposer.stream.event_loop import EventLoop
 from walproposer.stream.events import (
     Action,
     CatchUpLost,
-    CatchUpWal,
+    ChangeCancelled,
+    ChangeRequest,
+    ChangeRequested,
     ClosePeer,
     Event,
-    PeerConnected,
+    ForgetPeer,
+    Join,
+    Joined,
+    Leave,
+    Left,
+    OpenPeer,
     PeerLost,
-    PeerMessage,
     ReadTail,
     ReportFlushed,
     Send,
@@ -49,9 +56,10 @@ from walproposer.stream.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.stream.peer import open_donor, open_push, read_tail
+from walproposer.stream.joining import join, leave
+from walproposer.stream.peer_connections import PeerConnections
 from walproposer.stream.progress import PeerState
-from walproposer.stream.proposer import Candidacy, Proposer, State
+from walproposer.stream.proposer import Proposer, State
 from walproposer.stream.quorum_watch import QuorumWatch
 from walproposer.stream.shutdown_probe import is_shutting_down
 from walproposer.stream.standby_feedback import StandbyFeedback
@@ -71,7 +79,6 @@ log = structlog.get_logger()
 TICK_SECONDS = 0.1
 # The primary drops a standby that is silent for wal_sender_timeout (60 s by default, often less).
 REPORT_SECONDS = 1.0
-RECONNECT_SECONDS = 0.5
 PROBE_SECONDS = 1.0
 DRAIN_SECONDS = 5.0
 # How long WAL may wait for the answer to the round before it. A round costs every process on the
@@ -79,11 +86,11 @@ DRAIN_SECONDS = 5.0
 # than this (a distant safekeeper), the next one follows it unanswered.
 GATHER_SECONDS = 0.001
 
+#: A safekeeper that starts, stops or has no room: it is to be asked again.
+MAY_PASS = ("53", "57P")
+
 # A bulk load's WAL is not for the steady path, which is tried again after so many rounds.
 STEADY_PAUSE = 16
-
-#: Of a member that has no such timeline, or cannot trust what it has of it.
-LOST_DATA = ("42704", "XX001")
 
 
 class Incarnation:
@@ -94,16 +101,15 @@ class Incarnation:
     ) -> None:
         self.config = config
         self.upstream = upstream
-        self.core = Proposer(candidacy, upstream.primary if upstream is not None else None)
-        #: Why a safekeeper could not be connected to; "" once it was.
-        self.connect_errors = dict.fromkeys(range(candidacy.peers_count), "")
-        self._peers: dict[int, CopyConnection] = {}
-        self._donors: dict[int, CopyConnection] = {}
-        #: The number of the donor read that each peer waits for; older ones are closed on arrival.
-        self._donor_reads: dict[int, int] = {}
-        self._reads_count = 0
+        primary = upstream.primary if upstream is not None else None
+        self.core = Proposer(replace(candidacy, chains=config.chains), primary)
         self.quorum_watch = QuorumWatch(has_primary=upstream is not None)
         self._loop = EventLoop()
+        timeline = candidacy.timeline
+        self.peers = PeerConnections(self._loop, timeline, config.http, self._step, self._unsettle)
+        self._donors = DonorReads(
+            self._loop, timeline, self.peers.addresses, self._step, self._unsettle
+        )
         self._stop: Stop | None = None
         #: False when a connection has something for `_settle`.
         self._is_settled = False
@@ -132,8 +138,8 @@ class Incarnation:
         """None when it was asked to stop. Raises PrimaryLost, WalProposerError."""
         now = time.monotonic()
         self._tick(now)  # the core's clock starts before anybody is awaited
-        for peer in range(self.core.candidacy.peers_count):
-            self._connect(peer)
+        for peer, (host, port) in enumerate(self.core.candidacy.addresses):
+            self.peers.add(peer, self.config.safekeeper(host, port))
         try:
             while self._stop is None and not self._is_asked_to_stop:
                 is_gathering = not self._reads_wal and now < self._gather_until
@@ -147,14 +153,14 @@ class Incarnation:
                     self._tick(now)
                 if (
                     not self._is_settled
-                    or self._donors
+                    or self._donors.open
                     or self._wants_wal(now) is not self._reads_wal
                 ):
                     self._settle(now)
             return self._stop
         finally:
             self._step(Stopping())
-            for copy in (*self._peers.values(), *self._donors.values()):
+            for copy in (*self.peers.open.values(), *self._donors.open.values()):
                 copy.close()
             self._loop.close()
 
@@ -175,13 +181,13 @@ class Incarnation:
         if odd == UPSTREAM:
             self._upstream_ready()
         elif odd >= 0:
-            self._peer_ready(odd, self._peers[odd])
+            self.peers.ready(odd, self.peers.open[odd])
         return odd != NO_ONE
 
     def _steady_loop(self) -> SteadyLoop | None:
         """None while something is to be done that only the general path does."""
         upstream = self.upstream
-        if not self._is_settled or not self._reads_wal or self._donors or upstream is None:
+        if not self._is_settled or not self._reads_wal or self._donors.open or upstream is None:
             return None
         if self._steady_pause:
             self._steady_pause -= 1
@@ -189,7 +195,7 @@ class Incarnation:
         leader = SteadyLeader.of(self.core.leader) if self.core.streams else None
         if leader is None or upstream.copy is None:
             return None
-        return SteadyLoop.of(leader, self._loop.epoll, upstream.copy, self._peers)
+        return SteadyLoop.of(leader, self._loop.epoll, upstream.copy, self.peers.open)
 
     def _wants_wal(self, now: float) -> bool:
         if now < self._gather_until and self.core.is_round_small:
@@ -204,14 +210,8 @@ class Incarnation:
         """
         self._is_settled = True
         self._reads_wal = self._wants_wal(now)
-        for peer, copy in list(self._peers.items()):
-            if copy.end is not None:
-                self._drop_peer(peer, str(copy.end))
-                self._step(PeerLost(peer, str(copy.end)))
-            else:
-                self._loop.set_interest(copy, reads=True, writes=copy.wants_write)
-        for peer, copy in self._donors.items():
-            self._loop.set_interest(copy, reads=self.core.wants_catch_up(peer), writes=False)
+        self.peers.settle()
+        self._donors.settle(self.core.wants_catch_up)
         upstream = self.upstream
         if upstream is not None and upstream.copy is not None:
             copy = upstream.copy
@@ -240,6 +240,12 @@ class Incarnation:
     # ---- the core
 
     def _step(self, event: Event) -> None:
+        if type(event) is CatchUpLost:
+            self._catch_up_lost(event)
+        else:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
         for action in self.core.step(event):
             self._execute(action)
 
@@ -257,7 +263,15 @@ class Incarnation:
             return
         match action:
             case ClosePeer(peer, reason):
-                self._drop_peer(peer, reason)
+                self.peers.drop(peer, reason)
+            case OpenPeer(peer, host, port):
+                self.peers.add(peer, self.config.safekeeper(host, port))
+            case ForgetPeer(peer):
+                self.peers.forget(peer)
+            case Join():
+                self._join(action)
+            case Leave():
+                self._leave(action)
             case StartUpstream(begin_lsn):
                 assert self.upstream is not None
                 upstream = self.upstream
@@ -265,18 +279,25 @@ class Incarnation:
                     lambda: upstream.start(begin_lsn, self._unsettle), self._upstream_started
                 )
             case ReadTail(donor, begin_lsn, end_lsn):
-                self._read_tail(donor, begin_lsn, end_lsn)
+                self._donors.read_tail(
+                    donor, self._node_id, begin_lsn, end_lsn, partial(self._tail_read, donor)
+                )
             case StartCatchUp(peer, donor, begin_lsn):
-                self._start_catch_up(peer, donor, begin_lsn)
+                self._donors.start(peer, donor, self._node_id, begin_lsn)
             case StopCatchUp(peer):
-                self._stop_catch_up(peer)
+                self._donors.stop(peer)
             case Stop():
                 self._stop = action
             case _:
                 assert_never(action)
 
+    @property
+    def _node_id(self) -> NodeId:
+        assert self.core.node_id is not None
+        return self.core.node_id
+
     def _send(self, peer: int, message: ProposerMessage) -> None:
-        copy = self._peers.get(peer)
+        copy = self.peers.open.get(peer)
         if copy is None:
             return  # lost a moment ago; PeerLost is on its way to the core
         if isinstance(message, Append):
@@ -323,128 +344,79 @@ class Incarnation:
 
     # ---- safekeepers
 
-    def _connect(self, peer: int) -> None:
-        config, timeline = self.config, self.core.candidacy.timeline
-        address = config.safekeepers[peer]
-        self._loop.in_thread(
-            lambda: open_push(address, timeline, config.http),
-            lambda result: self._connected(peer, result),
-        )
-
-    def _connect_later(self, peer: int) -> None:
-        self._loop.call_later(RECONNECT_SECONDS, lambda: self._connect(peer))
-
-    def _connected(self, peer: int, result: CopyConnection | WalProposerError) -> None:
-        address = str(self.config.safekeepers[peer])
+    def _tail_read(self, donor: int, result: bytes | WalProposerError) -> None:
         if isinstance(result, WalProposerError):
-            if self.connect_errors[peer] != str(result):
-                log.warning("safekeeper not connected", safekeeper=address, reason=str(result))
-            self.connect_errors[peer] = str(result)
-            if result.sqlstate in LOST_DATA:
-                self._step(PeerLost(peer, str(result), lost_data=True))
-            self._connect_later(peer)
-            return
-        self.connect_errors[peer] = ""
-        copy = self._peers[peer] = result
-        copy.on_change(self._unsettle)
-        self._loop.watch(copy, lambda: self._peer_ready(peer, copy), copy.flush)
-        log.info("safekeeper connected", safekeeper=address)
-        self._step(PeerConnected(peer))
-        self._peer_ready(peer, copy)
+            self.peers.drop(donor, str(result))
+            self._step(PeerLost(donor, str(result)))
+        else:
+            self._step(TailRead(result))
 
-    def _peer_ready(self, peer: int, copy: CopyConnection) -> None:
-        for payload in copy.receive():
-            try:
-                message = decode_safekeeper_message(payload)
-            except MessageError as error:
-                copy.end_with(WalProposerError(str(error)))
-                return
-            if self._peers.get(peer) is copy:  # the message before may have closed it
-                self._step(PeerMessage(peer, message))
-
-    def _drop_peer(self, peer: int, reason: str) -> None:
-        copy = self._peers.pop(peer, None)
-        if copy is None:
-            return
-        self._loop.unwatch(copy)
-        copy.close()
-        self.connect_errors[peer] = reason
-        address = self.config.safekeepers[peer]
-        log.warning("safekeeper lost", safekeeper=str(address), reason=reason)
-        self._connect_later(peer)
-
-    # ---- donors
-
-    def _read_tail(self, donor: int, begin_lsn: int, end_lsn: int) -> None:
-        assert self.core.node_id is not None
-        address, timeline = self.config.safekeepers[donor], self.core.candidacy.timeline
-        node_id = self.core.node_id
-
-        def done(result: bytes | WalProposerError) -> None:
-            if isinstance(result, WalProposerError):
-                self._drop_peer(donor, str(result))
-                self._step(PeerLost(donor, str(result)))
-            else:
-                self._step(TailRead(result))
-
-        self._loop.in_thread(
-            lambda: read_tail(address, timeline, node_id, begin_lsn, end_lsn), done
-        )
-
-    def _start_catch_up(self, peer: int, donor: int, begin_lsn: int) -> None:
-        assert self.core.node_id is not None
-        address, timeline = self.config.safekeepers[donor], self.core.candidacy.timeline
-        node_id = self.core.node_id
-        self._reads_count += 1
-        number = self._donor_reads[peer] = self._reads_count
-        log.info(
-            "catching up",
-            safekeeper=str(self.config.safekeepers[peer]),
-            donor=str(address),
-            begin_lsn=format_lsn(begin_lsn),
-        )
-        self._loop.in_thread(
-            lambda: open_donor(address, timeline, node_id, begin_lsn),
-            lambda result: self._catch_up_started(peer, number, result),
-        )
-
-    def _catch_up_started(
-        self, peer: int, number: int, result: psycopg.Connection | WalProposerError
-    ) -> None:
-        if self._donor_reads.get(peer) != number:
-            if not isinstance(result, WalProposerError):
-                result.close()
-            return
-        if isinstance(result, WalProposerError):
-            self._catch_up_lost(peer, result)
-            return
-        copy = CopyConnection(result, self._unsettle)
-        self._donors[peer] = copy
-        self._loop.watch(copy, lambda: self._donor_ready(peer, copy), copy.flush)
-        self._donor_ready(peer, copy)
-
-    def _donor_ready(self, peer: int, copy: CopyConnection) -> None:
-        for message in copy.receive_replication():
-            if isinstance(message, XLogData) and self._donors.get(peer) is copy:
-                self._step(CatchUpWal(peer, message.start_lsn, bytes(message.data)))
-        if copy.end is not None and self._donors.get(peer) is copy:
-            self._stop_catch_up(peer)
-            self._catch_up_lost(peer, copy.end)
-
-    def _catch_up_lost(self, peer: int, error: WalProposerError) -> None:
-        progress = self.core.peers[peer]
+    def _catch_up_lost(self, lost: CatchUpLost) -> None:
+        progress = self.core.peers[lost.peer]
         known = progress.error
-        self._step(CatchUpLost(peer, str(error), is_removed=error.sqlstate == UNDEFINED_FILE))
+        self._take(lost)
         if progress.state is PeerState.LEFT_BEHIND and progress.error != known:
-            address = self.config.safekeepers[peer]
+            address = self.peers.addresses[lost.peer]
             log.error("safekeeper left behind", safekeeper=str(address), reason=progress.error)
 
-    def _stop_catch_up(self, peer: int) -> None:
-        self._donor_reads.pop(peer, None)
-        copy = self._donors.pop(peer, None)
-        if copy is not None:
-            self._loop.unwatch(copy)
-            copy.close()
+    # ---- members that change
+
+    @property
+    def known_addresses(self) -> tuple[SafekeeperAddress, ...]:
+        """For the next one: where the members are, and where we found somebody besides."""
+        membership = self.core.membership
+        listed = membership.roster if membership is not None else ()
+        named = [self.config.safekeeper(m.host, m.port) for m in listed if m.host]
+        return tuple(dict.fromkeys((*self.peers.addresses.values(), *named)))
+
+    def request(self, request: ChangeRequest) -> None:
+        """Before `run`: what it is for. Without a primary it ends when that is done."""
+        self._step(ChangeRequested(request))
+
+    def call(self, callback: Callable[[], None]) -> None:
+        """Between two events, on the thread that runs; for any thread. Not at all when it has
+        ended."""
+        self._loop.call(callback)
+
+    def step(self, event: ChangeRequested | ChangeCancelled) -> None:
+        """For what `call` calls."""
+        self._step(event)
+
+    def _join(self, action: Join) -> None:
+        address, timeline = self.peers.addresses[action.peer], self.core.candidacy.timeline
+        membership = self.core.membership
+        assert membership is not None
+        members = [
+            self.peers.addresses[p.peer]
+            for p in self.core.peers
+            if p.safekeeper_id in membership.all_members and p.peer in self.peers.addresses
+        ]
+        log.info("a safekeeper joins", safekeeper=str(address), id=action.member.id)
+
+        def done(result: WalProposerError | None) -> None:
+            if result is None:
+                self._step(Joined(action.peer))
+                return
+            is_gone = isinstance(result, Unreachable) or result.sqlstate.startswith(MAY_PASS)
+            log.warning("safekeeper does not join", safekeeper=str(address), reason=str(result))
+            self._step(Joined(action.peer, str(result), is_refused=not is_gone))
+
+        self._loop.in_thread(
+            lambda: join(address, timeline, action.member, action.offer, action.limit_lsn, members),
+            done,
+        )
+
+    def _leave(self, action: Leave) -> None:
+        address, timeline = self.peers.addresses[action.peer], self.core.candidacy.timeline
+
+        def done(result: WalProposerError | None) -> None:
+            if result is None:
+                log.info("a safekeeper has left", safekeeper=str(address))
+            else:
+                log.warning("safekeeper not told", safekeeper=str(address), reason=str(result))
+            self._step(Left(action.peer, str(result or "")))
+
+        self._loop.in_thread(lambda: leave(address, timeline, action.membership), done)
 
     # ---- the primary
 

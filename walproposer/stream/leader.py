@@ -5,24 +5,27 @@ term_start_lsn comes from the primary through the window; what a safekeeper lack
 comes from a donor, another safekeeper.
 
 Invariants: commit_lsn never goes back, and is either 0 or at least term_start_lsn; a peer that is
-not following is sent nothing.
+not following is sent nothing; positions of members alone count for a commit (C1). Who the members
+are, and how that changes: `members.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from consensus.errors import HistoryError
 from consensus.ids import NodeId
 from consensus.membership import Membership
-from consensus.messages import Append, AppendResponse, Elected, ServerFacts
+from consensus.messages import Append, AppendResponse, Configure, Elected, ServerFacts
 from consensus.quorum import committed_lsn, has_quorum, quorum_lsn
 from consensus.term_history import TermHistory, highest_common_point
 from pgwal.boundary import BoundaryFinder
 from pgwal.errors import WalFormatError
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
+from walproposer.stream.chains import NO_CHAINS, ChainRule, Chains
 from walproposer.stream.events import (
     Action,
     CatchUpLost,
@@ -33,6 +36,8 @@ from walproposer.stream.events import (
     Stop,
     StopCatchUp,
 )
+from walproposer.stream.members import Members
+from walproposer.stream.peer_set import PeerSet
 from walproposer.stream.progress import PeerState, Progress
 from walproposer.stream.wal_window import WalWindow, cut, joined
 
@@ -45,16 +50,19 @@ HEARTBEAT_MS = 1000
 # have got an archive since) after that.
 DONOR_RETRY_MS = 500
 REMOVED_RETRY_MS = 10_000
+# Of a peer that does not follow yet.
+WAITING = (PeerState.GREETED, PeerState.VOTING, PeerState.VOTED)
 
 
 @dataclass(frozen=True, slots=True)
 class WonTerm:
-    """What the election decided. `donor` is the peer whose log, whole, is the log."""
+    """What the election decided. `donor` is the place, `donor_id` the safekeeper whose log, whole,
+    is the log."""
 
     node_id: NodeId
     server: ServerFacts
-    membership: Membership
     donor: int
+    donor_id: int
     timeline_start_lsn: int
     term_start_lsn: int
     term_history: TermHistory
@@ -62,19 +70,34 @@ class WonTerm:
 
 
 class Leader:
-    """`peers` are shared with the proposer, which moves them as far as VOTED."""
+    """`peer_set` is shared with the proposer, which moves its places as far as VOTED.
+
+    `membership` is the present one (law): stamped by this leader, and counted by from the moment
+    that it is written. `known_truncate_lsn`: so much may be gone somewhere, by a vote (R2).
+    """
 
     def __init__(
-        self, term: WonTerm, peers: list[Progress], truncate_lsn: int, now_ms: int
+        self,
+        term: WonTerm,
+        membership: Membership,
+        peer_set: PeerSet,
+        known_truncate_lsn: int,
+        now_ms: int,
+        chain_rule: ChainRule = NO_CHAINS,
     ) -> None:
         self.term = term
-        self.peers = peers
+        self.membership = membership
+        self.peer_set = peer_set
+        self.peers = peer_set.places
+        self.members = Members()
+        self.chains = Chains(chain_rule)
         self.commit_lsn = 0
-        self.truncate_lsn = truncate_lsn
+        self.truncate_lsn = 0
+        self.known_truncate_lsn = known_truncate_lsn
         self.window = WalWindow(term.term_start_lsn)
         self._boundary = self._boundary_finder(term.term_start_lsn)
         self._last_append: Append | None = None
-        self._now_ms = now_ms
+        self.now_ms = now_ms
 
     def _boundary_finder(self, start_lsn: int) -> BoundaryFinder:
         server = self.term.server
@@ -84,8 +107,66 @@ class Leader:
 
     @property
     def quorum_is_connected(self) -> bool:
-        able = {p.safekeeper_id for p in self.peers if p.can_confirm}
-        return has_quorum(self.term.membership, {i for i in able if i is not None})
+        return has_quorum(self.membership, self.ids_of(p for p in self.peers if p.can_confirm))
+
+    # ---- the membership
+
+    def ids_of(self, places: Iterable[Progress]) -> set[int]:
+        """Of the members among them: nobody else counts (C1)."""
+        return {p.safekeeper_id or 0 for p in places if p.is_member}
+
+    @property
+    def flush_lsns(self) -> dict[int, int]:
+        """By member; 0 of who has not answered under this NodeId."""
+        return {p.safekeeper_id or 0: p.flush_lsn for p in self.peers if p.is_member}
+
+    @property
+    def informed_ids(self) -> set[int]:
+        """The members that have answered with the present generation."""
+        generation = self.membership.generation
+        return self.ids_of(p for p in self.peers if p.generation == generation)
+
+    @property
+    def is_in_force(self) -> bool:
+        return has_quorum(self.membership, self.informed_ids)
+
+    def begin(self) -> list[Action]:
+        """The primary has passed its check. The donor comes first: the others' missing tail can
+        then be read from it."""
+        actions = self.seat()
+        voted = [p for p in self.peers if p.state is PeerState.VOTED]
+        voted.sort(key=lambda p: p.peer != self.term.donor)
+        for progress in voted:
+            actions += self.follow(progress)
+        return actions + self.members.begin(self)
+
+    def write(self, membership: Membership) -> list[Action]:
+        """Rule 3: it is counted by at once, and everybody who follows is told. A commit may be due:
+        the set that it waited for may have gone."""
+        assert membership.stamp > self.membership.stamp
+        assert membership.stamp.author == self.term.node_id
+        self.membership = membership
+        actions = self.seat()
+        configure = Configure(self.term.node_id, membership)
+        actions += [Send(p.peer, configure) for p in self.peers if p.is_following]
+        return self._advance_commit() + actions
+
+    def seat(self) -> list[Action]:
+        """Who is in no set any more is sent nothing more; who has a seat now is asked for his
+        positions, and followed."""
+        self.peer_set.assign(self.membership, self.members.learners)
+        actions: list[Action] = []
+        for p in self.peers:
+            if p.has_seat and not p.has_left:
+                if p.state in (PeerState.GREETED, PeerState.OUTSIDE):
+                    actions.append(p.request_vote(self.membership.stamp, self.term.node_id))
+            elif p.is_following or p.state in WAITING:
+                actions += p.become_outside()
+        return actions + self.reach()
+
+    def reach(self) -> list[Action]:
+        """After a place was lost, too: he may answer at another address."""
+        return self.peer_set.reach((*self.membership.roster, *self.members.learners))
 
     # ---- streaming
 
@@ -97,12 +178,14 @@ class Leader:
             start_lsn = highest_common_point(term.term_history, vote.term_history, vote.flush_lsn)
         except HistoryError as error:
             return progress.close(str(error))
-        progress.become_following(start_lsn, self._now_ms)
+        # A learner's says where its log begins: who enters with it must not need what lies below.
+        self.known_truncate_lsn = max(self.known_truncate_lsn, vote.truncate_lsn)
+        progress.become_following(start_lsn, self.now_ms)
         elected = Elected(
-            generation=term.membership.generation,
             node_id=term.node_id,
             start_streaming_at=start_lsn,
             timeline_start_lsn=term.timeline_start_lsn,
+            membership=self.membership,
             term_history=term.term_history,
             tli_history=term.tli_history,
         )
@@ -127,6 +210,8 @@ class Leader:
 
     def _feed(self, progress: Progress) -> list[Action]:
         """Send what the peer lacks and has room for: from the window, else ask a donor."""
+        if progress.state is PeerState.CHAINED:
+            return self._tell(progress)
         if progress.next_lsn < self.window.begin_lsn:
             return self._maybe_start_catch_up(progress)
         actions: list[Action] = []
@@ -138,10 +223,23 @@ class Leader:
             actions.append(self._send(progress, self._window_append(progress.next_lsn)))
         return actions
 
+    def _tell(self, progress: Progress) -> list[Action]:
+        """The WAL comes to it another way: it hears where it ends, and its last record."""
+        window = self.window
+        if progress.next_lsn == window.end_lsn:
+            return []
+        progress.next_lsn = window.end_lsn
+        return [self._send(progress, self._append(window.end_lsn, b"", window.record_end_lsn))]
+
     def _window_append(self, lsn: int) -> Append:
         """Peers at the same position get the same Append object, to be encoded once."""
         last = self._last_append
-        if last is None or last.begin_lsn != lsn or last.commit_lsn != self.commit_lsn:
+        if (
+            last is None
+            or last.begin_lsn != lsn
+            or last.commit_lsn != self.commit_lsn
+            or last.generation != self.membership.generation
+        ):
             chunk = self.window.read(lsn)
             last = self._append(lsn, chunk.wal, chunk.record_end_lsn)
             self._last_append = last
@@ -149,7 +247,7 @@ class Leader:
 
     def _append(self, begin_lsn: int, wal: bytes, record_end_lsn: int) -> Append:
         return Append(
-            self.term.membership.generation, self.term.node_id, begin_lsn, begin_lsn + len(wal),
+            self.membership.generation, self.term.node_id, begin_lsn, begin_lsn + len(wal),
             record_end_lsn, self.commit_lsn, self.truncate_lsn, wal,
         )  # fmt: skip
 
@@ -158,21 +256,22 @@ class Leader:
         progress.next_lsn = append.end_lsn
         progress.record_end_lsn = max(progress.record_end_lsn, append.record_end_lsn)
         progress.sent_commit_lsn = append.commit_lsn
-        progress.last_sent_ms = self._now_ms
+        progress.last_sent_ms = self.now_ms
         return Send(progress.peer, append)
 
     def append_response(self, progress: Progress, response: AppendResponse) -> list[Action]:
         """The hot path back. The report to the primary goes first: clients wait for just that."""
+        progress.answered_ms = self.now_ms
         if not progress.maybe_update(response):
             return []
         if progress.flush_lsn >= self.window.record_end_lsn:
-            progress.caught_up_ms = self._now_ms
+            progress.caught_up_ms = self.now_ms
         actions = self._advance_commit() if response.flush_lsn > self.commit_lsn else []
         if self.window.exceeds_limits:
             self.window.trim(self._quorum_durable_lsn())
         if progress.state is not PeerState.STREAMING or progress.next_lsn < self.window.end_lsn:
             actions += self._feed(progress)
-        return actions
+        return actions + self.members.go_on(self) if self.members.is_changing else actions
 
     def take_steady(self, steady: SteadyLeader) -> None:
         """What it sent and heard on the steady path, which reported each commit itself."""
@@ -188,19 +287,19 @@ class Leader:
             if steady.wal:
                 p.next_lsn = p.record_end_lsn = steady.next_lsn
                 p.sent_commit_lsn = steady.sent_commit_lsn
-                p.last_sent_ms = self._now_ms
+                p.last_sent_ms = self.now_ms
             if steady.has_answered[p.peer]:
-                p.last_heard_ms = self._now_ms
+                p.last_heard_ms = p.answered_ms = self.now_ms
+                p.generation = self.membership.generation
                 p.flush_lsn = steady.flush_lsns[p.peer]
                 p.durable_lsn = steady.durable_lsns[p.peer]
                 p.commit_lsn = steady.commit_lsns[p.peer]
             if steady.has_caught_up[p.peer]:
-                p.caught_up_ms = self._now_ms
+                p.caught_up_ms = self.now_ms
 
     def _advance_commit(self) -> list[Action]:
-        """Rule 5. A member that is offline now still has what it had flushed."""
-        positions = {p.safekeeper_id: p.flush_lsn for p in self.peers if p.safekeeper_id}
-        lsn = committed_lsn(self.term.membership, positions, self.term.term_start_lsn)
+        """Rule 5, over each set (C1). A member that is offline now still has what it flushed."""
+        lsn = committed_lsn(self.membership, self.flush_lsns, self.term.term_start_lsn)
         if lsn <= self.commit_lsn:
             return []
         self.commit_lsn = lsn
@@ -208,15 +307,21 @@ class Leader:
 
     def _quorum_durable_lsn(self) -> int:
         durable = {
-            p.safekeeper_id: p.durable_lsn for p in self.peers if p.safekeeper_id and p.answered
+            p.safekeeper_id or 0: p.durable_lsn for p in self.peers if p.is_member and p.answered
         }
-        return quorum_lsn(self.term.membership, durable)
+        return quorum_lsn(self.membership, durable)
 
     def _advance_truncate(self) -> None:
-        """Rule 6. Nobody waits for it, so it is computed on ticks."""
-        positions = {p.safekeeper_id: p.flush_lsn for p in self.peers if p.safekeeper_id}
-        slowest_lsn = min(positions.get(member, 0) for member in self.term.membership.all_members)
+        """R1: what all members of both sets have flushed, who have answered with the present
+        generation, and all learners. Nobody waits for it, so it is computed on ticks."""
+        flush_lsns, informed = self.flush_lsns, self.informed_ids
+        slowest_lsn = min(
+            flush_lsns[member] if member in informed else 0
+            for member in self.membership.all_members
+        )
+        slowest_lsn = min(slowest_lsn, self.members.held_lsn(self))
         self.truncate_lsn = max(self.truncate_lsn, min(slowest_lsn, self.commit_lsn))
+        self.known_truncate_lsn = max(self.known_truncate_lsn, self.truncate_lsn)
 
     # ---- catch-up
 
@@ -245,7 +350,7 @@ class Leader:
         ends = {
             peer: end_lsn
             for peer, end_lsn in self._donors(progress).items()
-            if self._now_ms >= retry_ms.get(peer, 0)
+            if self.now_ms >= retry_ms.get(peer, 0)
         }
         return max(ends, key=lambda peer: (ends[peer], -peer), default=None)
 
@@ -256,10 +361,9 @@ class Leader:
         after an answer under our NodeId: before, his diverged tail might still be there.
         """
         ends = {p.peer: p.flush_lsn for p in self.peers if p.is_following and p.answered}
-        elected = self.peers[self.term.donor]
-        if elected.is_following and not elected.is_voteless:
-            donor_lsn = ends.get(self.term.donor, 0)
-            ends[self.term.donor] = max(donor_lsn, self.term.term_start_lsn)
+        for p in self.peers:
+            if p.safekeeper_id == self.term.donor_id and p.is_following and not p.is_voteless:
+                ends[p.peer] = max(ends.get(p.peer, 0), self.term.term_start_lsn)
         ends.pop(progress.peer, None)
         return {peer: end_lsn for peer, end_lsn in ends.items() if end_lsn > progress.next_lsn}
 
@@ -293,7 +397,7 @@ class Leader:
         if progress.is_inside_record:
             return progress.close(f"lost its donor inside a record: {lost.reason}")
         wait_ms = REMOVED_RETRY_MS if lost.is_removed else DONOR_RETRY_MS
-        progress.donor_retry_ms[donor] = self._now_ms + wait_ms
+        progress.donor_retry_ms[donor] = self.now_ms + wait_ms
         if lost.is_removed and self._choose_donor(progress) is None:
             progress.state = PeerState.LEFT_BEHIND
             progress.error = (
@@ -305,25 +409,26 @@ class Leader:
     # ---- time
 
     def tick(self, now_ms: int) -> list[Action]:
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._advance_truncate()
         actions = self._maybe_stuck()
         for progress in self.peers:
             if progress.is_following:
                 actions += self._feed(progress)  # which may close it
             if progress.is_following and now_ms - progress.last_sent_ms >= HEARTBEAT_MS:
-                actions.append(self._heartbeat(progress))
-        return actions + self.spread_commit()
+                actions.append(self.heartbeat(progress))
+        actions += self.chains.tick(self)
+        return actions + self.spread_commit() + self.members.tick(self)
 
     def spread_commit(self) -> list[Action]:
         """Consumers read up to the safekeeper's commit_lsn, so it must follow an idle log too."""
         return [
-            self._heartbeat(p)
+            self.heartbeat(p)
             for p in self.peers
             if p.is_following and p.answered and p.sent_commit_lsn < self.commit_lsn
         ]
 
-    def _heartbeat(self, progress: Progress) -> Send:
+    def heartbeat(self, progress: Progress) -> Send:
         """No WAL and no news of boundaries: every chunk brought its own."""
         return self._send(progress, self._append(progress.next_lsn, b"", 0))
 
@@ -331,13 +436,13 @@ class Leader:
         """Only the primary has the WAL that a quorum lacks: all fell below the window inside one
         long record, or the election's donor lost its data before another one had it. A new
         incarnation must ask again. A stream from a donor that has no more to give is no help."""
-        stuck = {
-            p.safekeeper_id
+        stuck = [
+            p
             for p in self.peers
             if p.state is PeerState.CATCHING_UP
             and (p.answered and p.has_room)
             and not self._donors(p)
-        }
-        if not has_quorum(self.term.membership, {i for i in stuck if i is not None}):
+        ]
+        if not has_quorum(self.membership, self.ids_of(stuck)):
             return []
         return [Stop(Outcome.RESTART, "no safekeeper has the WAL below the window any more")]

@@ -1,8 +1,11 @@
 """What the proposer knows of one safekeeper. Pure.
 
-OFFLINE -> CONNECTED -> GREETED -> VOTING -> VOTED -> CATCHING_UP <-> STREAMING
-   ^                                                   LEFT_BEHIND          |
+OFFLINE -> CONNECTED -> GREETED -> VOTING -> VOTED -> CATCHING_UP <-> STREAMING -> CHAINED
+   ^                       OUTSIDE                     LEFT_BEHIND          |
    |______________________ connection lost, from any state _________________|
+
+A Progress is a place in the list of addresses, and the record of the safekeeper that answered there
+last. When he answers at another place, his record goes there (`exchange_records`).
 """
 
 from __future__ import annotations
@@ -11,14 +14,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from consensus.ids import NodeId
+from consensus.membership import UNKNOWN_INSTANCE, Stamp
 from consensus.messages import (
     NO_FEEDBACK,
     AppendResponse,
     HotStandbyFeedback,
+    SafekeeperGreeting,
+    VoteRequest,
     VoteResponse,
 )
 from pgwal.boundary import BoundaryFinder
-from walproposer.stream.events import Action, ClosePeer, StopCatchUp
+from walproposer.stream.events import Action, ClosePeer, Send, StopCatchUp
 
 # Bytes sent and not yet known to be durable at the peer. Large enough to keep a disk busy at
 # 1 GB/s over a 4 ms round trip; small enough that a stalled peer costs no more than this much.
@@ -31,27 +37,76 @@ class PeerState(Enum):
     OFFLINE = "offline"  #: no connection; PeerConnected moves it on
     CONNECTED = "connected"  #: greeting sent; its greeting moves it on
     GREETED = "greeted"  #: waiting for the term to be chosen
+    OUTSIDE = "outside"  #: in no set, and no learner: it is sent nothing
     VOTING = "voting"  #: vote requested; its answer moves it on
     VOTED = "voted"  #: waiting until the election is won and the primary checked
     CATCHING_UP = "catching up"  #: below the window: fed from a donor
     LEFT_BEHIND = "left behind"  #: no donor has the WAL that it lacks any more
     STREAMING = "streaming"  #: fed from the window
+    CHAINED = "chained"  #: fed by another safekeeper, told where the log ends
 
 
-FOLLOWING = (PeerState.CATCHING_UP, PeerState.LEFT_BEHIND, PeerState.STREAMING)
+FOLLOWING = (
+    PeerState.CATCHING_UP,
+    PeerState.LEFT_BEHIND,
+    PeerState.STREAMING,
+    PeerState.CHAINED,
+)
+#: Of those that get the log as it comes.
+IN_STEP = (PeerState.STREAMING, PeerState.CHAINED)
+
+
+#: What belongs to the safekeeper, whatever place he answers at.
+RECORD = (
+    "safekeeper_id",
+    "instance",
+    "is_member",
+    "is_learner",
+    "generation",
+    "answered_ms",
+    "flush_lsn",
+    "durable_lsn",
+    "commit_lsn",
+    "has_lost_data",
+    "lost_lsn",
+    "feedback",
+)
 
 
 @dataclass(slots=True)
 class Progress:
-    """Invariant while following: flush_lsn <= durable_lsn <= next_lsn."""
+    """Invariant while following: flush_lsn <= durable_lsn <= next_lsn. Of who is neither a member
+    nor a learner nothing is remembered (A4)."""
 
     #: Its place in the list of addresses.
     peer: int
+    host: str = ""
+    port: int = 0
     state: PeerState = PeerState.OFFLINE
+    #: The shell connects to it, or tries to.
+    is_open: bool = True
+    #: It was closed because this safekeeper answers at another place.
+    twin_id: int | None = None
     #: Known since its first greeting; kept over reconnections.
     safekeeper_id: int | None = None
+    instance: bytes = UNKNOWN_INSTANCE
+    #: In a set of the present membership, under its id and instance: it counts.
+    is_member: bool = False
+    #: Streamed to, in no set: it counts for nothing.
+    is_learner: bool = False
+    #: As it said in its greeting: in no set, and without WAL.
+    has_left: bool = False
+    #: It said that it has no such timeline, or a damaged one, and was not connected since.
+    lacks_timeline: bool = False
     promised: NodeId = NodeId.ZERO
+    #: The stamp of the request that its vote answers.
+    asked: Stamp = Stamp.FIRST
     vote: VoteResponse | None = None
+    #: The generation of the membership that it has on disk from us: with which it answered under
+    #: our NodeId, kept over reconnections; 0: never.
+    generation: int = 0
+    #: When it did so last.
+    answered_ms: int = 0
     #: It has answered under our NodeId on this connection: its positions count.
     answered: bool = False
     next_lsn: int = 0
@@ -80,6 +135,15 @@ class Progress:
     error: str = "not connected yet"
 
     @property
+    def address(self) -> tuple[str, int]:
+        return self.host, self.port
+
+    @property
+    def has_seat(self) -> bool:
+        """The log is streamed to it."""
+        return self.is_member or self.is_learner
+
+    @property
     def is_voteless(self) -> bool:
         """It lost a part of its log, promised us its obedience, and gave no vote."""
         return self.vote is not None and not self.vote.granted
@@ -98,8 +162,8 @@ class Progress:
         return self.next_lsn - self.durable_lsn < IN_FLIGHT_BYTES_MAX
 
     def is_whole(self, end_lsn: int) -> bool:
-        """It follows, and has been sent all up to there."""
-        return self.state is PeerState.STREAMING and self.answered and self.next_lsn == end_lsn
+        """It follows, and has been sent, or told of, all up to there."""
+        return self.state in IN_STEP and self.answered and self.next_lsn == end_lsn
 
     @property
     def is_inside_record(self) -> bool:
@@ -112,7 +176,28 @@ class Progress:
     def become_connected(self, now_ms: int) -> None:
         self.state = PeerState.CONNECTED
         self.last_heard_ms = now_ms
+        self.lacks_timeline = False
         self.error = ""
+
+    def become_greeted(self, greeting: SafekeeperGreeting) -> None:
+        self.state = PeerState.GREETED
+        self.safekeeper_id, self.instance = greeting.safekeeper_id, greeting.instance
+        self.promised, self.has_left = greeting.promised, greeting.has_left
+        self.vote = None
+        if greeting.has_left:
+            self.forget()
+
+    def become_outside(self) -> list[Action]:
+        """It is in no set any more, and its connection stays."""
+        stop: list[Action] = [StopCatchUp(self.peer)] if self.catch_up is not None else []
+        self.state = PeerState.OUTSIDE
+        self.vote = self.donor = self.catch_up = None
+        self.answered = False
+        return stop
+
+    def request_vote(self, stamp: Stamp, node_id: NodeId) -> Send:
+        self.state, self.asked = PeerState.VOTING, stamp
+        return Send(self.peer, VoteRequest(stamp, node_id))
 
     def become_offline(self, reason: str) -> list[Action]:
         """The connection is gone, and with it everything that was only true of the connection."""
@@ -129,7 +214,20 @@ class Progress:
         """What it acknowledged counts for nothing from now on."""
         self.has_lost_data = True
         self.lost_lsn = max(self.lost_lsn, self.flush_lsn)
-        self.flush_lsn = self.durable_lsn = self.commit_lsn = 0
+        self.flush_lsn = self.durable_lsn = self.commit_lsn = self.generation = 0
+
+    def forget(self) -> None:
+        """A4: it is in no set. Only what its replicas need is remembered for a while, as ever."""
+        self.has_lost_data = False
+        self.flush_lsn = self.durable_lsn = self.commit_lsn = self.lost_lsn = 0
+        self.generation = self.answered_ms = 0
+
+    def exchange_records(self, other: Progress) -> None:
+        """The safekeepers of two places that nobody is streamed to at: each goes to the other."""
+        for name in RECORD:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, theirs)
+            setattr(other, name, mine)
 
     def write_off(self) -> None:
         """It knows of its loss, and gives no vote: what it had acknowledged counts for nothing, and
@@ -153,7 +251,9 @@ class Progress:
         """Take a newer answer; False when it says nothing new."""
         is_news = not self.answered or response.durable_lsn > self.durable_lsn
         is_news = is_news or response.flush_lsn > self.flush_lsn
+        is_news = is_news or response.generation > self.generation
         self.answered = True
+        self.generation = max(self.generation, response.generation)
         self.feedback = response.feedback
         self.durable_lsn = max(self.durable_lsn, response.durable_lsn)
         self.flush_lsn = max(self.flush_lsn, response.flush_lsn)

@@ -1,45 +1,50 @@
 """The core of one incarnation of the proposer: the proposer's rules of `docs/protocol.md`. Pure.
 
 `step(event) -> list[Action]` is the only mutator. One object is one proposer_uuid and one term;
-after a Stop it never speaks again. This file wins the term; `leader.py` is what follows.
+after a Stop it never speaks again. `candidacy.py` wins the term, `leader.py` is what follows; this
+file hands them the events, and checks the primary between the two.
 
     COLLECTING -> CAMPAIGNING -> CHECKING -> LEADING -> STOPPED
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership
+from consensus.ids import NodeId
+from consensus.membership import Membership, Stamp
 from consensus.messages import (
     PROTOCOL_VERSION,
     AppendResponse,
     ProposerGreeting,
     SafekeeperGreeting,
     SafekeeperMessage,
-    ServerFacts,
-    VoteRequest,
     VoteResponse,
 )
-from consensus.quorum import has_quorum, quorum_lsn
+from consensus.quorum import quorum_lsn
 from pgwal.errors import WalFormatError
 from pgwal.lsn import format_lsn
 from walproposer.primary.primary import Primary
+from walproposer.stream.candidacy import Candidacy, Candidate
 from walproposer.stream.election import (
     behind_problem,
     choose_donor,
+    fenced,
     fork_problem,
     tail_begin_lsn,
-    tail_problem,
 )
 from walproposer.stream.events import (
     Action,
     CatchUpLost,
     CatchUpWal,
+    ChangeCancelled,
+    ChangeRequested,
+    ChangeView,
     Event,
+    ForgetPeer,
+    Joined,
+    Left,
     Outcome,
     PeerConnected,
     PeerLost,
@@ -57,7 +62,10 @@ from walproposer.stream.events import (
     WalReceived,
 )
 from walproposer.stream.leader import Leader, WonTerm
+from walproposer.stream.peer_set import PeerSet
+from walproposer.stream.pending_change import PendingChange
 from walproposer.stream.progress import PeerState, Progress
+from walproposer.stream.tail_check import TailCheck
 
 # More WAL than this on its way is a bulk load, which is pipelined.
 SMALL_ROUND_BYTES_MAX = 64 * 1024
@@ -70,66 +78,71 @@ RESPONSE_TIMEOUT_MS = 10_000
 class State(Enum):
     """In order of execution."""
 
-    COLLECTING = "collecting greetings"  #: a quorum of greetings moves it on
-    CAMPAIGNING = "campaigning"  #: a quorum of granted votes moves it on
+    COLLECTING = "collecting greetings"  #: greetings of a quorum of each set move it on
+    CAMPAIGNING = "campaigning"  #: granted votes of a quorum of each set move it on
     CHECKING = "checking the primary"  #: the donor's tail equal to the primary's moves it on
     LEADING = "leading"  #: until a greater NodeId is seen
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidacy:
-    """What an incarnation is made with.
-
-    `predecessor` is the NodeId of the incarnation before it in the same process: whoever was
-    promised more since then took over, and this one gives way instead of taking it back.
-    """
-
-    timeline: TimelineId
-    server: ServerFacts
-    membership: Membership
-    proposer_uuid: bytes
-    peers_count: int
-    predecessor: NodeId | None = None
-
-
 class Proposer:
-    """Without a `primary` it completes the log's tail on a quorum and stops (COMPLETED)."""
+    """Without a `primary` it completes the log's tail on a quorum, and a change of the members that
+    it found or was asked for, and stops (COMPLETED)."""
 
     def __init__(self, candidacy: Candidacy, primary: Primary | None) -> None:
         self.candidacy = candidacy
-        self.membership = candidacy.membership
         self.primary = primary
         self.state = State.COLLECTING
-        self.node_id: NodeId | None = None
-        self.peers = [Progress(peer) for peer in range(candidacy.peers_count)]
+        self.peer_set = PeerSet(candidacy.addresses)
+        self.peers = self.peer_set.places
+        self.candidate = Candidate(candidacy, self.peer_set)
         #: From the election on.
         self.leader: Leader | None = None
-        self._tail_begin_lsn = 0
-        #: From _tail_begin_lsn on, as far as it came before the check was passed.
-        self._primary_wal = bytearray()
-        self._donor_tail: bytes | None = None
+        #: While it checks the primary.
+        self._check: TailCheck | None = None
+        self._pending = PendingChange()
         self._quorum_told_ms = 0
         self._now_ms = 0
 
     # ---- what the shell may ask
+
+    @property
+    def node_id(self) -> NodeId | None:
+        return self.candidate.node_id
+
+    @property
+    def membership(self) -> Membership | None:
+        """The present one; before the election the greatest that was seen."""
+        return self.leader.membership if self.leader is not None else self.candidate.membership
+
+    @property
+    def is_in_force(self) -> bool:
+        return self.leader is not None and self.leader.is_in_force
+
+    @property
+    def change(self) -> ChangeView | None:
+        """The change of the members that is under way, or the last one."""
+        return self._pending.view(self.leader)
+
+    @property
+    def _leading(self) -> Leader | None:
+        return self.leader if self.state is State.LEADING else None
 
     def wants_wal(self) -> bool:
         """False while the window is full, or the primary is being checked and has sent its part:
         stop reading from it (not answering it)."""
         if self.leader is None:
             return True
-        if self.state is State.CHECKING:
-            kept_lsn = self._tail_begin_lsn + len(self._primary_wal)
-            return kept_lsn < self.leader.term.term_start_lsn
+        if self._check is not None:
+            return self._check.wants_wal
         return not self.leader.window.is_full
 
     @property
     def is_round_small(self) -> bool:
         """A quorum has yet to answer what was sent, and that is little: what the primary sends
         meanwhile had better wait for the answer and travel together (group commit)."""
-        leader = self.leader
-        if leader is None or self.state is not State.LEADING:
+        leader = self._leading
+        if leader is None:
             return False
         return 0 < leader.window.record_end_lsn - leader.commit_lsn < SMALL_ROUND_BYTES_MAX
 
@@ -141,10 +154,10 @@ class Proposer:
     @property
     def is_drained(self) -> bool:
         """Nothing that came is still being checked, or on its way to a quorum."""
-        leader = self.leader
+        leader = self._leading
         if leader is None:
-            return True
-        return self.state is State.LEADING and leader.commit_lsn >= leader.window.record_end_lsn
+            return self.leader is None
+        return leader.commit_lsn >= leader.window.record_end_lsn
 
     @property
     def quorum_is_connected(self) -> bool:
@@ -195,114 +208,108 @@ class Proposer:
             case PeerConnected(peer):
                 return self._peer_connected(self.peers[peer])
             case PeerLost(peer, reason, lost_data):
-                if lost_data:
-                    self.peers[peer].lose_data()
-                return self._peer_lost(self.peers[peer], reason)
+                return self._peer_lost(self.peers[peer], reason, lost_data=lost_data)
             case TailRead(wal):
-                self._donor_tail = wal
-                return self._check_tail()
+                return self._tail_read(wal)
             case SteadyEnded(steady):
                 assert self.leader is not None
                 self.leader.take_steady(steady)
                 return []
             case Stopping():
                 return self._stopping()
+            case ChangeRequested() | ChangeCancelled() | Joined() | Left():
+                return self._pending.take(event, self._leading, self.peers)
             case _:
                 assert_never(event)
 
     # ---- connections and greetings
 
     def _peer_connected(self, progress: Progress) -> list[Action]:
+        if not progress.is_open:
+            return [ForgetPeer(progress.peer)]  # its connection was on the way when it was closed
         progress.become_connected(self._now_ms)
-        candidacy = self.candidacy
-        greeting = ProposerGreeting(
-            protocol_version=PROTOCOL_VERSION,
-            timeline=candidacy.timeline,
-            server=candidacy.server,
-            proposer_uuid=candidacy.proposer_uuid,
-            membership=self.membership,
-        )
+        who = self.candidacy
+        greeting = ProposerGreeting(PROTOCOL_VERSION, who.timeline, who.server, who.proposer_uuid)
         return [Send(progress.peer, greeting)]
 
-    def _peer_lost(self, progress: Progress, reason: str) -> list[Action]:
+    def _peer_lost(self, progress: Progress, reason: str, *, lost_data: bool) -> list[Action]:
+        if lost_data:
+            progress.lacks_timeline = True
+            if progress.is_member:
+                progress.lose_data()
         actions = progress.become_offline(reason)
+        if self._leading is not None:
+            actions += self._leading.members.go_on(self._leading)
         if self._awaits_tail_of(progress):
             actions.append(Stop(Outcome.RESTART, f"lost the donor while checking: {reason}"))
         return actions
 
     def _awaits_tail_of(self, progress: Progress) -> bool:
-        return (
-            self.state is State.CHECKING
-            and self._donor_tail is None
-            and self.leader is not None
-            and self.leader.term.donor == progress.peer
-        )
+        check, leader = self._check, self.leader
+        if check is None or leader is None:
+            return False
+        return check.awaits_donor and leader.term.donor == progress.peer
 
     def _peer_message(self, progress: Progress, message: SafekeeperMessage) -> list[Action]:
         progress.last_heard_ms = self._now_ms
         if type(message) is AppendResponse:
             return self._append_response(progress, message)
-        if self._is_fenced_by(message.promised):
-            if isinstance(message, SafekeeperGreeting):
-                return [self._fenced(message.promised, message.safekeeper_id)]
-            return [self._fenced(message.promised, progress.safekeeper_id)]
         match message:
             case SafekeeperGreeting() if progress.state is PeerState.CONNECTED:
                 return self._greeting(progress, message)
             case VoteResponse() if progress.state is PeerState.VOTING:
                 return self._vote(progress, message)
+            case VoteResponse() if progress.state is PeerState.OUTSIDE:
+                return []  # it was asked before it was outside
             case _:
+                if self._is_fenced_by(progress, message.promised):
+                    return [self._fenced(progress, message.promised)]
                 name = type(message).__name__
                 return progress.close(f"unexpected {name} while {progress.state.value}")
 
     def _greeting(self, progress: Progress, greeting: SafekeeperGreeting) -> list[Action]:
-        problem = self._greeting_problem(progress, greeting)
-        if problem:
-            return progress.close(problem)
-        progress.safekeeper_id = greeting.safekeeper_id
-        progress.promised = greeting.promised
-        progress.state = PeerState.GREETED
-        if self.state is State.COLLECTING:
-            return self._maybe_campaign()
-        return [self._request_vote(progress)]
-
-    def _greeting_problem(self, progress: Progress, greeting: SafekeeperGreeting) -> str:
-        member, theirs, ours = greeting.safekeeper_id, greeting.membership, self.membership
-        if member not in ours.all_members or theirs != ours:
-            return (
-                f"safekeeper {member} has members {theirs.all_members} of generation "
-                f"{theirs.generation}, expected {ours.all_members} of {ours.generation}"
+        """Id and instance say who it is; then its place is the candidate's, or the leader's."""
+        leader, theirs = self.leader, greeting.membership
+        if self.candidate.contradicts(theirs):
+            return progress.close(f"it has other members than ours, of the same {theirs.stamp}")
+        if not self.peer_set.greeted(progress, greeting):
+            reason = f"safekeeper {greeting.safekeeper_id} answers at another address"
+            return self.peer_set.forget(progress, reason)
+        actions = self.candidate.hear(theirs) if leader is None else []
+        if leader is not None:
+            self.peer_set.assign(leader.membership, leader.members.learners)
+        if self._is_another_disk(progress):
+            return actions + progress.close(
+                f"safekeeper {progress.safekeeper_id} lost its data: its data directory is another "
+                f"one ({greeting.instance.hex()})"
             )
-        if progress.safekeeper_id not in (None, member):
-            return f"this address was safekeeper {progress.safekeeper_id}, now it is {member}"
-        if any(p.safekeeper_id == member for p in self.peers if p is not progress):
-            return f"two safekeepers have the id {member}"
-        return ""
+        if self._is_fenced_by(progress, greeting.promised):
+            return [*actions, self._fenced(progress, greeting.promised)]
+        if leader is None:
+            return actions + self._campaign()
+        return actions + leader.members.greeted(leader, progress)
+
+    def _is_another_disk(self, progress: Progress) -> bool:
+        """A1: a member's id alone makes no member."""
+        membership = self.membership
+        ids = membership.all_members if membership is not None else ()
+        return progress.safekeeper_id in ids and not progress.is_member
 
     # ---- campaign
 
-    def _maybe_campaign(self) -> list[Action]:
-        """Rule 1: the greatest term in a quorum of greetings, plus one, chosen once."""
-        greeted = [p for p in self.peers if p.state is PeerState.GREETED]
-        if not has_quorum(self.membership, {p.safekeeper_id or 0 for p in greeted}):
-            return []
-        term = max(p.promised.term for p in greeted) + 1
-        self.node_id = NodeId(term, self.candidacy.proposer_uuid)
-        self.state = State.CAMPAIGNING
-        return [self._request_vote(progress) for progress in greeted]
-
-    def _request_vote(self, progress: Progress) -> Send:
-        assert self.node_id is not None
-        progress.state = PeerState.VOTING
-        return Send(progress.peer, VoteRequest(self.membership.generation, self.node_id))
+    def _campaign(self) -> list[Action]:
+        actions = self.candidate.ask()
+        if self.state is State.COLLECTING and self.node_id is not None:
+            self.state = State.CAMPAIGNING
+        return actions + self._maybe_elected()
 
     def _vote(self, progress: Progress, vote: VoteResponse) -> list[Action]:
-        assert self.node_id is not None
-        assert progress.safekeeper_id is not None
-        if vote.generation != self.membership.generation:
-            return self._wrong_generation(progress, vote.generation)
+        if self._is_fenced_by(progress, vote.promised):
+            return [self._fenced(progress, vote.promised)]
+        if not vote.granted and vote.membership.stamp > progress.asked:
+            return self._refused_for(progress, vote.membership)
         if vote.promised != self.node_id:
-            return progress.close(f"vote refused in favour of {vote.promised}")
+            return self._promised_another(progress, vote.promised)
         if not vote.granted:
             progress.write_off()
         acknowledged_lsn = max(progress.flush_lsn, progress.lost_lsn)
@@ -323,12 +330,34 @@ class Proposer:
             return self.leader.follow(progress)
         return []
 
+    def _refused_for(self, progress: Progress, theirs: Membership) -> list[Action]:
+        """V2: it has a greater membership than it was asked with. Before the election that is ours
+        from now on; after it, only a greater NodeId's is greater."""
+        progress.state = PeerState.GREETED
+        leader = self.leader
+        if leader is None:
+            return self.candidate.hear(theirs) + self._campaign()
+        if theirs.stamp <= leader.membership.stamp:
+            return leader.seat()  # asks it again
+        if progress.is_member:
+            return [fenced(leader.term.node_id, theirs.stamp.author, None)]
+        return self._promised_another(progress, theirs.stamp.author)
+
+    def _promised_another(self, progress: Progress, promised: NodeId) -> list[Action]:
+        leader = self.leader
+        if leader is not None and progress.is_learner and promised > leader.term.node_id:
+            return leader.members.promised_more(leader, progress, promised)
+        return progress.close(f"vote refused in favour of {promised}")
+
     def _maybe_elected(self) -> list[Action]:
-        """Rule 2: a quorum of grants elects; the donor's log, whole, is the log from now on."""
-        assert self.node_id is not None
-        votes = {p.peer: p.vote for p in self.peers if p.vote is not None and p.vote.granted}
-        if not has_quorum(self.membership, {self.peers[i].safekeeper_id or 0 for i in votes}):
+        """Rule 2: a quorum of grants elects; the donor's log, whole, is the log from now on. And
+        the membership is stamped anew (M2)."""
+        candidate = self.candidate
+        if self.state is not State.CAMPAIGNING or not candidate.is_elected:
             return []
+        assert candidate.node_id is not None
+        assert candidate.membership is not None
+        votes, node_id = candidate.votes, candidate.node_id
         donor = choose_donor(votes)
         vote = votes[donor]
         if self.primary is not None:
@@ -336,17 +365,19 @@ class Proposer:
             if problem is not None:
                 return [problem]
         term = WonTerm(
-            node_id=self.node_id,
+            node_id=node_id,
             server=self.candidacy.server,
-            membership=self.membership,
             donor=donor,
+            donor_id=self.peers[donor].safekeeper_id or 0,
             timeline_start_lsn=vote.timeline_start_lsn,
             term_start_lsn=vote.flush_lsn,
-            term_history=vote.term_history.extended(self.node_id, vote.flush_lsn),
+            term_history=vote.term_history.extended(node_id, vote.flush_lsn),
             tli_history=self.primary.tli_history if self.primary else vote.tli_history,
         )
-        truncate_lsn = max(v.truncate_lsn for v in votes.values())
-        self.leader = Leader(term, self.peers, truncate_lsn, self._now_ms)
+        membership = candidate.membership.stamped(Stamp(node_id, candidate.membership.generation))
+        known_lsn = max(v.truncate_lsn for v in votes.values())
+        rule = self.candidacy.chains
+        self.leader = Leader(term, membership, self.peer_set, known_lsn, self._now_ms, rule)
         return self._start_checking(vote) if self.primary is not None else self._lead()
 
     # ---- the check of the primary
@@ -355,12 +386,11 @@ class Proposer:
         assert self.leader is not None
         assert self.primary is not None
         self.state = State.CHECKING
-        self._tail_begin_lsn = tail_begin_lsn(self.primary, vote)
-        start = StartUpstream(self._tail_begin_lsn)
-        if self._tail_begin_lsn == vote.flush_lsn:
-            self._donor_tail = b""
-            return [start, *self._check_tail()]
-        return [ReadTail(self.leader.term.donor, self._tail_begin_lsn, vote.flush_lsn), start]
+        check = self._check = TailCheck(tail_begin_lsn(self.primary, vote), vote.flush_lsn)
+        start = StartUpstream(check.begin_lsn)
+        if not check.awaits_donor:
+            return [start, *self._maybe_checked()]
+        return [ReadTail(self.leader.term.donor, check.begin_lsn, check.end_lsn), start]
 
     def _upstream_started(self, flush_lsn: int) -> list[Action]:
         assert self.leader is not None
@@ -368,65 +398,76 @@ class Proposer:
         return [problem] if problem is not None else []
 
     def _wal_received(self, begin_lsn: int, wal: bytes) -> list[Action]:
-        """Until the primary has passed its check, its WAL is only kept."""
         assert self.leader is not None
-        if self.state is State.LEADING:
+        if self._check is None:
             return self.leader.wal_received(begin_lsn, wal)
-        assert begin_lsn == self._tail_begin_lsn + len(self._primary_wal)
-        self._primary_wal += wal
-        return self._check_tail()
+        self._check.take_wal(begin_lsn, wal)
+        return self._maybe_checked()
 
-    def _check_tail(self) -> list[Action]:
+    def _tail_read(self, wal: bytes) -> list[Action]:
+        assert self._check is not None
+        self._check.take_donor(wal)
+        return self._maybe_checked()
+
+    def _maybe_checked(self) -> list[Action]:
         """Rule 3: the last bytes below the term's start must be the same on both sides."""
+        assert self._check is not None
+        result = self._check.result()
+        if result is None:
+            return []
+        if isinstance(result, Stop):
+            return [result]
+        self._check = None
         assert self.leader is not None
         term_start_lsn = self.leader.term.term_start_lsn
-        tail_bytes = term_start_lsn - self._tail_begin_lsn
-        if self._donor_tail is None or len(self._primary_wal) < tail_bytes:
-            return []
-        if len(self._donor_tail) != tail_bytes:
-            return [Stop(Outcome.RESTART, "the donor's tail came short")]
-        ours, wal = bytes(self._primary_wal[:tail_bytes]), bytes(self._primary_wal[tail_bytes:])
-        problem = tail_problem(self._tail_begin_lsn, ours, self._donor_tail)
-        if problem is not None:
-            return [problem]
-        self._donor_tail, self._primary_wal = b"", bytearray()
-        actions = self._lead()
-        return actions + self.leader.wal_received(term_start_lsn, wal) if wal else actions
+        return self._lead() + self.leader.wal_received(term_start_lsn, result)
 
     # ---- leading
 
     def _lead(self) -> list[Action]:
-        leader = self.leader
-        assert leader is not None
+        assert self.leader is not None
         self.state = State.LEADING
-        voted = [p for p in self.peers if p.state is PeerState.VOTED]
-        # The donor first: the others' missing tail can then be read from it.
-        voted.sort(key=lambda p: p.peer != leader.term.donor)
-        return [action for progress in voted for action in leader.follow(progress)]
+        return self.leader.begin() + self._pending.begin(self.leader)
 
     def _append_response(self, progress: Progress, response: AppendResponse) -> list[Action]:
         if response.node_id != self.node_id or not progress.is_following:
-            if self._is_fenced_by(response.node_id):
-                return [self._fenced(response.node_id, progress.safekeeper_id)]
-            return progress.close(f"unexpected append response of {response.node_id}")
-        if response.generation != self.membership.generation:
-            return self._wrong_generation(progress, response.generation)
-        assert self.leader is not None
-        actions = self.leader.append_response(progress, response)
+            return self._odd_response(progress, response.node_id)
+        leader = self.leader
+        assert leader is not None
+        if response.generation > leader.membership.generation:
+            return progress.close(
+                f"safekeeper {progress.safekeeper_id} answered at membership generation "
+                f"{response.generation}, expected at most {leader.membership.generation}"
+            )
+        actions = leader.append_response(progress, response)
         return actions if self.primary is not None else actions + self._maybe_completed()
+
+    def _odd_response(self, progress: Progress, promised: NodeId) -> list[Action]:
+        if self._is_fenced_by(progress, promised):
+            return [self._fenced(progress, promised)]
+        if progress.state is PeerState.OUTSIDE:
+            return []  # to what it was sent as a member
+        leader = self.leader
+        if leader is not None and progress.is_learner and promised > leader.term.node_id:
+            return leader.members.promised_more(leader, progress, promised)
+        return progress.close(f"unexpected append response of {promised}")
 
     def _maybe_completed(self) -> list[Action]:
         """Without a primary: done when a quorum has been told that the whole log is committed, and
-        the others too if they can be: a standby may be streaming from any of them."""
-        assert self.leader is not None
-        term_start_lsn = self.leader.term.term_start_lsn
-        told = {p.safekeeper_id: p.commit_lsn for p in self.peers if p.safekeeper_id}
-        if not self.commit_lsn >= term_start_lsn <= quorum_lsn(self.membership, told):
-            return self.leader.spread_commit()
+        the others too if they can be: a standby may be streaming from any of them. And when the
+        members are who they are to be."""
+        leader = self.leader
+        assert leader is not None
+        term_start_lsn = leader.term.term_start_lsn
+        told = {p.safekeeper_id or 0: p.commit_lsn for p in self.peers if p.is_member}
+        if not self.commit_lsn >= term_start_lsn <= quorum_lsn(leader.membership, told):
+            return leader.spread_commit()
+        if self._pending.request is not None or leader.members.is_changing:
+            return leader.spread_commit()
         self._quorum_told_ms = self._quorum_told_ms or self._now_ms
-        are_all_told = all(p.commit_lsn >= term_start_lsn for p in self.peers)
+        are_all_told = all(told.get(i, 0) >= term_start_lsn for i in leader.membership.all_members)
         if not are_all_told and self._now_ms - self._quorum_told_ms < TELL_ALL_MS:
-            return self.leader.spread_commit()
+            return leader.spread_commit()
         return [Stop(Outcome.COMPLETED, f"the log ends at {format_lsn(term_start_lsn)}")]
 
     def _tick(self, now_ms: int) -> list[Action]:
@@ -435,35 +476,25 @@ class Proposer:
         for progress in self.peers:
             if progress.awaits_answer and now_ms - progress.last_heard_ms > RESPONSE_TIMEOUT_MS:
                 actions += progress.close(f"no answer for {RESPONSE_TIMEOUT_MS} ms")
-        if self.state is State.LEADING:
-            assert self.leader is not None
-            actions += self.leader.tick(now_ms)
+        actions += self.leader.reach() if self.leader is not None else self.candidate.reach()
+        if self._leading is not None:
+            actions += self._leading.tick(now_ms) + self._pending.begin(self._leading)
             if self.primary is None:
                 actions += self._maybe_completed()
         return actions
 
     def _stopping(self) -> list[Action]:
         """Its last words: what a stopping primary wrote last, replicas may read."""
-        is_leading, self.state = self.state is State.LEADING, State.STOPPED
-        return self.leader.spread_commit() if is_leading and self.leader is not None else []
+        leader, self.state = self._leading, State.STOPPED
+        return leader.spread_commit() if leader is not None else []
 
-    def _wrong_generation(self, progress: Progress, generation: int) -> list[Action]:
-        return progress.close(
-            f"safekeeper {progress.safekeeper_id} answered at membership generation {generation}, "
-            f"expected {self.membership.generation}"
-        )
+    def _is_fenced_by(self, progress: Progress, promised: NodeId) -> bool:
+        """Rule 1: the first greater NodeId that is seen, in whatever message, ends it. Rule 11: of
+        a member."""
+        ours = self.candidate.ours
+        return progress.is_member and ours is not None and promised > ours
 
-    def _is_fenced_by(self, promised: NodeId) -> bool:
-        """Rule 1: the first greater NodeId that is seen, in whatever message, ends it."""
-        ours = self.node_id or self.candidacy.predecessor
-        return ours is not None and promised > ours
-
-    def _fenced(self, promised: NodeId, safekeeper_id: int | None) -> Stop:
-        ours = self.node_id or self.candidacy.predecessor
-        who = "a safekeeper" if safekeeper_id is None else f"safekeeper {safekeeper_id}"
-        return Stop(
-            Outcome.FENCED,
-            f"{who} has promised {promised}, greater than our {ours}",
-            "Another proposer took over this timeline. Its primary is the one to use; 'sk status' "
-            "shows it.",
-        )
+    def _fenced(self, progress: Progress, promised: NodeId) -> Stop:
+        ours = self.candidate.ours
+        assert ours is not None
+        return fenced(ours, promised, progress.safekeeper_id)

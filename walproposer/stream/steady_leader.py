@@ -36,7 +36,7 @@ from consensus.quorum import quorum_size
 from pgwal.page import WAL_PAGE_SIZE
 from pgwire.framing import COPY_DATA, pack_header
 from pgwire.replication import XLOG_DATA_HEADER_BYTES
-from walproposer.stream.progress import IN_FLIGHT_BYTES_MAX, PeerState
+from walproposer.stream.progress import IN_FLIGHT_BYTES_MAX, PeerState, Progress
 from walproposer.stream.wal_window import APPEND_BYTES_MAX, KEEP_BYTES
 
 try:
@@ -78,6 +78,8 @@ TAIL_AT = ANSWER_AT + RESPONSE_POSITIONS.size
 TAIL_BYTES = ANSWER_BYTES - TAIL_AT
 #: Something else has come, or may come only by the general path.
 ODD = -1
+#: What `follows` says of a peer: he is sent the log, or told where it ends (daisy chain).
+DIRECTLY, CHAINED = 1, 2
 
 
 class SteadyLeader:
@@ -86,18 +88,20 @@ class SteadyLeader:
     @classmethod
     def of(cls, leader: Leader | None) -> SteadyLeader | None:
         """Of a leader who streams from his primary; None while there is no steady state. What it
-        takes, the next event must tell (SteadyEnded)."""
+        takes, the next event must tell (SteadyEnded). Nor is there one while the members change."""
         if leader is None or leader.window.exceeds_limits:
+            return None
+        if leader.membership.is_joint or leader.members.is_changing:
             return None
         for p in leader.peers:
             is_new = p.state is PeerState.STREAMING and not p.answered
             if is_new or p.state is PeerState.CATCHING_UP:
                 return None
-        return cls(leader) if len(leader.term.membership.groups) == 1 else None
+        return cls(leader)
 
     def __init__(self, leader: Leader) -> None:
-        term, window = leader.term, leader.window
-        answer = AppendResponse(term.membership.generation, term.node_id, 0, 0, 0, 0)
+        term, window, generation = leader.term, leader.window, leader.membership.generation
+        answer = AppendResponse(generation, term.node_id, 0, 0, 0, 0)
         self.next_lsn = window.end_lsn
         self.record_end_lsn = window.record_end_lsn
         self.window_end_lsn_max = window.begin_lsn + KEEP_BYTES
@@ -107,24 +111,31 @@ class SteadyLeader:
         self.term_start_lsn = term.term_start_lsn
         #: How far the primary says that it has written.
         self.primary_end_lsn = 0
-        self.quorum_size = quorum_size(len(term.membership.members))
+        self.quorum_size = quorum_size(len(leader.membership.members))
         peers = leader.peers
         #: Who has been sent all that there is; what the others say is odd.
-        self.follows = memoryview(array("B", [p.is_whole(window.end_lsn) for p in peers]))
+        follows = [_how_follows(p, window.end_lsn) for p in peers]
+        self.follows = memoryview(array("B", follows))
+        self.has_chained = CHAINED in follows
         self.has_answered = memoryview(array("B", bytes(len(peers))))
         #: Who has said that all is flushed, when it was all.
         self.has_caught_up = memoryview(array("B", bytes(len(peers))))
-        self.flush_lsns = memoryview(array("Q", [p.flush_lsn for p in peers]))
+        #: Members alone count (C1).
+        self.flush_lsns = memoryview(array("Q", [p.flush_lsn if p.is_member else 0 for p in peers]))
         self.durable_lsns = memoryview(array("Q", [p.durable_lsn for p in peers]))
         self.commit_lsns = memoryview(array("Q", [p.commit_lsn for p in peers]))
         #: The WAL that was taken, for the window.
         self.wal: list[bytes] = []
-        head = append_head(term.membership.generation, term.node_id)
+        head = append_head(generation, term.node_id)
         #: The Append that was made last: its frame is the first `frame_bytes`.
         frame = memoryview(bytearray(WAL_AT + APPEND_BYTES_MAX))
         frame[:POSITIONS_AT] = pack_header(COPY_DATA, 0) + head
         self.frame = frame
         self.frame_bytes = 0
+        #: What those who are chained are told: an Append at its end, without WAL.
+        news = memoryview(bytearray(WAL_AT))
+        news[:POSITIONS_AT] = pack_header(COPY_DATA, APPEND.size) + head
+        self.news = news
         self._answer_head = (
             pack_header(COPY_DATA, APPEND_RESPONSE.size)
             + (encode_append_response(answer)[:RESPONSE_POSITIONS_AT])
@@ -170,12 +181,16 @@ class SteadyLeader:
             return ODD
         for peer in range(len(self.follows)):
             in_flight_bytes = self.next_lsn - self.durable_lsns[peer]
-            if self.follows[peer] and in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
+            if self.follows[peer] == DIRECTLY and in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
                 return ODD
         put_u32(frame, 1, WAL_AT - 1 + size)
         put_append_positions(
             frame, POSITIONS_AT, self.next_lsn, lsn, lsn, self.commit_lsn, self.truncate_lsn
         )
+        if self.has_chained:
+            put_append_positions(
+                self.news, POSITIONS_AT, lsn, lsn, lsn, self.commit_lsn, self.truncate_lsn
+            )
         self.frame_bytes = WAL_AT + size
         self.wal.append(bytes_at(frame, WAL_AT, size))
         self.sent_commit_lsn = self.commit_lsn
@@ -228,3 +243,9 @@ class SteadyLeader:
                 count += self.flush_lsns[peer] >= lsn
             if count >= self.quorum_size:
                 self.commit_lsn = lsn
+
+
+def _how_follows(progress: Progress, end_lsn: int) -> int:
+    if not progress.is_whole(end_lsn):
+        return 0
+    return CHAINED if progress.state is PeerState.CHAINED else DIRECTLY

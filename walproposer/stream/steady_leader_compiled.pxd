@@ -5,6 +5,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 cdef int COPY_DATA, XLOG_DATA
 cdef Py_ssize_t HEADER_BYTES, START_AT, END_AT, DATA_AT, POSITIONS_AT, WAL_AT
+cdef int DIRECTLY, CHAINED
 cdef Py_ssize_t ANSWER_BYTES, ANSWER_AT, TAIL_AT, TAIL_BYTES, ODD, APPEND_BYTES_MAX
 cdef uint64_t WAL_PAGE_SIZE, IN_FLIGHT_BYTES_MAX
 
@@ -16,7 +17,8 @@ cdef class SteadyLeader:
     cdef public unsigned char[::1] follows, has_answered, has_caught_up
     cdef public unsigned long[::1] flush_lsns, durable_lsns, commit_lsns
     cdef public list wal
-    cdef public unsigned char[::1] frame
+    cdef public unsigned char[::1] frame, news
+    cdef public bint has_chained
     cdef public Py_ssize_t frame_bytes
     cdef const unsigned char[::1] _answer_head, _answer_tails
 

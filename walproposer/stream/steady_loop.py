@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from pgwire.framing import COPY_DATA, pack_header
 from pgwire.replication import POSTGRES_EPOCH_UNIX_S, StandbyStatus
 from walproposer.stream.plain_copy import PlainCopy
+from walproposer.stream.steady_leader import CHAINED, WAL_AT
 
 try:
     import cython
@@ -178,12 +179,17 @@ class SteadyLoop:
         return leader.commit_lsn == self.reported_lsn or self._report()
 
     def _send_append(self) -> bool:
-        """To all who follow. False when one did not take it whole."""
+        """To all who follow, or what those who are chained are told. False when one did not take
+        it whole."""
         leader, is_sent = self.leader, True
         for peer in range(self._upstream):
             lane = self._lanes[peer]
-            if lane is not None and not lane.send(leader.frame, leader.frame_bytes):
-                is_sent = False
+            if lane is None:
+                continue
+            if leader.follows[peer] == CHAINED:
+                is_sent = lane.send(leader.news, WAL_AT) and is_sent
+            else:
+                is_sent = lane.send(leader.frame, leader.frame_bytes) and is_sent
         return is_sent
 
     def _report(self) -> bool:

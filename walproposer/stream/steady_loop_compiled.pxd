@@ -5,7 +5,8 @@ from libc.stdint cimport uint64_t
 
 from walproposer.stream.steady_leader_compiled cimport SteadyLeader as CompiledLeader
 
-cdef Py_ssize_t STATUS_LSNS_AT, STATUS_TIME_AT
+cdef Py_ssize_t STATUS_LSNS_AT, STATUS_TIME_AT, WAL_AT
+cdef int CHAINED
 cdef uint64_t EPOCH_US
 
 

@@ -15,10 +15,25 @@ from datetime import UTC, datetime
 from typing import Any
 
 from consensus.ids import TimelineId
+from consensus.membership import Member as ListedMember
 from walproposer.errors import Refusal, Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timelines.status_page import PageAccess, PageAddress, demands_tls, read_status_page
-from walproposer.timelines.timeline_creation import Member, check_members, survey
+from walproposer.timelines.survey import (
+    LATE_SECONDS,
+    Member,
+    addresses_of,
+    any_timeline,
+    check_members,
+    follow,
+    greatest_membership,
+    known_timelines,
+    survey,
+    wanted_of,
+)
+
+#: Asked for at once: of many timelines some proposers do not answer, each until a timeout.
+PAGES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +41,9 @@ class SafekeeperReport:
     """`error` says why it did not tell, `page_error` why its status page did not; else "". One that
     answered, and refused, comes with its id, if we may know it, and with a `hint`.
 
-    `timelines` are the JSON objects of its status; `damaged` maps the folders of those that it
-    cannot open to the reasons.
+    `timelines` are the JSON objects of its status, `left` those of timelines that it has left;
+    `damaged` maps the folders of those that it cannot open to the reasons. `instance` (8 bytes in
+    hex) is of its data directory.
     """
 
     address: str
@@ -41,10 +57,18 @@ class SafekeeperReport:
     scrub: Mapping[str, Any] | None = None
     page_error: str = ""
     hint: str = ""
+    instance: str = ""
+    site: str = ""
+    left: Mapping[TimelineId, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def reachable(self) -> bool:
         return not self.error
+
+    def is_listed_as(self, listed: ListedMember) -> bool:
+        """Whether it is that member; another disk under its id is another one."""
+        instance = bytes.fromhex(self.instance) if self.instance else listed.instance
+        return self.reachable and self.safekeeper_id == listed.id and listed.is_instance(instance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +83,8 @@ class ProposerReport:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """In the order of the addresses given; proposers by the address of their status page."""
+    """In the order of the addresses given, and then those whom memberships name besides; proposers
+    by the address of their status page."""
 
     safekeepers: tuple[SafekeeperReport, ...]
     proposers: Mapping[str, ProposerReport]
@@ -69,16 +94,36 @@ def discover(addresses: Sequence[SafekeeperAddress], http_token: str = "") -> Di
     """`http_token`: for their pages. Raises Refusal when two addresses lead to one safekeeper."""
     members = survey(addresses)
     check_members(members)
+    members = follow(members, any_timeline)
     safekeepers = _reports(members, http_token)
-    with ThreadPoolExecutor(max(1, len(members))) as pool:
-        pages = {
-            str(page): (page, PageAccess(member.client.address.conninfo, http_token))
-            for member in members
-            for status in member.timelines.values()
-            for page in _proposer_pages(status)
-        }
+    pages = {
+        str(page): (page, PageAccess(member.client.address.conninfo, http_token))
+        for member in members
+        for status in member.timelines.values()
+        for page in _proposer_pages(status)
+    }
+    with ThreadPoolExecutor(min(max(1, len(pages)), PAGES_MAX)) as pool:
         reports = pool.map(lambda asked: _read_proposer(*asked), pages.values())
         return Discovery(safekeepers, {report.http: report for report in reports})
+
+
+def present_addresses(
+    addresses: Sequence[SafekeeperAddress], timeline: TimelineId | None = None
+) -> tuple[SafekeeperAddress, ...]:
+    """Where the members of the timeline are now, as far as those given, and those whom they name,
+    can tell: some of them may have moved, others been replaced. Where nobody knows better, and
+    where there are several timelines and none is named, those given and those named besides.
+
+    Raises Refusal when two of those given lead to one safekeeper.
+    """
+    members = survey(addresses, LATE_SECONDS)
+    check_members(members)
+    wanted = wanted_of(None, timeline)
+    members = follow(members, wanted, LATE_SECONDS)
+    known = [s for t, s in known_timelines(members).items() if wanted(t, s[0])]
+    if len(known) != 1:
+        return tuple(member.address for member in members)
+    return addresses_of(greatest_membership(known[0]), members)
 
 
 def check_any_tells(reports: Sequence[SafekeeperReport]) -> None:
@@ -97,7 +142,7 @@ def inspect_safekeepers(
     addresses: Sequence[SafekeeperAddress], http_token: str = ""
 ) -> tuple[SafekeeperReport, ...]:
     """The safekeepers alone, whatever is wrong with them."""
-    return _reports(survey(addresses), http_token)
+    return _reports(follow(survey(addresses), any_timeline), http_token)
 
 
 def _reports(members: Sequence[Member], http_token: str) -> tuple[SafekeeperReport, ...]:
@@ -134,6 +179,9 @@ def _report(member: Member, http_token: str) -> SafekeeperReport:
         disk=page.get("disk"),
         scrub=page.get("scrub"),
         page_error=page_error,
+        instance=member.instance,
+        site=member.site,
+        left=member.left,
     )
 
 

@@ -32,7 +32,8 @@ from walproposer.primary.log_marker import (
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.server_facts import read_server_facts
 from walproposer.primary.standby_names import names_us
-from walproposer.timelines.timeline_creation import FoundTimeline, Member
+from walproposer.timelines.survey import Member
+from walproposer.timelines.timeline_creation import FoundTimeline
 
 log = structlog.get_logger()
 

@@ -71,9 +71,21 @@ def demands_tls(conninfo: str) -> bool:
 
 def read_status_page(page: PageAddress, access: PageAccess) -> dict[str, Any]:
     """The JSON of /status. Raises Unreachable."""
+    code, status = ask_page(page, access, "GET", "/status")
+    if code != HTTPStatus.OK:
+        raise Unreachable(f"status page {page} answers {code} {HTTPStatus(code).phrase}")
+    return status
+
+
+def ask_page(
+    page: PageAddress, access: PageAccess, method: str, path: str, body: bytes | None = None
+) -> tuple[int, dict[str, Any]]:
+    """The status and the JSON object of the answer. Raises Unreachable; also when it wants a token
+    that we have not got, or what it says is no JSON."""
+    request = _Request(method, path, body)
     for encrypted in (False, True) if page.encrypted is None else (page.encrypted,):
         try:
-            return _read(page, access, encrypted)
+            return _read(page, access, encrypted, request)
         except (HTTPException, ConnectionResetError) as error:
             failure: Exception = error  # not HTTP: perhaps TLS is spoken here
         except (OSError, ValueError) as error:
@@ -83,24 +95,41 @@ def read_status_page(page: PageAddress, access: PageAccess) -> dict[str, Any]:
     raise Unreachable(f"status page {page} does not answer: {reason}") from failure
 
 
-def _read(page: PageAddress, access: PageAccess, encrypted: bool) -> dict[str, Any]:
-    code, body = _get(page, access, encrypted, {})
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    path: str
+    body: bytes | None
+
+
+def _read(
+    page: PageAddress, access: PageAccess, encrypted: bool, request: _Request
+) -> tuple[int, dict[str, Any]]:
+    code, body = _send(page, access, encrypted, request, {})
     if code == HTTPStatus.UNAUTHORIZED and access.token:
         if not encrypted and not is_loopback(page.host):
             raise Unreachable(f"status page {page} wants the token, but has no TLS")
         headers = {"Authorization": f"Bearer {access.token}"}
-        code, body = _get(page, access, encrypted, headers)
+        code, body = _send(page, access, encrypted, request, headers)
     if code == HTTPStatus.UNAUTHORIZED:
         wanted = "another token" if access.token else "a token, give --http-token-file"
         raise Unreachable(f"status page {page} wants {wanted}")
-    if code != HTTPStatus.OK:
-        raise Unreachable(f"status page {page} answers {code} {HTTPStatus(code).phrase}")
-    status: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
-    return status
+    try:
+        answer: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        text = body[:200].decode("utf-8", "replace").strip()
+        raise Unreachable(
+            f"status page {page} answers {code} {HTTPStatus(code).phrase}: {text}"
+        ) from error
+    return code, answer
 
 
-def _get(
-    page: PageAddress, access: PageAccess, encrypted: bool, headers: dict[str, str]
+def _send(
+    page: PageAddress,
+    access: PageAccess,
+    encrypted: bool,
+    request: _Request,
+    headers: dict[str, str],
 ) -> tuple[int, bytes]:
     connection = (
         HTTPSConnection(
@@ -110,7 +139,8 @@ def _get(
         else HTTPConnection(page.host, page.port, timeout=TIMEOUT_SECONDS)
     )
     with closing(connection):
-        connection.request("GET", "/status", headers={"Connection": "close", **headers})
+        headers = {"Connection": "close", "Content-Type": "application/json", **headers}
+        connection.request(request.method, request.path, request.body, headers)
         response = connection.getresponse()
         return response.status, response.read(BODY_BYTES_MAX)
 

@@ -12,51 +12,55 @@ forgotten its promises, and must never be given the timeline again (the law, "Am
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
-from threading import Thread
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from consensus.ids import TimelineId, parse_id
-from consensus.membership import Membership
+import structlog
+
+from consensus.ids import TimelineId
+from consensus.membership import Member as ListedMember
+from consensus.membership import Membership, Stamp
+from consensus.membership_codec import encode_membership
+from consensus.membership_page import membership_of_page
 from consensus.messages import ServerFacts
 from consensus.quorum import has_quorum
 from pgwal.lsn import format_lsn
-from walproposer.errors import Refusal, Unreachable, WalProposerError
+from walproposer.errors import Refusal, Unreachable
 from walproposer.primary.primary import Primary
-from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
-
-#: How long a member may be silent when a majority has answered: a failover does not wait for one
-#: that is frozen or cut off.
-LATE_SECONDS = 1.0
-
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.timelines.survey import (
+    LATE_SECONDS,
+    Member,
+    addresses_of,
+    check_members,
+    damage_of,
+    follow,
+    greatest_membership,
+    is_known,
+    may_be_member,
+    missing_reason,
+    statuses_of,
+    survey,
+    wanted_of,
+)
 
 DAMAGE_HINT = (
     "It exists, and may hold acknowledged commits: mend it. One that is not needed any more goes "
     "by sk timeline delete."
 )
 
-
-@dataclass(slots=True)
-class Member:
-    """What a safekeeper answered; `error` when it did not. `damaged` maps the folders of timelines
-    that it cannot open to the reasons: those exist, and nothing but the name is known of them."""
-
-    client: SafekeeperClient
-    safekeeper_id: int = 0
-    http: str = ""
-    timelines: dict[TimelineId, dict[str, Any]] = field(default_factory=dict)
-    damaged: dict[str, str] = field(default_factory=dict)
-    error: WalProposerError | None = None
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTimeline:
+    """`addresses` are those of its members as they are now, as far as they are known."""
+
     timeline: TimelineId
     server: ServerFacts
     membership: Membership
+    addresses: tuple[SafekeeperAddress, ...] = ()
 
     def check_server(self, theirs: ServerFacts) -> None:
         """Whether a server can be this timeline's primary. Raises Refusal."""
@@ -76,80 +80,6 @@ class FoundTimeline:
             )
 
 
-def survey(
-    addresses: Sequence[SafekeeperAddress], late_seconds: float | None = None
-) -> list[Member]:
-    """Ask all at once; an unreachable one is reported in its `error`. With `late_seconds`, once a
-    majority has answered and has timelines, those that are frozen or cut off are waited for no
-    longer than that; members that have none are new, or have lost theirs, and all count."""
-    answers: SimpleQueue[tuple[int, Member]] = SimpleQueue()
-    for number, address in enumerate(addresses):
-        # A daemon: nobody waits for one that is late, not even at the end of the process.
-        Thread(target=_answer, args=(number, address, answers), daemon=True).start()
-    members: dict[int, Member] = {}
-    deadline = None
-    while len(members) < len(addresses):
-        holding = sum(bool(member.timelines) for member in members.values())
-        if late_seconds is not None and deadline is None and holding > len(addresses) // 2:
-            deadline = time.monotonic() + late_seconds
-        try:
-            number, member = answers.get(
-                timeout=None if deadline is None else max(0.0, deadline - time.monotonic())
-            )
-        except Empty:
-            break
-        members[number] = member
-    return [members.get(n) or _late(a, late_seconds) for n, a in enumerate(addresses)]
-
-
-def _late(address: SafekeeperAddress, late_seconds: float | None) -> Member:
-    error = Unreachable(
-        f"safekeeper {address} did not answer within {late_seconds:g} s after a majority had"
-    )
-    return Member(SafekeeperClient(address), error=error)
-
-
-def _answer(
-    number: int, address: SafekeeperAddress, answers: SimpleQueue[tuple[int, Member]]
-) -> None:
-    member = Member(SafekeeperClient(address))
-    try:
-        identity = member.client.identify()
-        member.safekeeper_id = int(identity["safekeeper_id"])
-        member.http = identity["http"]
-        for status in member.client.timelines():
-            if "folder" in status:
-                member.damaged[status["folder"]] = status["stopped_reason"]
-            else:
-                member.timelines[_timeline_of(status)] = status
-    except WalProposerError as error:
-        member.error = error
-    except Exception as error:  # whatever is wrong with the answer, somebody waits for ours
-        member.error = Unreachable(
-            f"{address} does not answer as a safekeeper does: {type(error).__name__}: {error}",
-            hint="Is it another server, or another release?",
-        )
-    answers.put((number, member))
-
-
-def statuses_of(timeline: TimelineId, members: Sequence[Member]) -> list[dict[str, Any]]:
-    """What the members that have it say of it."""
-    return [member.timelines[timeline] for member in members if timeline in member.timelines]
-
-
-def check_members(members: Sequence[Member]) -> None:
-    """Raises Refusal when two addresses lead to one safekeeper id."""
-    seen: dict[int, SafekeeperAddress] = {}
-    for member in members:
-        if member.error is None and member.safekeeper_id in seen:
-            raise Refusal(
-                f"safekeepers {seen[member.safekeeper_id]} and {member.client.address} have the "
-                f"same id {member.safekeeper_id}",
-                hint="Give every safekeeper its own --id and data directory.",
-            )
-        seen[member.safekeeper_id] = member.client.address
-
-
 def find_timeline(
     members: Sequence[Member], system_id: int | None, wanted: TimelineId | None
 ) -> FoundTimeline | None:
@@ -157,12 +87,11 @@ def find_timeline(
 
     Raises Refusal when there are several, or when fewer than a quorum of its members answer.
     """
+    is_wanted = wanted_of(system_id, wanted)
     statuses: dict[TimelineId, list[dict[str, Any]]] = {}
     for member in members:
-        for timeline, status in member.timelines.items():
-            if wanted is None and system_id is not None and int(status["system_id"]) != system_id:
-                continue
-            if wanted in (None, timeline) and status["active"]:
+        for timeline, status in (*member.timelines.items(), *member.left.items()):
+            if is_wanted(timeline, status) and (status["active"] or timeline in member.left):
                 statuses.setdefault(timeline, []).append(status)
     if len(statuses) > 1:
         names = ", ".join(sorted(map(str, statuses)))
@@ -172,8 +101,8 @@ def find_timeline(
         )
     if not statuses:
         return None
-    timeline, found = statuses.popitem()
-    result = _found(timeline, found[0])
+    ((timeline, found),) = statuses.items()
+    result = _found(timeline, found, members)
     _finish_activation(members, timeline)
     _check_quorum(members, result)
     return result
@@ -189,9 +118,10 @@ def require_timeline(
     """
     members = survey(addresses, LATE_SECONDS)
     check_members(members)
+    members = follow(members, wanted_of(system_id, wanted), LATE_SECONDS)
     found = find_timeline(members, system_id, wanted)
     if found is not None:
-        return members, found
+        return members_of(found, members), found
     if members and all(member.error is not None for member in members):
         error = members[0].error
         assert error is not None
@@ -206,16 +136,36 @@ def require_timeline(
     raise Refusal(text, hint="sk timeline list shows those there are.")
 
 
-def _found(timeline: TimelineId, status: dict[str, Any]) -> FoundTimeline:
-    membership = status["membership"]
+def warn_of_strangers(found: FoundTimeline, members: Sequence[Member]) -> None:
+    """Who was given may have gone away, and another one come: the addresses lead on all the same,
+    as long as one of them does."""
+    membership = found.membership
+    for member in members:
+        listed = membership.member(member.safekeeper_id) if member.safekeeper_id else None
+        is_one = listed is not None and member.is_listed_as(listed)
+        if member.error is None and not (is_one and member.safekeeper_id in membership.all_members):
+            log.warning(
+                "not a member of the timeline",
+                safekeeper=str(member.address),
+                id=member.safekeeper_id,
+                members=list(membership.all_members),
+            )
+
+
+def members_of(found: FoundTimeline, members: Sequence[Member]) -> list[Member]:
+    """Those that it has, and those that may be: who did not answer where one of them lives."""
+    return [member for member in members if may_be_member(member, found.membership)]
+
+
+def _found(
+    timeline: TimelineId, statuses: Sequence[Mapping[str, Any]], members: Sequence[Member]
+) -> FoundTimeline:
+    membership, status = greatest_membership(statuses), statuses[0]
     return FoundTimeline(
         timeline,
         ServerFacts(int(status["system_id"]), status["pg_version"], status["wal_seg_size"]),
-        Membership(
-            membership["generation"],
-            tuple(membership["members"]),
-            tuple(membership["new_members"]),
-        ),
+        membership,
+        addresses_of(membership, members),
     )
 
 
@@ -227,63 +177,55 @@ def _finish_activation(members: Sequence[Member], timeline: TimelineId) -> None:
 
 
 def _check_quorum(members: Sequence[Member], found: FoundTimeline) -> None:
-    wanted = set(found.membership.all_members)
+    membership = found.membership
+    wanted = set(membership.all_members)
     strangers = [m for m in members if m.error is None and m.safekeeper_id not in wanted]
-    if strangers:
-        raise Refusal(
-            f"safekeeper {strangers[0].safekeeper_id} ({strangers[0].client.address}) is not a "
-            f"member of the timeline, whose members are {found.membership.all_members}",
-            hint="Give exactly the safekeepers the timeline was created on.",
-        )
-    if len(members) != len(wanted):
-        raise Refusal(
-            f"{len(members)} safekeepers given, but the timeline's members are "
-            f"{found.membership.all_members}",
-            hint="Give exactly the safekeepers the timeline was created on.",
-        )
-    alive = {m.safekeeper_id for m in members if found.timeline in m.timelines}
-    if not has_quorum(found.membership, alive):
+    if not is_known(membership):
+        _check_given(members, strangers, membership)
+    alive = {
+        i for i in wanted
+        if any(m.is_listed_as(membership.member(i)) and found.timeline in m.timelines
+               for m in members)
+    }  # fmt: skip
+    if not has_quorum(membership, alive):
         raise Unreachable(
             f"only {len(alive)} of {len(wanted)} safekeepers can take part: "
             + "; ".join(
                 missing_reason(m, found.timeline)
-                for m in members
-                if found.timeline not in m.timelines
+                for m in members_of(found, members)
+                if m.error is not None or m.safekeeper_id not in alive
             ),
             hint="A quorum is needed to win an election.",
         )
 
 
-def missing_reason(member: Member, timeline: TimelineId) -> str:
-    """Why a member does not have the timeline."""
-    if member.error is not None:
-        return str(member.error)
-    name = f"safekeeper {member.safekeeper_id} ({member.client.address})"
-    damage = member.damaged.get(folder_name(timeline))
-    return f"{name} is damaged: {damage}" if damage else f"{name} lost its data"
+def _check_given(
+    members: Sequence[Member], strangers: Sequence[Member], membership: Membership
+) -> None:
+    """Where the timeline itself does not know where its members live. Raises Refusal."""
+    if strangers:
+        raise Refusal(
+            f"safekeeper {strangers[0].safekeeper_id} ({strangers[0].address}) is not a "
+            f"member of the timeline, whose members are {membership.all_members}",
+            hint="Give exactly the safekeepers the timeline was created on.",
+        )
+    if len(members) != len(membership.all_members):
+        raise Refusal(
+            f"{len(members)} safekeepers given, but the timeline's members are "
+            f"{membership.all_members}",
+            hint="Give exactly the safekeepers the timeline was created on.",
+        )
 
 
-def folder_name(timeline: TimelineId) -> str:
-    """Of a timeline's folder on a safekeeper: by that, one that it cannot open is known."""
-    return f"{timeline.tenant_id.hex()}.{timeline.timeline_id.hex()}"
-
-
-def damage_of(members: Sequence[Member]) -> str:
-    """The first timeline that a member cannot open; "" when there is none."""
-    for member in members:
-        for folder, reason in member.damaged.items():
-            return (
-                f"safekeeper {member.safekeeper_id} ({member.client.address}) cannot open "
-                f"timeline {folder}: {reason}"
-            )
-    return ""
+# ---- creation
 
 
 def create_timeline(
     members: Sequence[Member], primary: Primary, wanted: TimelineId | None
 ) -> FoundTimeline:
     """Both steps. Raises Unreachable when a member does not answer, Refusal when one has a timeline
-    that it cannot open, which may be this primary's; nothing is active then."""
+    that it cannot open, which may be this primary's, or has left one of it; nothing is active
+    then."""
     unreachable = [member.error for member in members if member.error is not None]
     if unreachable:
         raise Unreachable(
@@ -293,12 +235,13 @@ def create_timeline(
     damage = damage_of(members)
     if damage:
         raise Refusal(f"no timeline is created: {damage}", hint=DAMAGE_HINT)
+    _check_nothing_left(members, primary.server.system_id)
     timeline = wanted or _new_timeline_id()
     _sweep_unfinished(members, primary, wanted)
-    membership = Membership(1, tuple(sorted(member.safekeeper_id for member in members)))
     server = primary.server
     start_lsn = primary.flush_lsn - primary.flush_lsn % server.wal_seg_size
     existing = statuses_of(timeline, members)
+    membership = _first_membership(members, existing)
     options = {
         **_timeline_options(timeline),
         "system_id": str(server.system_id),
@@ -307,14 +250,48 @@ def create_timeline(
         "start_lsn": existing[0]["start_lsn"] if existing else format_lsn(start_lsn),
         "tli": str(primary.tli_history.tli),
         "tli_history": primary.tli_history.format(),
-        "generation": str(membership.generation),
-        "members": ",".join(map(str, membership.members)),
+        "membership": encode_membership(membership).hex(),
     }
     for member in members:
         member.client.command("CREATE_TIMELINE", options)
     for member in members:
         member.client.command("ACTIVATE_TIMELINE", _timeline_options(timeline))
-    return FoundTimeline(timeline, server, membership)
+    addresses = tuple(member.address for member in members)
+    return FoundTimeline(timeline, server, membership, addresses)
+
+
+def _check_nothing_left(members: Sequence[Member], system_id: int) -> None:
+    """One that has left a log of this system knows where it lives on. Raises Refusal."""
+    for member in members:
+        for timeline, status in member.left.items():
+            if int(status["system_id"]) == system_id:
+                raise Refusal(
+                    f"no timeline is created: safekeeper {member.safekeeper_id} ({member.address}) "
+                    f"has left timeline {timeline} of this system, which lives on without it",
+                    hint="Name the safekeepers that have it: sk timeline list shows them.",
+                )
+
+
+def _first_membership(
+    members: Sequence[Member], existing: Sequence[Mapping[str, Any]]
+) -> Membership:
+    """All of them. A creation that was interrupted goes on with its own, whatever the addresses are
+    now, as long as they are the same safekeepers."""
+    listed = tuple(sorted(map(_as_listed, members)))
+    membership = Membership(Stamp.FIRST, tuple(member.id for member in listed), (), listed)
+    if existing:
+        begun = membership_of_page(existing[0]["membership"])
+        same = [begun.member(member.id).is_instance(member.instance) for member in listed]
+        if begun.members == membership.members and all(same):
+            return begun
+    return membership
+
+
+def _as_listed(member: Member) -> ListedMember:
+    """Raises MembershipError."""
+    address = member.address
+    instance = bytes.fromhex(member.instance)
+    return ListedMember(member.safekeeper_id, instance, address.host, address.port, member.site)
 
 
 def _sweep_unfinished(
@@ -333,12 +310,6 @@ def _sweep_unfinished(
 
 def _new_timeline_id() -> TimelineId:
     return TimelineId(bytes(16), secrets.token_bytes(16))
-
-
-def _timeline_of(status: dict[str, Any]) -> TimelineId:
-    return TimelineId(
-        parse_id(status["tenant_id"], "tenant id"), parse_id(status["timeline_id"], "timeline id")
-    )
 
 
 def _timeline_options(timeline: TimelineId) -> dict[str, str]:

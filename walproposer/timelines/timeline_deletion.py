@@ -12,7 +12,7 @@ from enum import Enum
 
 from consensus.ids import TimelineId
 from walproposer.errors import Refusal, WalProposerError
-from walproposer.timelines.timeline_creation import Member
+from walproposer.timelines.survey import Member
 
 UNDEFINED_OBJECT = "42704"
 

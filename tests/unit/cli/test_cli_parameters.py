@@ -39,6 +39,16 @@ def test_addresses() -> None:
     assert run["http"] == ("::", 80)
 
 
+def test_members_are_named_by_id_and_newcomers_by_address() -> None:
+    known = ("--safekeepers", "sk1")
+    added = parsed("member", "add", *known, "sk4", "[::1]:7000")
+    assert added["address"] == (SafekeeperAddress("sk4", 5454), SafekeeperAddress("::1", 7000))
+    replaced = parsed("member", "replace", *known, "3", "sk4:6000")
+    assert replaced["safekeeper_id"] == 3
+    assert replaced["address"] == SafekeeperAddress("sk4", 6000)
+    assert parsed("member", "remove", *known, "1", "2")["safekeeper_id"] == (1, 2)
+
+
 def test_a_timeline_without_a_tenant_belongs_to_the_tenant_of_zeros() -> None:
     wanted = TimelineId(bytes(16), bytes.fromhex(TIMELINE))
     for name in (TIMELINE, f"{'0' * 32}/{TIMELINE}"):
@@ -49,6 +59,8 @@ def test_a_timeline_without_a_tenant_belongs_to_the_tenant_of_zeros() -> None:
     ("words", "sentence"),
     [
         (("status",), "Missing option '--safekeepers'"),
+        (("member", "add", "--safekeepers", "a", "b:99999"), "invalid safekeeper address"),
+        (("member", "remove", "--safekeepers", "a", "0"), "0 is not in the range"),
         (("status", "--safekeepers", "a:99999"), "invalid safekeeper address"),
         (("status", "--safekeepers", ""), "invalid safekeeper address"),
         (("status", "--safekeepers", "a:1,a:1"), "an address is given twice"),

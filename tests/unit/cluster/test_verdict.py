@@ -14,6 +14,7 @@ from cluster_pages import (
     address,
     emptied,
     lost_peer,
+    membership,
     node_id,
     page,
     peer,
@@ -22,8 +23,8 @@ from cluster_pages import (
     silent,
 )
 
+from cluster.member_view import MemberState
 from cluster.server_view import Role, ServerView
-from cluster.timeline_view import MemberState
 from cluster.verdict import judge
 from walproposer.primary.commit_waits import CommitWaits
 
@@ -44,7 +45,7 @@ def test_a_safekeeper_is_down() -> None:
     )
     assert verdict_of(answers) == (
         "DEGRADED: commits proceed with 2 of 3 safekeepers; safekeeper 2 (10.0.0.2:5454) is "
-        "unreachable since 2026-01-31 12:00:10 UTC: start it"
+        "unreachable since 2026-01-31 12:00:10 UTC: start it, or sk member replace 2 NEWADDR"
     )
 
 
@@ -70,7 +71,7 @@ def test_a_safekeeper_catches_up() -> None:
 LEFT_BEHIND = (
     "DEGRADED: commits proceed with 2 of 3 safekeepers; safekeeper 2 (10.0.0.2:5454) is left "
     "behind: the others have removed WAL that it lacks (--max-member-wal-keep-size), and no "
-    "archive has it: replace it by a new id"
+    "archive has it: sk member replace 2 NEWADDR"
 )
 
 
@@ -110,7 +111,7 @@ def test_a_safekeeper_lost_its_data() -> None:
         [safekeeper(1), emptied(2), safekeeper(3)], {HTTP: page(peer(1), lost_peer(2), peer(3))}
     )
     assert verdict_of(answers).endswith(
-        "; safekeeper 2 (10.0.0.2:5454) lost its data: replace it by a new id"
+        "; safekeeper 2 (10.0.0.2:5454) lost its data: sk member replace 2 NEWADDR"
     )
 
 
@@ -118,7 +119,10 @@ def test_a_safekeeper_lost_its_data() -> None:
     ("reason", "remedy"),
     [
         ("could not write: No space left on device", "free some space"),
-        ("could not fdatasync: Input/output error", "mend its disk and restart it"),
+        (
+            "could not fdatasync: Input/output error",
+            "mend its disk and restart it, or sk member replace 2 NEWADDR",
+        ),
     ],
 )
 def test_a_stopped_timeline_and_its_reason(reason: str, remedy: str) -> None:
@@ -140,7 +144,7 @@ def test_a_damaged_timeline(by_status: bool) -> None:
     answers = Answers(
         [safekeeper(1), damaged, safekeeper(3)], {HTTP: page(peer(1), lost_peer(2), peer(3))}
     )
-    assert verdict_of(answers).endswith("is damaged, a hole in it: replace it by a new id")
+    assert verdict_of(answers).endswith("is damaged, a hole in it: sk member replace 2 NEWADDR")
 
 
 def test_the_quorum_is_lost() -> None:
@@ -150,10 +154,11 @@ def test_the_quorum_is_lost() -> None:
     )
     verdict = judge(answers.view())
     assert not verdict.commits_proceed
-    since = "is unreachable since 2026-01-31 12:00:10 UTC: start it"
+    since = "is unreachable since 2026-01-31 12:00:10 UTC: start it, or sk member replace"
     assert str(verdict) == (
         "BLOCKED: commits wait since 2026-01-31 12:00:10 UTC: 1 of 3 safekeepers follow, 2 are "
-        f"needed; safekeeper 2 (10.0.0.2:5454) {since}; safekeeper 3 (10.0.0.3:5454) {since}"
+        f"needed; safekeeper 2 (10.0.0.2:5454) {since} 2 NEWADDR; safekeeper 3 "
+        f"(10.0.0.3:5454) {since} 3 NEWADDR"
     )
 
 
@@ -167,9 +172,10 @@ def test_no_proposer() -> None:
 
 def test_no_proposer_and_too_few_to_elect_one() -> None:
     """Nobody remembers which of the two addresses is which member."""
-    answers = Answers([safekeeper(1, proposer=None), silent(2), silent(3)], {})
-    either = f"({address(2)} or {address(3)}) is unreachable: start it"
-    assert verdict_of(answers).endswith(f"; safekeeper 2 {either}; safekeeper 3 {either}")
+    older = {**membership(), "roster": []}  # of a release that did not write addresses down
+    answers = Answers([safekeeper(1, proposer=None, membership=older), silent(2), silent(3)], {})
+    either = f"({address(2)} or {address(3)}) is unreachable: start it, or sk member replace"
+    assert f"; safekeeper 2 {either} 2 NEWADDR; safekeeper 3 {either} 3" in verdict_of(answers)
 
 
 def test_the_last_proposer_waits_for_its_primary() -> None:
@@ -365,7 +371,7 @@ def test_a_member_whose_address_was_not_given() -> None:
     assert verdict_of(answers).startswith("OK")
     answers.pages = {HTTP: page(peer(1), peer(2), lost_peer(3))}
     assert verdict_of(answers).endswith(
-        "; safekeeper 3 was not asked: give its address in --safekeepers"
+        "; safekeeper 3 (10.0.0.3:5454) was not asked: give its address in --safekeepers"
     )
 
 
@@ -379,7 +385,7 @@ def test_a_silent_member_has_the_address_that_the_proposer_remembers() -> None:
 
 
 def test_the_newest_membership_counts() -> None:
-    newer = {"generation": 2, "members": [1, 2, 4], "new_members": []}
+    newer = membership(1, 2, 4, generation=2)
     answers = Answers([safekeeper(1, membership=newer), safekeeper(2), safekeeper(4)])
     view = answers.view()
     assert view.membership.generation == 2

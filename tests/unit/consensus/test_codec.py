@@ -7,15 +7,29 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from values import (
+    ID,
+    INSTANCE,
+    MEMBERSHIP,
+    NODE_ID,
+    STAMP,
+    TERM_HISTORY,
+    TLI_HISTORY,
+    U32,
+    U64,
+)
 
 from consensus.codec import decode_proposer_message, decode_safekeeper_message, encode
 from consensus.errors import MessageError
 from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership
+from consensus.membership import MEMBERS_MAX, Membership, Stamp
+from consensus.membership_codec import encode_membership
 from consensus.messages import (
     Append,
     AppendResponse,
+    Configure,
     Elected,
+    Follow,
     HotStandbyFeedback,
     ProposerGreeting,
     SafekeeperGreeting,
@@ -23,32 +37,10 @@ from consensus.messages import (
     VoteRequest,
     VoteResponse,
 )
-from consensus.term_history import TermHistory, TermStart
-from pgwal.history import TimelineHistory
 
-U32 = st.integers(0, 2**32 - 1)
-U64 = st.integers(0, 2**64 - 1)
-ID = st.binary(min_size=16, max_size=16)
-NODE_ID = st.builds(NodeId, U64, ID)
-GROUP = st.sets(st.integers(1, 2**64 - 1), min_size=1, max_size=9).map(
-    lambda ids: tuple(sorted(ids))
-)
-MEMBERSHIP = st.builds(Membership, U32, GROUP, st.one_of(st.just(()), GROUP))
-TERM_HISTORY = st.lists(st.tuples(NODE_ID, U64), max_size=5, unique_by=lambda e: e[0]).map(
-    lambda entries: TermHistory(
-        tuple(
-            TermStart(node_id, lsn)
-            for node_id, lsn in zip(
-                sorted(n for n, _ in entries), sorted(lsn for _, lsn in entries), strict=True
-            )
-        )
-    )
-)
-TLI_HISTORY = st.one_of(
-    st.builds(TimelineHistory, st.integers(1, 2**32 - 1)),
-    st.just(TimelineHistory.parse(7, "1\t0/3000110\tno reason\n\n3\t1/50001A8\tbefore noon\n")),
-)
 WAL = st.binary(max_size=64)
+#: An Elected up to its term history.
+ELECTED_HEAD = b"e" + bytes(24 + 8 + 8) + encode_membership(Membership(Stamp.FIRST, (1, 2, 3)))
 
 
 def append(wal: bytes, begin: int, **fields: Any) -> Append:
@@ -62,10 +54,11 @@ PROPOSER_MESSAGES = st.one_of(
         st.builds(TimelineId, ID, ID),
         st.builds(ServerFacts, U64, U32, U32),
         ID,
-        MEMBERSHIP,
     ),
-    st.builds(VoteRequest, U32, NODE_ID),
-    st.builds(Elected, U32, NODE_ID, U64, U64, TERM_HISTORY, TLI_HISTORY),
+    st.builds(VoteRequest, STAMP, NODE_ID),
+    st.builds(Elected, NODE_ID, U64, U64, MEMBERSHIP, TERM_HISTORY, TLI_HISTORY),
+    st.builds(Configure, NODE_ID, MEMBERSHIP),
+    st.builds(Follow, U32, NODE_ID, st.text(max_size=60), st.integers(0, 0xFFFF)),
     st.builds(
         append,
         WAL,
@@ -79,9 +72,11 @@ PROPOSER_MESSAGES = st.one_of(
 )
 FEEDBACK = st.builds(HotStandbyFeedback, st.integers(-(2**63), 2**63 - 1), U32, U32, U32, U32)
 SAFEKEEPER_MESSAGES = st.one_of(
-    st.builds(SafekeeperGreeting, U64, NODE_ID, MEMBERSHIP),
+    st.builds(SafekeeperGreeting, U64, INSTANCE, st.booleans(), NODE_ID, MEMBERSHIP),
     st.builds(
-        VoteResponse, U32, st.booleans(), NODE_ID, U64, U64, U64, U64, TERM_HISTORY, TLI_HISTORY
+        VoteResponse,
+        *(st.booleans(), NODE_ID, U64, U64, U64, U64),
+        *(MEMBERSHIP, TERM_HISTORY, TLI_HISTORY),
     ),
     st.builds(AppendResponse, U32, NODE_ID, U64, U64, U64, U64, FEEDBACK),
 )
@@ -124,22 +119,29 @@ def test_random_bytes_raise_message_error_only(payload: bytes) -> None:
 @given(st.one_of(PROPOSER_MESSAGES, SAFEKEEPER_MESSAGES))
 def test_cut_messages_are_refused(message: Any) -> None:
     payload = encode(message)
-    decode = decode_proposer_message if payload[:1] in b"gvea" else decode_safekeeper_message
+    decode = decode_proposer_message if payload[:1] in b"gvecfa" else decode_safekeeper_message
     with pytest.raises(MessageError):
         decode(payload[:-1] if not isinstance(message, Append) else payload[:60])
 
 
 def test_a_huge_count_is_refused_before_anything_is_allocated() -> None:
-    header = encode(VoteRequest(1, NodeId.ZERO)).replace(b"v", b"e", 1) + bytes(16)
     with pytest.raises(MessageError, match="4294967295 entries"):
-        decode_proposer_message(header + b"\xff\xff\xff\xff")
+        decode_proposer_message(ELECTED_HEAD + b"\xff\xff\xff\xff")
+
+
+@pytest.mark.parametrize("count", [0, MEMBERS_MAX + 1, 255])
+def test_an_impossible_count_of_members_is_refused(count: int) -> None:
+    ids = b"".join(number.to_bytes(8, "big") for number in range(1, count + 1))
+    stamp = encode(VoteRequest(Stamp.FIRST, NodeId.ZERO))[1:29]
+    payload = b"c" + bytes(24) + stamp + bytes([count]) + ids + b"\0\0"
+    with pytest.raises(MessageError, match=f"expected 1 to 9 members, got {count}"):
+        decode_proposer_message(payload)
 
 
 @pytest.mark.parametrize("line", ["9" * 5000 + "\t0/0\tno", "\u0661\t0/0\tno", "1\t0/0\tno"])
 def test_a_timeline_history_of_the_wire_raises_message_error_only(line: str) -> None:
     """Thousands of digits, or digits of another script, or an id that is not its parent's."""
     text = line.encode()
-    payload = encode(VoteRequest(1, NodeId.ZERO)).replace(b"v", b"e", 1) + bytes(16)
-    payload += b"\0\0\0\0" + b"\0\0\0\1" + len(text).to_bytes(4, "big") + text
+    payload = ELECTED_HEAD + b"\0\0\0\0" + b"\0\0\0\1" + len(text).to_bytes(4, "big") + text
     with pytest.raises(MessageError, match="timeline history of 1"):
         decode_proposer_message(payload)

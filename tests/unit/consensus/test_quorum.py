@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.membership import Membership, MembershipError
+from consensus.membership import Membership, MembershipError, Stamp
 from consensus.quorum import committed_lsn, has_quorum, quorum_lsn, quorum_size
 
 IDS = range(1, 10)
 GROUP = st.sets(st.sampled_from(IDS), min_size=1, max_size=9).map(lambda ids: tuple(sorted(ids)))
-MEMBERSHIPS = st.builds(Membership, st.just(1), GROUP, st.one_of(st.just(()), GROUP))
+MEMBERSHIPS = st.builds(Membership, st.just(Stamp.FIRST), GROUP, st.one_of(st.just(()), GROUP))
 POSITIONS = st.dictionaries(st.sampled_from(IDS), st.integers(0, 20))
 
 
@@ -69,4 +69,4 @@ def test_any_two_quorums_meet(membership: Membership, one: set[int], other: set[
 @pytest.mark.parametrize("members", [(), (0,), (1, 1), (2, 1), tuple(range(1, 11))])
 def test_impossible_members(members: tuple[int, ...]) -> None:
     with pytest.raises(MembershipError):
-        Membership(1, members)
+        Membership(Stamp.FIRST, members)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.tli_history import first_difference, last_switch_lsn
+from consensus.tli_history import clipped_tli_history, first_difference, last_switch_lsn
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
 
@@ -36,6 +36,16 @@ def test_a_history_agrees_with_itself_and_its_timelines_ascend(history: Timeline
     tlis = [history.tli_at(lsn) for lsn in range(END + 5)]
     assert tlis == sorted(tlis)
     assert tlis[-1] == history.tli
+
+
+@given(histories(), st.integers(1, END + 5))
+def test_a_clipped_history_says_the_same_below_and_nothing_above(
+    history: TimelineHistory, lsn: int
+) -> None:
+    clipped = clipped_tli_history(history, lsn)
+    assert [clipped.tli_at(at) for at in range(lsn)] == [history.tli_at(at) for at in range(lsn)]
+    assert clipped.tli == history.tli_at(lsn - 1)
+    assert last_switch_lsn(clipped) < lsn
 
 
 @given(histories())

@@ -6,18 +6,25 @@ from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
-from new_timeline import SERVER, TIMELINE, new_control_state
+from new_timeline import INSTANCE, SERVER, TIMELINE, first_membership, new_control_state
 from wal_log import START_LSN
 
 from consensus.ids import NodeId
-from consensus.membership import Membership
-from consensus.messages import PROTOCOL_VERSION, Append, Elected, ProposerGreeting, VoteRequest
+from consensus.membership import Membership, Stamp
+from consensus.messages import (
+    PROTOCOL_VERSION,
+    Append,
+    Configure,
+    Elected,
+    ProposerGreeting,
+    VoteRequest,
+)
 from consensus.term_history import TermHistory
 from pgwal.history import TimelineHistory
 from safekeeper.acceptor import Acceptor
 from safekeeper.events import Action, BatchEnded, Received
 
-MEMBERS = Membership(1, (1, 2, 3))
+MEMBERS = first_membership(1, 2, 3)
 #: Ballots in ascending order; the second pair shares a term.
 A, B1, B2, C = (
     NodeId(term, uuid * 16) for term, uuid in [(1, b"a"), (2, b"b"), (2, b"c"), (3, b"d")]
@@ -26,7 +33,12 @@ A, B1, B2, C = (
 
 def new_acceptor(flush_lsn: int = START_LSN, **control: Any) -> Acceptor:
     """As loaded from disk: a log up to `flush_lsn`, and this control state."""
-    return Acceptor(1, replace(new_control_state(MEMBERS), **control), flush_lsn)
+    return Acceptor(1, INSTANCE, replace(new_control_state(MEMBERS), **control), flush_lsn)
+
+
+def stamped(node_id: NodeId, generation: int = 1, membership: Membership = MEMBERS) -> Membership:
+    """What `node_id` sends once it is elected, or wrote later."""
+    return membership.stamped(Stamp(node_id, generation))
 
 
 def history(*starts: tuple[NodeId, int]) -> TermHistory:
@@ -38,18 +50,23 @@ def history(*starts: tuple[NodeId, int]) -> TermHistory:
 
 
 def greeting(connection: int = 1, **fields: Any) -> Received:
-    message = ProposerGreeting(PROTOCOL_VERSION, TIMELINE, SERVER, b"u" * 16, MEMBERS)
+    message = ProposerGreeting(PROTOCOL_VERSION, TIMELINE, SERVER, b"u" * 16)
     return Received(connection, replace(message, **fields))
 
 
-def vote_request(node_id: NodeId, connection: int = 1, generation: int = 1) -> Received:
-    return Received(connection, VoteRequest(generation, node_id))
+def vote_request(node_id: NodeId, connection: int = 1, stamp: Stamp | None = None) -> Received:
+    """Of one that counts by the greatest membership that can be, unless a stamp is named."""
+    return Received(connection, VoteRequest(stamp or Stamp(node_id, 1), node_id))
+
+
+def configure(membership: Membership, connection: int = 1) -> Received:
+    return Received(connection, Configure(membership.stamp.author, membership))
 
 
 def elected(
     node_id: NodeId, start_lsn: int, terms: TermHistory, connection: int = 1, **fields: Any
 ) -> Received:
-    message = Elected(1, node_id, start_lsn, START_LSN, terms, TimelineHistory(1))
+    message = Elected(node_id, start_lsn, START_LSN, stamped(node_id), terms, TimelineHistory(1))
     return Received(connection, replace(message, **fields))
 
 

@@ -6,6 +6,7 @@ and the timeline is loaded there. What it then says of itself must be true:
 
     promised    is what was answered, or greater; one that somebody asked for
     histories   are those of a leader that was followed
+    membership  is what was answered, or greater; one that was sent
     flush_lsn   is not below what was answered, since the last truncation was ordered
     the bytes   are those of the ballot that the history names last; behind them there are zeros
 """
@@ -16,17 +17,17 @@ import shutil
 from pathlib import Path
 from random import Random
 
-from acceptor_steps import append, elected, vote_request
-from new_timeline import new_control_state
+from acceptor_steps import append, configure, elected, vote_request
+from new_timeline import first_membership, new_control_state
 from timeline_on_disk import create_timeline, load_timeline
 from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
 from consensus.ids import NodeId
-from consensus.membership import Membership
+from consensus.membership import Membership, Stamp
 from consensus.messages import AppendResponse, SafekeeperMessage, VoteResponse
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
-from safekeeper.events import Received
+from safekeeper.events import Received, TakeWal
 from safekeeper.timeline import Timeline
 from safekeeper.timeline_state import TimelineState
 from storage import durable
@@ -57,8 +58,11 @@ class LossyTimeline:
         self.disk = DroppingDisk(self.folder.parent)
         self.places = self.losses = 0
         self.log = WalLog()
-        state = new_control_state(Membership(1, (1, 2, 3)))
+        state = new_control_state(first_membership(1, 2, 3))
         self.terms, self.history = state.term_history, state.tli_history
+        #: Of the leader that was followed last; what was answered, and all that were sent.
+        self.membership = self.answered = state.membership
+        self._sent = {state.membership}
         self.logs = {NodeId.ZERO: self.log}
         self._asked = {NodeId.ZERO}
         self._followed = {(self.terms, self.history)}
@@ -108,6 +112,8 @@ class LossyTimeline:
         control, flush_lsn = timeline.control, timeline.positions.flush_lsn
         check(control.promised >= self.promised, "promised", control.promised, self.promised)
         check(control.promised in self._asked, "promised", control.promised)
+        check(control.membership.stamp >= self.answered.stamp, "has", control.membership)
+        check(control.membership in self._sent, "has", control.membership)
         followed = control.term_history, control.tli_history
         check(followed in self._followed, "follows", followed)
         check(flush_lsn >= self.floor_lsn, f"ends at {flush_lsn:X}, below {self.floor_lsn:X}")
@@ -142,6 +148,9 @@ class LossyTimeline:
     def close(self, reason: str) -> None:
         """The timeline closes the connection of a proposer that was replaced."""
 
+    def take_wal(self, order: TakeWal) -> None:
+        raise AssertionError("nobody is chained here")
+
     def _send(self, event: Received) -> list[SafekeeperMessage]:
         return self.timeline.receive(self._number, [event.message])
 
@@ -157,6 +166,7 @@ class LossyTimeline:
             self._append(self.log.lsn, b"", commit_lsn=self.floor_lsn)
 
     def _append(self, begin_lsn: int, wal: bytes, **fields: int) -> None:
+        fields["generation"] = self.membership.generation
         (answer,) = self._send(append(self.node_id, begin_lsn, len(wal), wal=wal, **fields))
         assert isinstance(answer, AppendResponse)
         self.floor_lsn, self.commit_lsn = answer.flush_lsn, max(self.commit_lsn, answer.commit_lsn)
@@ -191,9 +201,28 @@ class LossyTimeline:
         self.promised = self.node_id
         self._followed.add((self.terms, self.history))
         self.floor_lsn = min(self.floor_lsn, cut_lsn)
-        event = elected(self.node_id, cut_lsn, self.terms, self._number, tli_history=self.history)
+        self.membership = self.membership.stamped(Stamp(self.node_id, self.membership.generation))
+        self._sent.add(self.membership)
+        event = elected(
+            *(self.node_id, cut_lsn, self.terms, self._number),
+            tli_history=self.history,
+            membership=self.membership,
+        )
         self._send(event)
+        self.answered = self.membership
         assert self.timeline.positions.written_lsn == cut_lsn
+
+    def configure(self, membership: Membership) -> None:
+        """The leader wrote another one."""
+        self.membership = membership
+        self._sent.add(membership)
+        (answer,) = self._send(configure(membership, self._number))
+        assert isinstance(answer, AppendResponse)
+        assert answer.generation == membership.generation
+        self.answered = membership
+
+    def next_stamp(self) -> Stamp:
+        return Stamp(self.node_id, self.membership.generation + 1)
 
     def kill(self) -> None:
         """The process dies and is started again; the machine stays, and its page cache."""
@@ -213,6 +242,7 @@ class LossyTimeline:
         last = self.timeline.control.term_history.clipped(flush_lsn).entries[-1].node_id
         self.floor_lsn, self.promised = flush_lsn, self.timeline.control.promised
         control = self.timeline.control
+        self.membership = self.answered = control.membership
         self.terms, self.history = control.term_history, control.tli_history
         self.log = self.logs[last]
 

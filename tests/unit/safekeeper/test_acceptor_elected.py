@@ -19,10 +19,11 @@ from acceptor_steps import (
     history,
     kinds,
     new_acceptor,
+    stamped,
     streaming_acceptor,
     vote_request,
 )
-from new_timeline import new_control_state
+from new_timeline import INSTANCE, new_control_state
 from wal_log import START_LSN, WalLog
 
 from consensus.ids import NodeId
@@ -190,7 +191,7 @@ def test_a_crash_between_the_steps_is_safe_and_the_steps_can_be_taken_again(done
 
 def restarted(disk: Disk) -> Acceptor:
     flush_lsn = disk.recover()
-    return Acceptor(1, disk.control, flush_lsn)
+    return Acceptor(1, INSTANCE, disk.control, flush_lsn)
 
 
 # ---- refusals: nothing is touched
@@ -245,11 +246,17 @@ STRANGER = TermHistory((TermStart(A, START_LSN), TermStart(C, position(500))))
         ),
         (
             history((A, position(0)), (B1, position(200)), (C, position(500))),
-            {"generation": 2},
-            "membership generation 2, not 1",
+            {"membership": stamped(B2)},
+            f"sends a membership that {B2} wrote",
         ),
     ],
-    ids=["two starts", "nothing in common", "not its own history", "timeline start", "generation"],
+    ids=[
+        "two starts",
+        "nothing in common",
+        "not its own history",
+        "timeline start",
+        "another author",
+    ],
 )
 def test_a_broken_elected_is_refused(
     terms: TermHistory, fields: dict[str, Any], problem: str

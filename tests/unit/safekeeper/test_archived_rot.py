@@ -3,8 +3,9 @@ and the right ones come from another member, or from the same one when it is men
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 
 import pytest
 from new_timeline import TIMELINE
@@ -28,16 +29,6 @@ DAMAGE = "is damaged: its bytes are not what was written"
 TIMEOUT_SECONDS = 10.0
 
 
-class Once(Event):
-    """Lets a loop run one time."""
-
-    has_run = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        has_run, self.has_run = self.has_run, True
-        return has_run
-
-
 class Member:
     """It has the log, and archives it when its turn comes: `rank`-th in line."""
 
@@ -54,8 +45,9 @@ class Member:
         self.archiver._turn = ArchiveTurn(rank, 3)
 
     def archive(self) -> None:
-        """One try of its thread."""
-        self.archiver.run(Once())
+        """One turn."""
+        with ThreadPoolExecutor(1) as pool:
+            self.archiver.take_turn(pool)
 
     def rot(self, lsn: int) -> None:
         path = self.timeline.store.newest_file(lsn)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 
 import pytest
+from acceptor_steps import configure
+from new_timeline import first_membership
 from timeline_on_disk import leading_pusher
 from wal_log import START_LSN, WAL_SEG_SIZE
 
+from consensus.membership import Member, Stamp
 from objectstore.archive import TimelineArchive
 from objectstore.errors import ArchiveError, ObjectNotFound, ObjectStoreError
 from objectstore.keys import ArchivedWal
@@ -19,6 +21,7 @@ from objectstore.sealed import seal
 from objectstore.store import Data
 from pgwal.segment import format_segment_name
 from safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
+from safekeeper.archive_turn import rank_of
 from safekeeper.archiver import Archiver
 from safekeeper.errors import WalDamaged
 from safekeeper.retention import RetentionPolicy
@@ -72,6 +75,13 @@ class World:
 
     def step(self) -> None:
         self.archiver.step(self._pool)
+
+    def step_without_wal(self) -> None:
+        """There is nothing to upload, whoever's turn it is."""
+        assert not self.archiver.step(self._pool)
+
+    def take_turn(self) -> bool:
+        return self.archiver.take_turn(self._pool)
 
     def archive(self) -> TimelineArchive:
         return TimelineArchive.open(self.store, self.timeline.control.timeline)
@@ -165,21 +175,17 @@ def test_a_store_that_fails_is_not_believed(world: World, after_all: bool) -> No
 def test_a_bug_of_ours_does_not_end_the_archiver(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Stopping(Event):
-        """After the second try."""
-
-        tries = 0
-
-        def wait(self, timeout: float | None = None) -> bool:
-            self.tries += 1
-            return self.tries > 2
-
     def fail(*_: object) -> None:
         raise KeyError("a bug")
 
     world.commit(1)
     monkeypatch.setattr(Archiver, "step", fail)
-    world.archiver.run(Stopping())
+    for pause_seconds in (1.0, 2.0):
+        assert world.archiver.has_work()
+        assert not world.take_turn()
+        assert not world.archiver.has_work(), "it pauses"
+        assert world.progress.retry_seconds == pause_seconds
+        world.seconds += pause_seconds
     assert world.progress.failures_count == 2
     assert world.progress.state is ArchiverState.RETRYING
     assert "unexpected KeyError" in world.progress.error
@@ -284,6 +290,22 @@ def test_a_follower_fills_the_hole_that_a_dead_archiver_left(world: World) -> No
     assert world.progress.archived_lsn == known_lsn
     world.step()
     assert world.reached_lsn() == end_lsn - end_lsn % WAL_SEG_SIZE
+
+
+def test_the_line_is_of_both_sets_and_is_formed_anew_when_they_change(world: World) -> None:
+    timeline = world.timeline
+    for number, new in enumerate(((4, 5, 6), (1, 9), (7, 8)), 2):
+        stamp = Stamp(world.pusher.node_id, number)
+        membership = first_membership(1, 2, 3).joint_with(stamp, tuple(map(Member, new)))
+        world.pusher.send(configure(membership))
+        world.step_without_wal()
+        members = timeline.control.membership.all_members
+        assert set(members) == {1, 2, 3, *new}
+        turn = world.archiver._turn
+        assert turn.rank == rank_of(1, members, timeline.control.timeline)
+        kept = turn
+        world.step_without_wal()
+        assert world.archiver._turn is kept, "as long as they are the same"
 
 
 def test_what_is_gone_from_the_store_is_uploaded_again(world: World) -> None:

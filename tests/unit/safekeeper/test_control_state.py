@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from consensus.ids import NodeId, TimelineId
-from consensus.membership import Membership
+from consensus.membership import Member, Membership, Stamp
 from consensus.messages import ServerFacts
 from consensus.term_history import TermHistory
 from pgwal.history import TimelineHistory
@@ -16,14 +16,24 @@ from safekeeper.control_state import ControlState, decode_control_state, encode_
 from safekeeper.errors import ControlFileError
 
 DATA = Path(__file__).parents[2] / "data"
-GOLDEN = DATA / "control_v2.hex"
+GOLDEN = DATA / "control_v3.hex"
+GOLDEN_V2 = DATA / "control_v2.hex"
 GOLDEN_V1 = DATA / "control_v1.hex"
 
 STATE = ControlState(
     timeline=TimelineId(bytes(range(16)), bytes(range(16, 32))),
     server=ServerFacts(7_710_436_577_244_032_284, 150_018, 16 * 1024 * 1024),
     active=True,
-    membership=Membership(3, (1, 2, 3), (2, 3, 4)),
+    membership=Membership(
+        Stamp(NodeId(7, b"p" * 16), 3),
+        (1, 2, 3),
+        (2, 3, 4),
+        (
+            Member(1, b"1 is one", "10.0.0.1", 5454, "a room"),
+            Member(2, b"2 is two", "db-2.example", 5454),
+            Member(4, b"4 is 4th", "fd00::4", 65535, "caf\u00e9"),
+        ),
+    ),
     promised=NodeId(7, b"p" * 16),
     term_history=TermHistory.initial(0x1000000)
     .extended(NodeId(5, b"a" * 16), 0x1000000)
@@ -38,6 +48,8 @@ STATE = ControlState(
     flush_lsn=0x16B3760,
     lost_lsn=0x16B4000,
 )
+#: What the golden bytes of an older format say: no stamp, no instances, no addresses.
+OLDER = replace(STATE, membership=Membership(Stamp(NodeId.ZERO, 3), (1, 2, 3), (2, 3, 4)))
 
 
 def golden_bytes() -> bytes:
@@ -76,12 +88,22 @@ def test_trailing_bytes_are_refused() -> None:
 def test_version_1_is_read() -> None:
     """It did not say how far the log was flushed: at least up to its commit."""
     state = decode_control_state(bytes.fromhex(GOLDEN_V1.read_text()), "older")
-    assert state == replace(STATE, flush_lsn=STATE.commit_lsn, lost_lsn=0)
+    assert state == replace(OLDER, flush_lsn=STATE.commit_lsn, lost_lsn=0)
+
+
+def test_version_2_is_read() -> None:
+    """Whoever leads first fills in who the members are."""
+    assert decode_control_state(bytes.fromhex(GOLDEN_V2.read_text()), "older") == OLDER
+
+
+def test_one_that_has_left_says_so() -> None:
+    left = replace(STATE, has_left=True)
+    assert decode_control_state(encode_control_state(left), "left") == left
 
 
 def test_another_version_says_so_and_what_to_do() -> None:
     content = bytearray(golden_bytes())
     content[7] = 9
-    with pytest.raises(ControlFileError, match="format version 9, expected 2") as caught:
+    with pytest.raises(ControlFileError, match="format version 9, expected 3") as caught:
         decode_control_state(bytes(content), "newer")
     assert "release" in caught.value.hint

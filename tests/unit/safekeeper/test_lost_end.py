@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from acceptor_steps import MEMBERS, A, C, append, elected, history, vote_request
-from new_timeline import new_control_state
+from new_timeline import INSTANCE, new_control_state
 from timeline_on_disk import Pusher, filled_timeline, flip, leading_pusher, load_timeline, log_of
 from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
@@ -140,7 +140,7 @@ def lost_acceptor() -> Acceptor:
         new_control_state(MEMBERS), promised=A, flush_lsn=LOST_LSN, lost_lsn=LOST_LSN,
         term_history=history((A, START_LSN)),
     )  # fmt: skip
-    return Acceptor(1, control, END_LSN)
+    return Acceptor(1, INSTANCE, control, END_LSN)
 
 
 def following(terms: TermHistory) -> Acceptor:

@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from lossy_timeline import LossyTimeline, Lost, check
-from new_timeline import SERVER, TIMELINE
+from new_timeline import SERVER, TIMELINE, first_membership
 from timeline_on_disk import HOOKS
 from wal_log import PAGE_SIZE, START_LSN, WAL_SEG_SIZE, WalLog
 
-from consensus.membership import Membership
+from consensus.membership import Member
 from pgwal.history import TimelineHistory
 from safekeeper import wal_store
 from safekeeper.data_directory import DataDirectory
@@ -118,6 +118,23 @@ def house_kept(world: LossyTimeline) -> None:
     world.remove_wal(START_LSN + 2 * WAL_SEG_SIZE)
 
 
+def configured(world: LossyTimeline) -> None:
+    """The members change while WAL comes; another leader takes over in the middle of it."""
+    world.take_over(START_LSN)
+    world.log.append("R1", 20_000)
+    world.push(commits=True)
+    fourth = Member(4, b"the 4th!", "10.0.0.4", 5454, "there")
+    world.configure(world.membership.joint_with(world.next_stamp(), (fourth,)))
+    world.log.append("R2", 30_000)
+    world.push(commits=True)
+    world.take_over(world.floor_lsn)
+    world.configure(world.membership.left_to(world.next_stamp(), (4,)))
+    world.log.append("R3")
+    world.push()
+    world.kill()
+    world.check_losses()
+
+
 def killed_processes(world: LossyTimeline) -> None:
     """What the page cache alone has is found by the next process, which tells of it."""
     world.take_over(START_LSN)
@@ -168,6 +185,7 @@ def killed_in_the_middle(world: LossyTimeline) -> None:
 SHAPES: tuple[Callable[[LossyTimeline], None], ...] = (
     killed_in_the_middle,
     timeline_switch,
+    configured,
     killed_processes,
     truncation_inside_a_segment,
     truncation_at_a_segments_start,
@@ -236,6 +254,15 @@ def _end(world: LossyTimeline, random: Random) -> None:
     world.take_over(world.floor_lsn)
 
 
+def _configure(world: LossyTimeline, random: Random) -> None:
+    membership, stamp = world.membership, world.next_stamp()
+    if membership.is_joint:
+        world.configure(membership.left_to(stamp, random.choice(membership.groups)))
+    else:
+        new = sorted(random.sample(range(1, 9), random.choice((1, 2, 3))))
+        world.configure(membership.joint_with(stamp, tuple(map(Member, new))))
+
+
 def _keep_house(world: LossyTimeline, random: Random) -> None:
     world.timeline.keep_house()
     commit_lsn = world.timeline.positions.commit_lsn  # one from before a power loss may be greater
@@ -244,7 +271,7 @@ def _keep_house(world: LossyTimeline, random: Random) -> None:
         world.remove_wal(lsn)
 
 
-DEEDS = (_write, _write, _write, _take_over, _write_unflushed, _end, _keep_house)
+DEEDS = (_write, _write, _write, _take_over, _write_unflushed, _end, _keep_house, _configure)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -303,7 +330,7 @@ def test_a_timeline_is_created_and_deleted_whole_or_not(folder: Path) -> None:
         directory = DataDirectory(world.path, 1)
         timelines = Timelines(directory, HOOKS)
         world.exists = None
-        timelines.create(TIMELINE, SERVER, Membership(1, (1, 2, 3)), START_LSN, TimelineHistory(1))
+        timelines.create(TIMELINE, SERVER, first_membership(1, 2, 3), START_LSN, TimelineHistory(1))
         world.exists = True
         world.try_losses("the end", "creation")
         timelines.activate(TIMELINE)

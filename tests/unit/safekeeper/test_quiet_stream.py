@@ -18,7 +18,7 @@ from pgwire.errors import CopyEnd, CopyEnded
 from pgwire.messages import CopyData, CopyDone, Terminate
 from pgwire.replication import Keepalive, StandbyStatus, XLogData, parse_server_message
 from safekeeper import send_wal
-from safekeeper.replica import Client, ReplicaSender
+from safekeeper.replica import Client, ReplicaSender, stop_replicas
 
 TIMEOUT_S = 10.0
 
@@ -73,7 +73,7 @@ class Quiet:
 
     def close(self) -> None:
         self.session.shutdown()
-        self.pusher.timeline.stop_replicas()
+        stop_replicas(self.pusher.timeline)
         self._thread.join(TIMEOUT_S)
         self.session.close()
         self.client.close()
@@ -134,7 +134,7 @@ def test_new_wal(quiet: Quiet) -> None:
 
 
 def test_the_end_of_the_safekeeper(quiet: Quiet) -> None:
-    quiet.pusher.timeline.stop_replicas()
+    stop_replicas(quiet.pusher.timeline)
     quiet._thread.join(TIMEOUT_S)
     assert not quiet._thread.is_alive()
     assert quiet.ended is None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from new_timeline import SERVER, TIMELINE
+from new_timeline import SERVER, TIMELINE, first_membership
 from timeline_on_disk import HOOKS
 from wal_log import START_LSN
 
 from consensus.errors import ConsensusError
-from consensus.ids import TimelineId
-from consensus.membership import Membership
+from consensus.ids import NodeId, TimelineId
+from consensus.membership import Membership, Stamp
 from pgwal.history import TimelineHistory
 from safekeeper.data_directory import DataDirectory
 from safekeeper.errors import SafekeeperError
@@ -32,7 +33,7 @@ def timelines(tmp_path: Path) -> Iterator[Timelines]:
 
 
 def create(timelines: Timelines, timeline: TimelineId) -> None:
-    timelines.create(timeline, SERVER, Membership(1, (1,)), START_LSN, TimelineHistory(1))
+    timelines.create(timeline, SERVER, first_membership(1), START_LSN, TimelineHistory(1))
 
 
 def test_the_only_one_needs_no_name(timelines: Timelines) -> None:
@@ -68,3 +69,14 @@ def test_a_lone_tenant_means_its_only_timeline(timelines: Timelines) -> None:
         select_timeline(timelines, {"tenant_id": "7" * 32})
     create(timelines, OF_NO_TENANT)
     assert select_timeline(timelines, tenant).control.timeline == TIMELINE
+
+
+def test_one_that_was_left_is_meant_only_where_there_is_no_other(timelines: Timelines) -> None:
+    """Its consumers are sent on; those of another timeline need not know of it."""
+    create(timelines, TIMELINE)
+    timelines.activate(TIMELINE)
+    timelines.leave(TIMELINE, Membership(Stamp(NodeId(1, b"a" * 16), 2), (2, 3)))
+    assert select_timeline(timelines, {}).control.has_left
+    server = replace(SERVER, system_id=SERVER.system_id + 1)
+    timelines.create(OF_NO_TENANT, server, first_membership(1), START_LSN, TimelineHistory(1))
+    assert select_timeline(timelines, {}).control.timeline == OF_NO_TENANT

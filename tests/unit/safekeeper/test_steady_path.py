@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from acceptor_steps import A, append, elected, history, vote_request
+from acceptor_steps import A, append, configure, elected, history, stamped, vote_request
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -53,6 +53,7 @@ ODDITIES: dict[str, Callable[[bytes], bytes]] = {
     "truncates": lambda payload: changed(payload, truncate_lsn=START_LSN + 100),
 }
 EVENTS = ("feedback", "holes", "vote", "reconnect", "another leader", "positions saved")
+EVENTS += ("configured", "configured again", "told to go back")
 RARELY_ODD: st.SearchStrategy[str | None] = st.sampled_from([None] * 80 + sorted(ODDITIES))
 #: So many bytes of the next record are there.
 RESTS = st.sampled_from([0, 0, 3])
@@ -85,6 +86,7 @@ class Keeper:
         self.odd_batches = 0
         self.starts = [(A, START_LSN)]
         self.greatest_term = A.term
+        self.generation = 1
         self.said: list[object] = []
 
     def do(self, act: Callable[[], object]) -> None:
@@ -132,7 +134,10 @@ class Keeper:
         for length, rest, oddity in parts:
             record_end_lsn = begin_lsn + max(0, length - rest)
             number = self.pusher.number
-            message = append(self.node_id, begin_lsn, length, number, record_end_lsn).message
+            message = append(
+                *(self.node_id, begin_lsn, length, number, record_end_lsn),
+                generation=self.generation,
+            ).message
             wal = bytes((begin_lsn + at) % 251 for at in range(min(length, 100)))
             assert isinstance(message, Append)
             whole = wal.ljust(length, b"\xa5")
@@ -155,6 +160,11 @@ class Keeper:
             self.greatest_term += 1
             rival = NodeId(self.greatest_term, b"r" * 16)
             self.do(lambda: pusher.send(vote_request(rival, pusher.number)))
+        elif event in ("configured", "configured again", "told to go back"):
+            self.generation += event == "configured"
+            generation = self.generation - (event == "told to go back")
+            membership = stamped(self.node_id, generation)
+            self.do(lambda: pusher.send(configure(membership, pusher.number)))
         else:
             if event == "another leader":
                 self.greatest_term += 1
@@ -167,7 +177,9 @@ class Keeper:
         number, node_id, terms = self.pusher.number, self.node_id, history(*self.starts)
         self.do(lambda: self.timeline.connect(self.pusher))
         self.do(lambda: self.pusher.send(vote_request(node_id, number)))
-        self.do(lambda: self.pusher.send(elected(node_id, flush_lsn, terms, number)))
+        membership = stamped(node_id, self.generation)
+        event = elected(node_id, flush_lsn, terms, number, membership=membership)
+        self.do(lambda: self.pusher.send(event))
         self.do(lambda: self.timeline.disconnect(old))
 
     def files(self) -> dict[str, str]:
@@ -244,7 +256,7 @@ def stale_ballot_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def another_event_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes on with what the acceptor said before: a vote, another leader."""
+    """It goes on with what the acceptor said before: a vote, another leader, a membership."""
     run = Timeline._run
 
     def kept(self: Timeline, events: Any) -> Any:

@@ -23,6 +23,8 @@ import safekeeper.timeline
 from safekeeper.control_file import ControlFile
 from safekeeper.errors import SafekeeperError, TimelineError
 from safekeeper.flush_times import FlushTimes
+from safekeeper.join_rules import activated
+from safekeeper.replica import stop_replicas
 from safekeeper.timeline import Refused, Timeline
 from safekeeper.timeline_hooks import TimelineHooks
 from safekeeper.timeline_state import TimelineState
@@ -75,7 +77,7 @@ def test_readers_are_woken_by_news(tmp_path: Path) -> None:
     with timeline.watchers.woken(lambda: seen.append(timeline.positions.flush_lsn)):
         pusher.push()
         assert seen[-1] == pusher.log.lsn
-        timeline.stop_replicas()
+        stop_replicas(timeline)
     told = len(seen)
     pusher.log.append("R2")
     pusher.push()
@@ -206,8 +208,8 @@ def test_a_closed_timeline_refuses_everything(tmp_path: Path) -> None:
 def test_activation_is_durable_and_can_be_repeated(tmp_path: Path) -> None:
     timeline = create_timeline(tmp_path, active=False)
     assert timeline.state is TimelineState.CREATING
-    timeline.activate()
-    timeline.activate()
+    timeline.amend(activated, "it was activated")
+    timeline.amend(activated, "it was activated")
     assert state_of(timeline) is TimelineState.ACTIVE
     assert load_timeline(tmp_path).state is TimelineState.ACTIVE
 

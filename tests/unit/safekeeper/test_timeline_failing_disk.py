@@ -13,6 +13,7 @@ from timeline_on_disk import Pusher, leading_pusher, load_timeline, raising, sta
 from wal_log import WAL_SEG_SIZE
 
 from safekeeper.errors import TimelineError
+from safekeeper.join_rules import activated
 from safekeeper.timeline_state import TimelineState
 from storage.errors import StorageError
 
@@ -51,7 +52,7 @@ def check_stopped(pusher: Pusher, reason: str) -> None:
         pusher.vote,
         pusher.push,
         lambda: timeline.connect(pusher),
-        timeline.activate,
+        lambda: timeline.amend(activated, "it was activated"),
     ]
     for command in commands:
         with pytest.raises(TimelineError, match="is stopped: ") as caught:

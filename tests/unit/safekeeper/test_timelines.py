@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from new_timeline import SERVER, TIMELINE
+from new_timeline import SERVER, TIMELINE, first_membership
 from timeline_on_disk import HOOKS, Pusher, raising
 from wal_log import START_LSN
 
-from consensus.ids import TimelineId
-from consensus.membership import Membership
+from consensus.ids import NodeId, TimelineId
+from consensus.membership import Member, Stamp
 from pgwal.errors import WalError
 from pgwal.history import TimelineHistory
 from safekeeper.data_directory import DataDirectory, folder_name
@@ -26,7 +27,8 @@ from safekeeper.timelines import Timelines
 from storage import durable
 from storage.errors import StorageError
 
-MEMBERS = Membership(1, (1, 2, 3))
+MEMBERS = first_membership(1, 2, 3)
+IDENTITY = b'{"format": 2, "safekeeper_id": 1, "instance": "%s"}'
 OTHER = TimelineId(b"other tenant".ljust(16), b"other timeline".ljust(16))
 
 
@@ -63,7 +65,7 @@ def test_created_activated_and_there_after_a_restart(tmp_path: Path) -> None:
     with opened(tmp_path) as timelines:
         create(timelines)
         assert timelines.get(TIMELINE).state is TimelineState.CREATING
-        timelines.get(TIMELINE).activate()
+        timelines.activate(TIMELINE)
     with opened(tmp_path) as timelines:
         timeline = timelines.get(TIMELINE)
         assert timeline.state is TimelineState.ACTIVE
@@ -74,7 +76,7 @@ def test_created_activated_and_there_after_a_restart(tmp_path: Path) -> None:
 def test_creating_again_with_equal_facts_is_fine_and_changes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as timelines:
         create(timelines)
-        timelines.get(TIMELINE).activate()
+        timelines.activate(TIMELINE)
         pusher = Pusher(timelines.get(TIMELINE)).lead()
         pusher.log.append("R1")
         pusher.push()
@@ -87,7 +89,7 @@ def test_creating_again_with_equal_facts_is_fine_and_changes_nothing(tmp_path: P
     "changes",
     [
         {"server": replace(SERVER, system_id=9)},
-        {"membership": Membership(1, (1, 2))},
+        {"membership": first_membership(1, 2)},
         {"start_lsn": 2 * START_LSN},
     ],
     ids=lambda changes: next(iter(changes)),
@@ -107,11 +109,24 @@ def test_creating_again_with_other_facts_is_refused(
     [
         ({"start_lsn": 0}, "start 0 is not a segment's start"),
         ({"start_lsn": START_LSN + 8}, "start 100008 is not a segment's start"),
-        ({"membership": Membership(1, (2, 3))}, "safekeeper 1 is not one of the members"),
+        ({"membership": first_membership(2, 3)}, "safekeeper 1 is not one of the members"),
+        ({"membership": MEMBERS.stamped(Stamp(NodeId.ZERO, 2))}, "not that of a new timeline"),
+        (
+            {"membership": replace(MEMBERS, roster=(Member(1, b"another!"),))},
+            "the membership says 616e6f7468657221",
+        ),
         ({"server": replace(SERVER, wal_seg_size=1000)}, "segment size 1000"),
         ({"server": replace(SERVER, pg_version=90600)}, "9"),
     ],
-    ids=["no start", "inside a segment", "not a member", "segment size", "Postgres 9.6"],
+    ids=[
+        "no start",
+        "inside a segment",
+        "not a member",
+        "a later one",
+        "another disk",
+        "segment size",
+        "Postgres 9.6",
+    ],
 )
 def test_impossible_facts_are_refused(
     tmp_path: Path, changes: dict[str, Any], problem: str
@@ -162,7 +177,7 @@ def test_an_interrupted_creation_leaves_all_of_it_or_nothing(
         exists = bool(timelines.all())
         assert exists or not finished
         create(timelines)
-        timelines.get(TIMELINE).activate()
+        timelines.activate(TIMELINE)
         assert Pusher(timelines.get(TIMELINE)).lead()
 
 
@@ -200,7 +215,7 @@ def test_a_deleted_timeline_is_gone_for_good(tmp_path: Path) -> None:
 def test_a_connected_proposer_is_sent_away_by_the_deletion(tmp_path: Path) -> None:
     with opened(tmp_path) as timelines:
         create(timelines)
-        timelines.get(TIMELINE).activate()
+        timelines.activate(TIMELINE)
         pusher = Pusher(timelines.get(TIMELINE)).lead()
         timelines.delete(TIMELINE)
         assert pusher.closed_reason == "it was deleted"
@@ -315,15 +330,42 @@ def test_a_folder_of_something_else_is_not_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b'{"format": 1}', b'{"format": 9, "safekeeper_id": 1}']
+    "content",
+    [
+        *(b"", b"{", b'{"format": 1}', b'{"format": 9, "safekeeper_id": 1}'),
+        *(b'{"format": 2, "safekeeper_id": 1}', IDENTITY % b"0011", IDENTITY % b"001122334455667g"),
+    ],
 )
 def test_a_damaged_identity_is_refused(tmp_path: Path, content: bytes) -> None:
     with opened(tmp_path):
         pass  # only created
     (tmp_path / "safekeeper.json").write_bytes(content)
-    with pytest.raises(DataDirError, match=r"could not read|has format 9, expected 1"):
+    with pytest.raises(DataDirError, match=r"could not read|has format 9, expected 2"):
         DataDirectory(tmp_path, 1)
     assert (tmp_path / "safekeeper.json").read_bytes() == content
+
+
+def test_the_instance_is_drawn_once(tmp_path: Path) -> None:
+    with opened(tmp_path / "a") as timelines:
+        instance = timelines.data_directory.instance
+    with opened(tmp_path / "a") as timelines:
+        assert timelines.data_directory.instance == instance
+    with opened(tmp_path / "b") as timelines:
+        assert timelines.data_directory.instance != instance, "another disk"
+
+
+def test_a_directory_of_an_older_release_gets_its_instance_and_keeps_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as timelines:
+        create(timelines)
+    (tmp_path / "safekeeper.json").write_bytes(b'{"format": 1, "safekeeper_id": 1}')
+    with opened(tmp_path) as timelines:
+        instance = timelines.data_directory.instance
+        assert timelines.get(TIMELINE).instance == instance
+    assert json.loads((tmp_path / "safekeeper.json").read_text()) == {
+        "format": 2, "safekeeper_id": 1, "instance": instance.hex()
+    }  # fmt: skip
+    with opened(tmp_path) as timelines:
+        assert timelines.data_directory.instance == instance
 
 
 def test_files_of_strangers_among_the_timelines_are_left_alone(tmp_path: Path) -> None:

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from acceptor_steps import A, append, elected, history, vote_request
-from new_timeline import new_control_state
+from new_timeline import INSTANCE, first_membership, new_control_state
 from wal_log import START_LSN, WAL_SEG_SIZE, WalLog
 
 from consensus.ids import NodeId
-from consensus.membership import Membership
 from consensus.messages import AppendResponse, SafekeeperMessage, VoteResponse
 from consensus.term_history import TermHistory
 from safekeeper.control_file import CONTROL_FILE_NAME, ControlFile
 from safekeeper.control_state import encode_control_state
-from safekeeper.events import Received
+from safekeeper.events import Received, TakeWal
 from safekeeper.flush_times import FlushTimes
 from safekeeper.timeline import Timeline
 from safekeeper.timeline_hooks import TimelineHooks
@@ -53,15 +52,15 @@ def flip(folder: Path, lsn: int) -> None:
 
 def create_timeline(folder: Path, **control: Any) -> Timeline:
     """A new one, alone in its folder."""
-    state = replace(new_control_state(Membership(1, (1, 2, 3))), **control)
+    state = replace(new_control_state(first_membership(1, 2, 3)), **control)
     durable.make_directory(folder / "wal")
     durable.replace_file(folder / CONTROL_FILE_NAME, encode_control_state(state))
     return load_timeline(folder)
 
 
-def load_timeline(folder: Path, hooks: TimelineHooks = HOOKS) -> Timeline:
-    """As a start of the process does."""
-    return Timeline(1, folder, ControlFile.read(folder), hooks)
+def load_timeline(folder: Path, hooks: TimelineHooks = HOOKS, *, is_awake: bool = True) -> Timeline:
+    """As a start of the process does; it has not the time for all."""
+    return Timeline(1, INSTANCE, folder, ControlFile.read(folder), hooks, is_awake=is_awake)
 
 
 @dataclass(eq=False)
@@ -75,12 +74,17 @@ class Pusher:
     closed_reason: str = ""
     terms: TermHistory = field(default_factory=lambda: history((A, START_LSN)))
     silent_seconds: float = 0.0
+    #: It was told to take its WAL from there.
+    order: TakeWal | None = None
 
     def describe(self) -> dict[str, object]:
-        return {"number": self.number}
+        return {"number": self.number, "address": "10.0.0.9:40000"}
 
     def close(self, reason: str) -> None:
         self.closed_reason = reason
+
+    def take_wal(self, order: TakeWal) -> None:
+        self.order = order
 
     def send(self, *events: Received) -> list[SafekeeperMessage]:
         return self.timeline.receive(self.number, [event.message for event in events])

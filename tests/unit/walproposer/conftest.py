@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from change_steps import Change
 from leader_world import World
 from proposer_steps import leading
 from wal_log import WalLog
@@ -26,3 +27,9 @@ def world() -> World:
     world = World(leading(log, peers=(0, 1, 2)), log)
     world.answer(0, 1, 2)
     return world
+
+
+@pytest.fixture
+def change() -> Change:
+    """Three members who stream an empty log and have answered."""
+    return Change()

@@ -9,11 +9,12 @@ from new_timeline import SERVER, TIMELINE
 from wal_log import START_LSN, WalLog
 
 from consensus.ids import NodeId
-from consensus.membership import Membership
+from consensus.membership import INSTANCE_BYTES, Member, Membership, Stamp
 from consensus.messages import AppendResponse, SafekeeperGreeting, VoteResponse
 from consensus.term_history import TermHistory
 from pgwal.history import TimelineHistory
 from walproposer.primary.primary import Primary
+from walproposer.stream.candidacy import Candidacy
 from walproposer.stream.events import (
     Action,
     PeerConnected,
@@ -24,11 +25,10 @@ from walproposer.stream.events import (
     UpstreamStarted,
     WalReceived,
 )
-from walproposer.stream.proposer import Candidacy, Proposer, State
+from walproposer.stream.proposer import Proposer, State
 
 T = TypeVar("T")
 
-MEMBERS = Membership(1, (1, 2, 3))
 UUID = b"p" * 16
 #: The ballot of a proposer that is the first one ever.
 OURS = NodeId(1, UUID)
@@ -40,6 +40,24 @@ def ballot(term: int, letter: str = "o") -> NodeId:
     return NodeId(term, letter.encode() * 16)
 
 
+def member(number: int, host: str = "") -> Member:
+    return Member(number, bytes([number]) * INSTANCE_BYTES, host or f"sk{number}", 5454)
+
+
+def members(
+    old: tuple[int, ...],
+    new: tuple[int, ...] = (),
+    generation: int = 1,
+    author: NodeId = NodeId.ZERO,
+) -> Membership:
+    """`[author/generation old + new]`, everybody at his own address."""
+    roster = tuple(member(number) for number in sorted({*old, *new}))
+    return Membership(Stamp(author, generation), old, new, roster)
+
+
+MEMBERS = members((1, 2, 3))
+
+
 def history(*starts: tuple[NodeId, int]) -> TermHistory:
     terms = TermHistory.initial(START_LSN)
     for node_id, start_lsn in starts:
@@ -49,12 +67,16 @@ def history(*starts: tuple[NodeId, int]) -> TermHistory:
 
 def new_proposer(
     primary: Primary | None = PRIMARY,
-    membership: Membership = MEMBERS,
+    count: int = 3,
     predecessor: NodeId | None = None,
 ) -> Proposer:
-    count = len(membership.all_members)
-    candidacy = Candidacy(TIMELINE, SERVER, membership, UUID, count, predecessor)
-    return Proposer(candidacy, primary)
+    """It is given the addresses of the safekeepers 1 to `count`."""
+    return Proposer(candidacy(count, predecessor), primary)
+
+
+def candidacy(count: int = 3, predecessor: NodeId | None = None) -> Candidacy:
+    addresses = tuple((f"sk{number + 1}", 5454) for number in range(count))
+    return Candidacy(TIMELINE, SERVER, addresses, UUID, predecessor)
 
 
 def connect(proposer: Proposer, peer: int) -> list[Action]:
@@ -64,23 +86,26 @@ def connect(proposer: Proposer, peer: int) -> list[Action]:
 def greet(
     proposer: Proposer, peer: int, promised: NodeId = NodeId.ZERO, **fields: Any
 ) -> list[Action]:
-    """Connected, and greeted by the safekeeper at the other end."""
+    """Connected, and greeted by the safekeeper at the other end; peer 0 is safekeeper 1."""
     connect(proposer, peer)
-    message = SafekeeperGreeting(peer + 1, promised, proposer.membership)
+    number = fields.pop("safekeeper_id", peer + 1)
+    membership = proposer.membership or MEMBERS
+    message = SafekeeperGreeting(number, member(number).instance, False, promised, membership)
     return proposer.step(PeerMessage(peer, replace(message, **fields)))
 
 
 def vote(proposer: Proposer, peer: int, flush_lsn: int = START_LSN, **fields: Any) -> list[Action]:
     """A granted vote of a safekeeper whose log nobody has written to, unless told otherwise."""
     assert proposer.node_id is not None
+    assert proposer.membership is not None
     message = VoteResponse(
-        generation=1,
         granted=True,
         promised=proposer.node_id,
         flush_lsn=flush_lsn,
         commit_lsn=START_LSN,
         truncate_lsn=START_LSN,
         timeline_start_lsn=START_LSN,
+        membership=proposer.membership,
         term_history=history(),
         tli_history=TimelineHistory(1),
     )
@@ -94,27 +119,36 @@ def answer(
     node_id: NodeId | None = None,
     durable_lsn: int | None = None,
     commit_lsn: int = START_LSN,
+    generation: int | None = None,
 ) -> list[Action]:
+    """By one that has the present membership on disk, unless told otherwise."""
     node_id = proposer.node_id if node_id is None else node_id
     assert node_id is not None
     durable_lsn = flush_lsn if durable_lsn is None else durable_lsn
+    if generation is None:
+        generation = proposer.membership.generation if proposer.membership is not None else 1
     return proposer.step(
-        PeerMessage(peer, AppendResponse(1, node_id, flush_lsn, durable_lsn, commit_lsn))
+        PeerMessage(peer, AppendResponse(generation, node_id, flush_lsn, durable_lsn, commit_lsn))
     )
 
 
-def campaigning(peers: tuple[int, ...] = (0, 1), **kwargs: Any) -> Proposer:
-    """Greeted by these, their votes requested."""
+def campaigning(
+    peers: tuple[int, ...] = (0, 1), membership: Membership = MEMBERS, **kwargs: Any
+) -> Proposer:
+    """Greeted by these, who have this membership; their votes requested."""
+    kwargs.setdefault("count", len(membership.all_members))
     proposer = new_proposer(**kwargs)
     for peer in peers:
-        greet(proposer, peer)
+        greet(proposer, peer, membership=membership)
     assert proposer.state is State.CAMPAIGNING
     return proposer
 
 
-def leading(log: WalLog | None = None, peers: tuple[int, ...] = (0, 1)) -> Proposer:
+def leading(
+    log: WalLog | None = None, peers: tuple[int, ...] = (0, 1), membership: Membership = MEMBERS
+) -> Proposer:
     """The leader of a log that `peers` have whole, with a primary that has just the same."""
-    proposer = campaigning(peers)
+    proposer = campaigning(peers, membership)
     log = log or WalLog()
     for peer in peers:
         vote(proposer, peer, log.lsn)

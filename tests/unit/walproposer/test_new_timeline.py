@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from consensus.ids import TimelineId
+from consensus.membership import Member as ListedMember
+from consensus.membership import Stamp
+from consensus.membership_codec import encode_membership
 from consensus.messages import ServerFacts
 from pgwal.history import TimelineHistory
 from walproposer.errors import Refusal, Unreachable, WalProposerError
 from walproposer.primary.log_marker import marker_name
 from walproposer.primary.primary import Primary
+from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timelines import primary_log, timeline_creation
 from walproposer.timelines.primary_log import PrimaryLog
-from walproposer.timelines.timeline_creation import (
-    FoundTimeline,
-    Member,
-    create_timeline,
-    folder_name,
-)
+from walproposer.timelines.survey import Member, folder_name
+from walproposer.timelines.timeline_creation import FoundTimeline, create_timeline
 
 SERVER = ServerFacts(7, 150018, 1 << 20)
 ITS_LOG = TimelineId(bytes(16), b"a" * 16)
@@ -31,19 +31,23 @@ ITS_LOG = TimelineId(bytes(16), b"a" * 16)
 class Safekeeper:
     """Empty, as far as it tells; it does what it is told."""
 
-    address = "127.0.0.1:1"
-
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.address = SafekeeperAddress("127.0.0.1", number)
         self.commands: list[str] = []
+        self.membership = ""
 
-    def command(self, name: str, options: object) -> list[dict[str, str]]:
+    def command(self, name: str, options: dict[str, str]) -> list[dict[str, str]]:
         self.commands.append(name)
+        self.membership = options.get("membership", self.membership)
         return []
 
 
 def empty_members(**of_the_first: Any) -> list[Member]:
-    clients: list[Any] = [Safekeeper() for _ in range(3)]
-    first, *others = (Member(client, id) for id, client in enumerate(clients, 1))
+    clients: list[Any] = [Safekeeper(number) for number in (1, 2, 3)]
+    first, *others = (
+        Member(client, id, instance=bytes([id] * 8).hex(), site=f"site {id}")
+        for id, client in enumerate(clients, 1)
+    )
     for name, value in of_the_first.items():
         setattr(first, name, value)
     return [first, *others]
@@ -61,6 +65,7 @@ def log_of(*markers: str, commits_wait: bool = False) -> PrimaryLog:
 
 MARKED = log_of(marker_name(ITS_LOG))
 UNMARKED = log_of()
+LEFT = {ITS_LOG: {"system_id": str(SERVER.system_id)}}
 DAMAGED = {folder_name(ITS_LOG): "control file is damaged"}
 
 
@@ -71,6 +76,18 @@ def test_a_primary_of_no_log_gets_one() -> None:
     assert [client.commands for client in told] == [["CREATE_TIMELINE", "ACTIVATE_TIMELINE"]] * 3
 
 
+def test_its_membership_says_who_the_members_are_and_where() -> None:
+    members = empty_members()
+    found = attach(UNMARKED, members)
+    told: list[Any] = [member.client for member in members]
+    assert {client.membership for client in told} == {encode_membership(found.membership).hex()}
+    assert found.membership.stamp == Stamp.FIRST
+    assert found.membership.roster == tuple(
+        ListedMember(id, bytes([id] * 8), "127.0.0.1", id, f"site {id}") for id in (1, 2, 3)
+    )
+    assert found.addresses == tuple(member.address for member in members)
+
+
 @pytest.mark.parametrize(
     ("log", "members", "error", "text"),
     [
@@ -78,8 +95,9 @@ def test_a_primary_of_no_log_gets_one() -> None:
         (MARKED, empty_members(error=Unreachable("silent")), Unreachable, "silent"),
         (log_of(commits_wait=True), empty_members(), Refusal, "commits of the primary wait for"),
         (UNMARKED, empty_members(damaged=DAMAGED), Refusal, "no timeline is created: safekeeper 1"),
+        (UNMARKED, empty_members(left=LEFT), Refusal, "has left timeline .* lives on without it"),
     ],
-    ids=["marked", "marked, one is silent", "commits wait", "a damaged folder"],
+    ids=["marked", "marked, one is silent", "commits wait", "a damaged folder", "one has left"],
 )
 def test_it_gets_no_second_one(
     log: PrimaryLog, members: list[Member], error: type[WalProposerError], text: str
@@ -95,8 +113,9 @@ def test_it_gets_no_second_one(
     [
         (primary_log, "new_log_problem", ("", ""), MARKED, empty_members()),
         (timeline_creation, "damage_of", "", UNMARKED, empty_members(damaged=DAMAGED)),
+        (timeline_creation, "_check_nothing_left", None, UNMARKED, empty_members(left=LEFT)),
     ],
-    ids=["the marker is not looked at", "a damaged folder is nothing"],
+    ids=["the marker is not looked at", "a damaged folder is nothing", "who left is nobody"],
 )
 def test_a_planted_bug_is_seen(
     module: Any,

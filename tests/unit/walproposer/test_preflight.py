@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from cluster_pages import TIMELINE, emptied, safekeeper, silent
+from cluster_pages import TIMELINE, departed, emptied, membership, safekeeper, silent
 from healthy_primary import ADDRESS, HEALTHY, SETTINGS, unwell
 
 from consensus.ids import TimelineId
@@ -144,6 +144,8 @@ def test_without_standby_names_yet_commits_return_with_one_copy() -> None:
 # ---- safekeepers
 
 THREE = [safekeeper(1), safekeeper(2), safekeeper(3)]
+#: Of an older release: nobody wrote down where the members live.
+OLD = [safekeeper(i, membership={**membership(), "roster": []}) for i in (1, 2, 3)]
 EMPTY = [emptied(1), emptied(2), emptied(3)]
 
 
@@ -188,8 +190,16 @@ MEMBER_FAULTS: list[tuple[list[Any], dict[str, Any], list[tuple[Level, str]]]] =
         {},
         [(Level.WARN, "safekeeper 3 is stopped: disk")],
     ),
-    ([*THREE[:2], emptied(4)], {}, [(Level.FAIL, "the timeline's members are 1, 2, 3")]),
-    (THREE[:2], {}, [(Level.FAIL, "the timeline's members are 1, 2, 3")]),
+    ([*THREE, emptied(4)], {}, [(Level.WARN, "safekeeper 4 is not a member of the timeline")]),
+    (THREE[:2], {}, []),
+    (
+        [*THREE[:2], replace(THREE[2], instance="00ff" * 4)],
+        {},
+        [(Level.WARN, "safekeeper 3 lost its data")],
+    ),
+    ([*OLD[:2], emptied(4)], {}, [(Level.FAIL, "the timeline's members are 1, 2, 3")]),
+    (OLD[:2], {}, [(Level.FAIL, "the timeline's members are 1, 2, 3")]),
+    ([departed(i) for i in (1, 2, 3)], {}, [(Level.FAIL, "only 0 of 3 can vote")]),
     ([*THREE[:2], replace(THREE[2], version="0.2.0")], {}, [(Level.WARN, "run 0.1.0, 0.2.0")]),
     (
         [*THREE[:2], replace(THREE[2], disk={"free_bytes": 1 << 20, "total_bytes": 1 << 30})],

@@ -13,7 +13,7 @@ OLD, NEW = HotStandbyFeedback(1, 700), HotStandbyFeedback(2, 800)
 
 def peers(*feedbacks: HotStandbyFeedback) -> list[Progress]:
     return [
-        Progress(peer, PeerState.STREAMING, feedback=feedback)
+        Progress(peer, state=PeerState.STREAMING, feedback=feedback)
         for peer, feedback in enumerate(feedbacks)
     ]
 

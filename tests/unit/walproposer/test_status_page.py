@@ -52,8 +52,13 @@ class Page:
     def __init__(self) -> None:
         self.requests: list[tuple[bool, Mapping[str, str]]] = []
 
-    def get(
-        self, _: PageAddress, access: PageAccess, encrypted: bool, headers: dict[str, str]
+    def answer(
+        self,
+        _: PageAddress,
+        access: PageAccess,
+        encrypted: bool,
+        request: object,
+        headers: dict[str, str],
     ) -> tuple[int, bytes]:
         self.requests.append((encrypted, headers))
         return (HTTPStatus.OK, b"{}") if headers == TOKEN else (HTTPStatus.UNAUTHORIZED, b"")
@@ -62,7 +67,7 @@ class Page:
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> Page:
     page = Page()
-    monkeypatch.setattr(status_page, "_get", page.get)
+    monkeypatch.setattr(status_page, "_send", page.answer)
     return page
 
 

@@ -13,8 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from leader_world import World
 from msgspec import structs
-from new_timeline import SERVER, TIMELINE
-from proposer_steps import MEMBERS, PRIMARY, UUID, ballot, greet, sent, vote
+from proposer_steps import PRIMARY, ballot, candidacy, greet, sent, vote
 from wal_log import PAGE_SIZE, START_LSN, WalLog
 
 from consensus.messages import AppendResponse, Elected, HotStandbyFeedback
@@ -28,7 +27,7 @@ from walproposer.stream.events import (
     WalReceived,
 )
 from walproposer.stream.leader import Leader
-from walproposer.stream.proposer import Candidacy, Proposer, State
+from walproposer.stream.proposer import Proposer, State
 from walproposer.stream.steady_leader import SteadyLeader
 
 PEERS = st.integers(0, 2)
@@ -135,10 +134,6 @@ def play(proposer: Proposer, script: list[Any]) -> tuple[list[object], dict[str,
     if isinstance(proposer, SteadyProposer):
         proposer.end_steady()
     return played.said, played.state()
-
-
-def candidacy() -> Candidacy:
-    return Candidacy(TIMELINE, SERVER, MEMBERS, UUID, 3, None)
 
 
 def compare(steady_class: type[SteadyLeader], *, is_patient: bool) -> int:

@@ -1,0 +1,124 @@
+"""What a thousand timelines cost that nobody uses: the start, and then memory, files, threads, CPU.
+
+Each has a few segments of real WAL, of 1 MB, so that a disk holds them all; they are copies of one
+timeline. The process is started after the last one has ended in good order, with the files in the
+page cache, as after an upgrade.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.usage import read_usage
+from pg_fixtures.cloned_timelines import clone_timeline, numbered_names
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.http_status import http_get
+from pg_fixtures.processes import SK
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_server.binaries import PostgresBinaries
+from pg_server.program import run_program
+from safekeeper.data_directory import parse_folder_name
+
+SEGMENT_BYTES = 1 << 20
+IDLE_SECONDS = 20
+SETTLE_TIMEOUT = 1800.0
+OPTIONS = ("--idle-timeout", "5", "--connections-max", "400")
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSample:
+    """`start_cpu_seconds`: what of the start does not depend on who else uses the machine, of two
+    seconds that are always used. `settled_seconds`: from the start on, until all logs were looked
+    at and sleep again."""
+
+    setup: str
+    round: int
+    timelines: int
+    start_seconds: float
+    start_cpu_seconds: float
+    settled_seconds: float
+    rss_mib: float
+    files: int
+    threads: int
+    idle_cpu_percent: float
+    list_seconds: float
+    metrics_seconds: float
+    metrics_kib: float
+
+
+def crowded_safekeepers(
+    binaries: PostgresBinaries, root: Path, count: int
+) -> list[SafekeeperProcess]:
+    """Three of one cluster, stopped, with so many timelines each."""
+    with QuorumCluster(
+        root, binaries=binaries, wal_seg_size=SEGMENT_BYTES, safekeeper_arguments=OPTIONS
+    ) as cluster:
+        cluster.postgres.execute("CREATE TABLE filling AS SELECT generate_series(1, 5000)")
+        cluster.proposer.kill()
+        for safekeeper in cluster.safekeepers:
+            safekeeper.terminate()
+        found = cluster.safekeepers
+    for safekeeper in found:
+        (folder,) = (safekeeper.data_dir / "timelines").iterdir()
+        name = parse_folder_name(folder.name)
+        assert name is not None
+        clone_timeline(safekeeper.data_dir, name, numbered_names(count - 1))
+    os.sync()
+    return found
+
+
+def measure_idle(safekeeper: SafekeeperProcess, rounds: int) -> Iterator[IdleSample]:
+    """It is started and stopped each time."""
+    for number in range(rounds):
+        begun = time.monotonic()
+        safekeeper.start()
+        safekeeper.wait_ready()
+        start_seconds = time.monotonic() - begun
+        start_cpu_seconds = read_usage([safekeeper.pid]).cpu_seconds
+        wait_settled(safekeeper)
+        settled_seconds = time.monotonic() - begun
+        before = read_usage([safekeeper.pid])
+        time.sleep(IDLE_SECONDS)  # what it does by itself is what is measured
+        used = read_usage([safekeeper.pid]) - before
+        begun = time.monotonic()
+        run_program([*SK, "timeline", "list", "--safekeepers", safekeeper.address])
+        list_seconds = time.monotonic() - begun
+        begun = time.monotonic()
+        _, page = http_get(safekeeper.http_address, "/metrics")
+        yield IdleSample(
+            setup="ours",
+            round=number,
+            timelines=len(safekeeper.status()["timelines"]),
+            start_seconds=start_seconds,
+            start_cpu_seconds=start_cpu_seconds,
+            settled_seconds=settled_seconds,
+            rss_mib=safekeeper.rss_bytes() / (1 << 20),
+            files=open_files(safekeeper.pid),
+            threads=threads(safekeeper.pid),
+            idle_cpu_percent=100 * used.cpu_seconds / IDLE_SECONDS,
+            list_seconds=list_seconds,
+            metrics_seconds=time.monotonic() - begun,
+            metrics_kib=len(page) / 1024,
+        )
+        safekeeper.terminate()
+
+
+def wait_settled(safekeeper: SafekeeperProcess) -> None:
+    """All were looked at since the start, and sleep."""
+    safekeeper.wait_until(
+        lambda: all(t["asleep"] and t["end_checked"] for t in safekeeper.status()["timelines"]),
+        SETTLE_TIMEOUT,
+        "all timelines to sleep",
+    )
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))

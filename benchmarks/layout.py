@@ -1,0 +1,78 @@
+"""`Layout`: which site has which members, and what follows from that. Pure.
+
+Three of them are the ones that docs/topologies.md describes. Delays are one way; they are greater
+than those of most networks of that kind, so that they stand out from this machine's noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from benchmarks.site_cluster import Placement
+from benchmarks.sites import Delays
+from consensus.quorum import quorum_size
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    name: str
+    sites: tuple[str, ...]
+    delays: Delays
+    placement: Placement
+
+    @property
+    def other_sites(self) -> tuple[str, ...]:
+        """All but the primary's."""
+        return tuple(site for site in self.sites if site != self.placement.primary)
+
+    @property
+    def nearest_site(self) -> str:
+        """Of the others, to the primary."""
+        return min(self.other_sites, key=self._round_trip_ms)
+
+    def survives(self, *lost: str) -> bool:
+        """The members elsewhere are a quorum."""
+        left = [site for site in self.placement.members if site not in lost]
+        return len(left) >= quorum_size(len(self.placement.members))
+
+    def commit_round_trip_ms(self, down: Collection[int] = ()) -> float:
+        """To the last of the members that a commit waits for, while those of `down` are away."""
+        members = enumerate(self.placement.members, 1)
+        times = sorted(self._round_trip_ms(site) for id, site in members if id not in down)
+        return times[quorum_size(len(self.placement.members)) - 1]
+
+    def members_at(self, site: str) -> tuple[int, ...]:
+        """Their ids."""
+        return tuple(id for id, place in enumerate(self.placement.members, 1) if place == site)
+
+    def _round_trip_ms(self, site: str) -> float:
+        """From the primary's site."""
+        one, other = self.placement.primary, site
+        if one == other:
+            return 0.0
+        pair = (one, other) if (one, other) in self.delays else (other, one)
+        return 2 * self.delays[pair]
+
+
+THREE_ZONES = Layout(
+    name="three zones",
+    sites=("a", "b", "c"),
+    delays={("a", "b"): 5.0, ("a", "c"): 8.0, ("b", "c"): 6.0},
+    placement=Placement(members=("a", "b", "c"), primary="a", standby="b"),
+)
+TWO_SITES = Layout(
+    name="two sites and a witness",
+    sites=("a", "b", "witness"),
+    delays={("a", "b"): 10.0, ("a", "witness"): 15.0, ("b", "witness"): 15.0},
+    placement=Placement(members=("a", "a", "b", "b", "witness"), primary="a", standby="b"),
+)
+FAR_COPY = Layout(
+    name="a site and a far copy",
+    sites=("near", "far"),
+    delays={("near", "far"): 40.0},
+    placement=Placement(
+        members=("near", "near", "near", "far", "far"), primary="near", standby="far"
+    ),
+)
+LAYOUTS = (THREE_ZONES, TWO_SITES, FAR_COPY)

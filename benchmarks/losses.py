@@ -1,0 +1,195 @@
+"""What may happen to sites, played under the ledger: what becomes of commits, and of rows.
+
+Each play has a cluster of its own. It ends when everything that was lost is back, all members
+follow, and every row that was acknowledged has been looked for on the server that is the primary.
+What a layout says of itself (`Layout.survives`) is what a play expects: otherwise it does not end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from benchmarks.layout import Layout
+from benchmarks.site_cluster import TIMEOUT, SiteCluster, SitePostgres
+from benchmarks.sites import open_sites
+from cli.output import ExitCode
+from pg_fixtures.errors import FixtureError
+from pg_fixtures.ledger import Ledger, LedgerReport
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries
+
+CLIENTS = 8
+STUBBORN_CLIENTS = 2
+ROWS = 100  # before a loss, during it, and after it
+SILENCE_SECONDS = 2.0  # without a commit: then they wait
+LOSS_PERCENT = 5.0
+NO_QUORUM = "A quorum is needed"  # what sk promote says
+
+
+class Ending(Enum):
+    """What brought commits back."""
+
+    NOTHING = "commits go on"
+    PROMOTION = "`sk promote`"
+    RETURN = "commits wait until it is back"
+
+
+@dataclass(frozen=True, slots=True)
+class LossSample:
+    """`seconds` without a commit; where they wait for what was lost, from its return on."""
+
+    layout: str
+    loss: str
+    ending: Ending
+    seconds: float
+    report: LedgerReport
+
+
+class Drill:
+    """A cluster at its sites, its standby, and clients outside that commit."""
+
+    def __init__(self, layout: Layout, cluster: SiteCluster, standby: SitePostgres) -> None:
+        self.layout = layout
+        self.cluster = cluster
+        self.standby = standby
+        self.ledger = Ledger(cluster.primary.dsn(), clients=CLIENTS)
+
+    def sample(self, loss: str, ending: Ending, seconds: float, server: SitePostgres) -> LossSample:
+        """Everything is back, and nobody is away any more."""
+        self.ledger.wait_for_progress(ROWS, TIMEOUT)
+        self.ledger.pause()
+        self.ledger.wait_idle(TIMEOUT)
+        report = self.ledger.verify(server.dsn())
+        return LossSample(self.layout.name, loss, ending, seconds, report)
+
+    @contextmanager
+    def promoted(self) -> Iterator[ProposerProcess]:
+        """In the block the standby is the primary, and the clients are told so."""
+        with self.cluster.promotion(self.standby) as promotion:
+            promotion.wait_streaming(TIMEOUT)
+            self.ledger.redirect(self.standby.dsn())
+            self.ledger.wait_for_progress(ROWS, TIMEOUT)
+            yield promotion
+
+
+@contextmanager
+def drill(
+    layout: Layout, directory: Path, binaries: PostgresBinaries, template: Path | None = None
+) -> Iterator[Drill]:
+    """In the block clients commit."""
+    directory.mkdir()
+    with ExitStack() as stack:
+        sites = stack.enter_context(open_sites(layout.sites, layout.delays, directory))
+        cluster = SiteCluster(sites, layout.placement, directory, binaries, template)
+        stack.enter_context(cluster)
+        played = Drill(layout, cluster, stack.enter_context(cluster.with_standby()))
+        ledger = stack.enter_context(played.ledger)
+        ledger.wait_for_progress(ROWS, TIMEOUT)
+        yield played
+        sites.check()
+
+
+Play = Callable[[Drill], LossSample]
+
+
+# ---- plays
+
+
+def lose(*sites: str) -> Play:
+    """These are gone at once, with all that is there."""
+
+    def play(drill: Drill) -> LossSample:
+        name = f"{' and '.join(sites)} lost"
+        drill.cluster.lose(*sites)
+        if not drill.layout.survives(*sites):
+            return _wait_for_return(drill, name)
+        if drill.cluster.primary.site in sites:
+            return _promote(drill, name)
+        drill.ledger.wait_for_progress(ROWS, TIMEOUT)
+        return _go_on(drill, name)
+
+    return play
+
+
+def _go_on(drill: Drill, name: str) -> LossSample:
+    seconds = drill.ledger.longest_silence()
+    drill.cluster.sites.mend()
+    drill.cluster.start_members()
+    drill.cluster.wait_all_follow(drill.cluster.proposer)
+    return drill.sample(name, Ending.NOTHING, seconds, drill.cluster.primary)
+
+
+def _promote(drill: Drill, name: str) -> LossSample:
+    with drill.promoted() as promotion:
+        seconds = drill.ledger.longest_silence()
+        drill.cluster.sites.mend()
+        drill.cluster.start_members()
+        drill.cluster.wait_all_follow(promotion)
+        return drill.sample(name, Ending.PROMOTION, seconds, drill.standby)
+
+
+def _wait_for_return(drill: Drill, name: str) -> LossSample:
+    cluster, ledger = drill.cluster, drill.ledger
+    wait_until(lambda: ledger.last_ack_age > SILENCE_SECONDS, TIMEOUT, "commits to wait")
+    if not cluster.primary.is_running:
+        said = cluster.promote_refused(drill.standby)
+        if NO_QUORUM not in said:
+            raise FixtureError(f'sk promote was to say "{NO_QUORUM}", and said: {said}')
+    begun = time.monotonic()
+    cluster.sites.mend()
+    if not cluster.primary.is_running:
+        cluster.primary.start()
+    cluster.start_members()
+    if not cluster.proposer.alive:
+        cluster.proposer.start()
+    cluster.proposer.wait_streaming(TIMEOUT)
+    # One more than there may be answers that the network had held back.
+    ledger.wait_for_progress(CLIENTS + 1, TIMEOUT)
+    seconds = time.monotonic() - begun
+    cluster.wait_all_follow(cluster.proposer)
+    return drill.sample(name, Ending.RETURN, seconds, cluster.primary)
+
+
+def part_primary(drill: Drill) -> LossSample:
+    """Its site and the others do not reach each other; clients reach all of them, and two of them
+    stay with the old primary."""
+    cluster = drill.cluster
+    site = cluster.primary.site
+    name = f"{site} parted from the others"
+    stubborn = Ledger(cluster.primary.dsn(), clients=STUBBORN_CLIENTS, table="stubborn")
+    with stubborn:
+        stubborn.wait_for_progress(1, TIMEOUT)
+        cluster.sites.part(site)
+        if drill.layout.survives(*drill.layout.other_sites):
+            drill.ledger.wait_for_progress(ROWS, TIMEOUT)
+            return _go_on(drill, name)
+        with drill.promoted() as promotion:
+            seconds = drill.ledger.longest_silence()
+            cluster.sites.mend()
+            code = cluster.proposer.wait(TIMEOUT)
+            if code != ExitCode.FENCED:
+                raise FixtureError(f"the old proposer was to be fenced, its exit code is {code}")
+            cluster.wait_all_follow(promotion)
+            sample = drill.sample(name, Ending.PROMOTION, seconds, drill.standby)
+            _check_stubborn(stubborn, drill.standby)
+            return sample
+
+
+def _check_stubborn(ledger: Ledger, server: SitePostgres) -> None:
+    """What the old primary acknowledged, up to now, is on the new one. Raises FixtureError."""
+    report = ledger.verify(server.dsn())
+    if not report.ok:
+        raise FixtureError(f"the old primary acknowledged what the new one has not: {report}")
+
+
+def lose_packets(drill: Drill) -> LossSample:
+    """One of twenty between sites."""
+    drill.cluster.sites.mend(LOSS_PERCENT)
+    drill.ledger.wait_for_progress(5 * ROWS, TIMEOUT)
+    return _go_on(drill, f"{LOSS_PERCENT:g} % of packets lost")

@@ -1,0 +1,221 @@
+"""`SiteCluster`: members, a primary with its proposer, and a standby, each at a site of its own.
+
+The proposer lives on its primary's host. The standby follows the safekeepers, those at its own site
+first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from benchmarks.primary import NetworkedPostgres
+from benchmarks.sites import Sites
+from pg_fixtures.data_directory import DataDirectory, Setting
+from pg_fixtures.errors import FixtureError
+from pg_fixtures.processes import SK
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.standby import SIGNAL_FILE, replica_conninfo
+from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries
+from pg_server.program import run_program
+
+POSTGRES_PORT = 5432  # nobody else is in a namespace of ours
+SAFEKEEPER_PORT, SAFEKEEPER_HTTP_PORT = 5400, 7600  # and the member's id
+PROPOSER_HTTP_PORT = 7677
+SEGMENT_BYTES = 1 << 20
+# A standby looks for WAL again at once.
+SETTINGS: dict[str, Setting] = {"wal_retrieve_retry_interval": "100ms"}
+TIMEOUT = 60.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Who is where; of the members the site of each, by id from 1."""
+
+    members: tuple[str, ...]
+    primary: str
+    standby: str
+
+
+class SitePostgres(NetworkedPostgres):
+    """Started at a site, and reached at its address."""
+
+    def __init__(
+        self, binaries: PostgresBinaries, data_dir: Path, sites: Sites, site: str, **options: Any
+    ) -> None:
+        super().__init__(binaries, data_dir, sites.subnet, port=POSTGRES_PORT, **options)
+        self.site = site
+        self._sites = sites
+
+    def start(self, timeout: float = TIMEOUT) -> None:
+        with self._sites.at(self.site):
+            super().start(timeout)
+
+    def dsn(self, **extra: Any) -> str:
+        return super().dsn(**{"host": self._sites.address(self.site), **extra})
+
+    def new_standby(self, data_dir: Path, site: str, conninfo: str) -> SitePostgres:
+        """A base backup of this one; not started."""
+        with self._sites.at(self.site):
+            self.base_backup(data_dir)
+        DataDirectory(data_dir, self.binaries).write(SIGNAL_FILE, "")
+        standby = SitePostgres(self.binaries, data_dir, self._sites, site)
+        standby.configure(primary_conninfo=conninfo)
+        return standby
+
+
+class SiteCluster:
+    """A context manager: streaming with all members inside the block; all of it killed at its end.
+
+    `template` is that of Postgres. The primary may be started, and filled, before.
+    """
+
+    def __init__(
+        self,
+        sites: Sites,
+        placement: Placement,
+        root: Path,
+        binaries: PostgresBinaries,
+        template: Path | None = None,
+    ) -> None:
+        self.sites = sites
+        self.placement = placement
+        self.root = root
+        self.primary = SitePostgres(
+            binaries,
+            root / "primary",
+            sites,
+            placement.primary,
+            settings=SETTINGS,
+            wal_seg_size=SEGMENT_BYTES,
+            template=template,
+        )
+        self.members = [self._member(id, site) for id, site in enumerate(placement.members, 1)]
+        self.proposer = self._proposer(self.primary, "--configure")
+        self._open = ExitStack()
+
+    def _member(self, id: int, site: str) -> SafekeeperProcess:
+        member = SafekeeperProcess(
+            id,
+            self.root / f"safekeeper-{id}",
+            port=SAFEKEEPER_PORT + id,
+            http_port=SAFEKEEPER_HTTP_PORT + id,
+            arguments=self.sites.service_options,
+        )
+        self.sites.place(member, site)
+        return member
+
+    def _proposer(self, server: SitePostgres, *arguments: str) -> ProposerProcess:
+        """On the server's host; not started."""
+        proposer = ProposerProcess(
+            server.dsn(),
+            self.addresses_from(server.site),
+            log_path=self.root / f"proposer-{server.data_dir.name}.log",
+            promotes=server is not self.primary,
+            http_port=PROPOSER_HTTP_PORT,
+            arguments=[*self.sites.service_options, *arguments],
+        )
+        self.sites.place(proposer, server.site)
+        return proposer
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            for member in self.members:
+                stack.callback(member.kill)
+                member.start()
+            stack.callback(self.primary.crash)
+            if not self.primary.is_running:
+                self.primary.start()
+            for member in self.members:
+                member.wait_ready()
+            stack.enter_context(self.proposer)
+            self.proposer.wait_streaming(TIMEOUT)
+            self.proposer.wait_until(self._is_synchronous, TIMEOUT, "the primary to rely on it")
+            self.wait_all_follow(self.proposer)
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    @contextmanager
+    def with_standby(self) -> Iterator[SitePostgres]:
+        """In the block a standby follows, and has the connection it wants."""
+        site = self.placement.standby
+        conninfo = replica_conninfo(self.addresses_from(site))
+        with self.primary.new_standby(self.root / "standby", site, conninfo) as standby:
+            receiving = "SELECT 1 FROM pg_stat_wal_receiver WHERE status = 'streaming'"
+            wait_until(lambda: standby.execute(receiving), TIMEOUT, "the standby to stream")
+            yield standby
+
+    def promotion(self, standby: SitePostgres) -> ProposerProcess:
+        """`sk promote` at the standby's site; not started."""
+        return self._proposer(standby)
+
+    def promote_refused(self, standby: SitePostgres) -> str:
+        """What `sk promote` says when it has given up. Raises FixtureError when it has not."""
+        words = ["--standby", standby.dsn(), "--safekeepers", ",".join(self.addresses)]
+        with self.sites.at(standby.site):
+            done = run_program([*SK, "promote", *words, "--timeout", "5"], check=False)
+        if done.returncode == 0:
+            raise FixtureError("sk promote went on without a quorum")
+        return done.stderr.strip()
+
+    # ---- who is where
+
+    def members_at(self, *sites: str) -> list[SafekeeperProcess]:
+        places = zip(self.members, self.placement.members, strict=True)
+        return [member for member, site in places if site in sites]
+
+    @property
+    def addresses(self) -> list[str]:
+        return [member.address for member in self.members]
+
+    def addresses_from(self, site: str) -> list[str]:
+        """Of all members, the site's own first."""
+        own = self.members_at(site)
+        return [member.address for member in (*own, *(m for m in self.members if m not in own))]
+
+    # ---- what is so
+
+    def _is_synchronous(self) -> bool:
+        statement = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+        return bool(self.primary.execute(statement))
+
+    def lose(self, *sites: str) -> None:
+        """Without a word: nobody reaches them, and all members, the primary and the proposer that
+        were there are gone."""
+        self.sites.cut_off(*sites)
+        for member in self.members_at(*sites):
+            member.kill()
+        if self.primary.site in sites:
+            self.proposer.kill()
+            self.primary.crash()
+
+    def start_members(self) -> None:
+        """All that do not run, and wait for them."""
+        stopped = [member for member in self.members if not member.alive]
+        for member in stopped:
+            member.start()
+        for member in stopped:
+            member.wait_ready()
+
+    def wait_all_follow(self, proposer: ProposerProcess) -> None:
+        """Return when every member has answered that proposer, and is close behind."""
+
+        def all_follow() -> bool:
+            peers = proposer.status()["safekeepers"]
+            return all(p["connected"] and p["lag_bytes"] < SEGMENT_BYTES for p in peers)
+
+        proposer.wait_until(all_follow, TIMEOUT, "all members to follow")

@@ -1,0 +1,216 @@
+"""`topologies`: members over sites: what a commit waits for, and which losses are survived.
+
+Three layouts (layout.py), in network namespaces with a delay for each pair of sites. First pgbench
+beside the primary, as it is and with something amiss; then each loss is played under the ledger
+(losses.py), with a cluster of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import pgbench
+from benchmarks.layout import LAYOUTS, Layout
+from benchmarks.losses import LossSample, Play, drill, lose, lose_packets, part_primary
+from benchmarks.rounds import Spread, Verdict
+from benchmarks.site_cluster import SiteCluster
+from benchmarks.sites import open_sites
+from pg_server.binaries import PostgresBinaries
+
+SCALE = 2
+SETTLE_SECONDS = 1
+LOSS_PERCENT = 1.0
+MORE_MS_MAX = 3.0  # than the round trip, of the median commit of one client
+
+WELL = "nothing amiss"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Members that are away, and why: stopped, or at a site that is cut off; packets lost."""
+
+    name: str
+    down: tuple[int, ...] = ()
+    cut_off: tuple[str, ...] = ()
+    loss_percent: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySample:
+    """`round_trip_ms`: between the primary's site and the last member that a commit waits for."""
+
+    layout: str
+    condition: str
+    round_trip_ms: float
+    clients: int
+    round: int
+    tps: float
+    p50_ms: float
+    p99_ms: float
+
+
+def conditions(layout: Layout) -> list[Condition]:
+    beside, nearest = layout.members_at(layout.placement.primary)[0], layout.nearest_site
+    return [
+        Condition(WELL),
+        Condition(f"{LOSS_PERCENT:g} % of packets lost", loss_percent=LOSS_PERCENT),
+        Condition("a member beside the primary stopped", down=(beside,)),
+        Condition(f"{nearest} cut off", down=layout.members_at(nearest), cut_off=(nearest,)),
+    ]
+
+
+def plays(layout: Layout) -> list[Play]:
+    """Each site, all but the primary's where these are several, a partition, packets."""
+    others = layout.other_sites
+    several = [lose(*others)] if len(others) > 1 else []
+    return [*map(lose, layout.sites), *several, part_primary, lose_packets]
+
+
+# ---- measuring
+
+
+def measure_latencies(
+    binaries: PostgresBinaries, directory: Path, clients: Sequence[int], rounds: int, seconds: int
+) -> Iterator[LatencySample]:
+    """Samples as they are taken."""
+    for layout in LAYOUTS:
+        folder = directory / f"latencies-{LAYOUTS.index(layout)}"
+        folder.mkdir()
+        with _filled(layout, folder, binaries) as cluster:
+            for condition in conditions(layout):
+                with _amiss(cluster, condition):
+                    for number in range(rounds):
+                        for count in clients:
+                            yield _sample(cluster, layout, condition, count, number, seconds)
+
+
+@contextmanager
+def _filled(layout: Layout, directory: Path, binaries: PostgresBinaries) -> Iterator[SiteCluster]:
+    """With the tables of pgbench, which were there before its log."""
+    with ExitStack() as stack:
+        sites = stack.enter_context(open_sites(layout.sites, layout.delays, directory))
+        cluster = SiteCluster(sites, layout.placement, directory, binaries)
+        stack.callback(cluster.primary.crash)
+        cluster.primary.start()
+        with sites.at(cluster.primary.site):
+            pgbench.initialize(cluster.primary, SCALE)
+        yield stack.enter_context(cluster)
+        sites.check()
+
+
+@contextmanager
+def _amiss(cluster: SiteCluster, condition: Condition) -> Iterator[None]:
+    sites = cluster.sites
+    sites.mend(condition.loss_percent)
+    if condition.cut_off:
+        sites.cut_off(*condition.cut_off)
+    else:
+        for id in condition.down:
+            cluster.members[id - 1].kill()
+    yield
+    sites.mend()
+    cluster.start_members()
+    cluster.wait_all_follow(cluster.proposer)
+
+
+def _sample(
+    cluster: SiteCluster,
+    layout: Layout,
+    condition: Condition,
+    clients: int,
+    number: int,
+    seconds: int,
+) -> LatencySample:
+    with cluster.sites.at(cluster.primary.site):
+        pgbench.run(cluster.primary, clients, SETTLE_SECONDS)
+        result = pgbench.run(cluster.primary, clients, seconds)
+    return LatencySample(
+        layout.name,
+        condition.name,
+        layout.commit_round_trip_ms(condition.down),
+        clients,
+        number,
+        result.tps,
+        result.p50_ms,
+        result.p99_ms,
+    )
+
+
+def play_losses(binaries: PostgresBinaries, directory: Path) -> Iterator[LossSample]:
+    """Samples as they are taken."""
+    for layout in LAYOUTS:
+        for number, play in enumerate(plays(layout)):
+            folder = directory / f"loss-{LAYOUTS.index(layout)}-{number}"
+            with drill(layout, folder, binaries) as played:
+                yield play(played)
+
+
+# ---- what it says
+
+
+def description() -> str:
+    """Of the networks."""
+    return "One way: " + "; ".join(
+        f"{layout.name} "
+        + ", ".join(f"{one} to {other} {ms:g} ms" for (one, other), ms in layout.delays.items())
+        for layout in LAYOUTS
+    )
+
+
+def latency_table(samples: Sequence[LatencySample]) -> list[list[str]]:
+    rows = [["layout", "what is so", "round trip ms", "clients", "p50 ms", "p99 ms", "TPS"]]
+    keys = dict.fromkeys((s.layout, s.condition, s.round_trip_ms, s.clients) for s in samples)
+    for layout, condition, round_trip_ms, clients in keys:
+        own = [
+            s for s in samples if (s.layout, s.condition, s.clients) == (layout, condition, clients)
+        ]
+        rows.append(
+            [
+                layout,
+                condition,
+                f"{round_trip_ms:g}",
+                str(clients),
+                Spread.of([s.p50_ms for s in own]).format(1),
+                Spread.of([s.p99_ms for s in own]).format(1),
+                Spread.of([s.tps for s in own]).format(0),
+            ]
+        )
+    return rows
+
+
+def loss_table(samples: Sequence[LossSample]) -> list[list[str]]:
+    header = [
+        "layout",
+        "what happens",
+        "commits",
+        "seconds without",
+        "acknowledged",
+        "of these lost",
+    ]
+    return [
+        header,
+        *(
+            [
+                sample.layout,
+                sample.loss,
+                sample.ending.value,
+                f"{sample.seconds:.2f}",
+                str(sample.report.acknowledged),
+                str(len(sample.report.lost)),
+            ]
+            for sample in samples
+        ),
+    ]
+
+
+def verdicts(latencies: Sequence[LatencySample], losses: Sequence[LossSample]) -> list[Verdict]:
+    more = [s.p50_ms - s.round_trip_ms for s in latencies if s.clients == 1 and s.condition == WELL]
+    claim = f"the median commit of one client takes the round trip and < {MORE_MS_MAX:g} ms"
+    wrong = [len(s.report.lost + s.report.damaged + s.report.foreign) for s in losses]
+    return [
+        *([Verdict(claim, Spread.of(more), MORE_MS_MAX, False, unit=" ms")] if more else []),
+        Verdict("rows lost, damaged or foreign: none", Spread.of(wrong), 0, False),
+    ]

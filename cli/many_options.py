@@ -1,0 +1,103 @@
+"""Options of a safekeeper that keeps many timelines: tenants' limits, sleep, archive, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import click
+
+from cli.parameters import ByteSize
+from safekeeper.archive_workers import WORKERS
+from safekeeper.metrics import SERIES_TIMELINES_MAX
+from safekeeper.sleep import IDLE_SECONDS
+from safekeeper.tenant_limits import TenantLimits
+
+
+@dataclass(frozen=True, slots=True)
+class ManyOptions:
+    """Their values."""
+
+    tenant_limits: TenantLimits
+    idle_seconds: float
+    archive_workers: int
+    metrics_timelines_max: int
+
+
+def many_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """All of them, for one parameter `many`."""
+
+    @wraps(function)
+    def gathered(
+        *args: Any,
+        tenant_timelines_max: int,
+        tenant_connections_max: int,
+        tenant_wal_max: int,
+        idle_timeout: float,
+        archive_workers: int,
+        metrics_timelines_max: int,
+        **others: Any,
+    ) -> Any:
+        limits = TenantLimits(tenant_timelines_max, tenant_connections_max, tenant_wal_max)
+        many = ManyOptions(limits, idle_timeout, archive_workers, metrics_timelines_max)
+        return function(*args, many=many, **others)
+
+    decorated: Callable[..., Any] = gathered
+    for option in reversed(_options()):
+        decorated = option(decorated)
+    return decorated
+
+
+def _options() -> list[Callable[..., Any]]:
+    return [
+        click.option(
+            "--tenant-timelines-max",
+            type=click.IntRange(0),
+            default=0,
+            show_default=True,
+            metavar="N",
+            help="Timelines of one tenant; 0: no limit.",
+        ),
+        click.option(
+            "--tenant-connections-max",
+            type=click.IntRange(0),
+            default=0,
+            show_default=True,
+            metavar="N",
+            help="Connections of one tenant: so many proposers, and so many others; 0: no limit.",
+        ),
+        click.option(
+            "--tenant-wal-max",
+            type=ByteSize(),
+            default="0",
+            show_default=True,
+            help="WAL of one tenant on this disk, beyond which its timelines take no more; "
+            "0: no limit.",
+        ),
+        click.option(
+            "--idle-timeout",
+            type=click.FloatRange(0),
+            default=IDLE_SECONDS,
+            show_default=True,
+            metavar="SECONDS",
+            help="A timeline that nobody uses for so long sleeps; a connection wakes it.",
+        ),
+        click.option(
+            "--archive-workers",
+            type=click.IntRange(1, 64),
+            default=WORKERS,
+            show_default=True,
+            metavar="N",
+            help="Timelines that are archived at the same time.",
+        ),
+        click.option(
+            "--metrics-timelines-max",
+            type=click.IntRange(0),
+            default=SERIES_TIMELINES_MAX,
+            show_default=True,
+            metavar="N",
+            help="Timelines with metrics of their own: those in trouble first, then those awake.",
+        ),
+    ]

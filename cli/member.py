@@ -1,0 +1,173 @@
+"""`sk member`: who the members of a timeline are, and others in their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cli.member_change import MemberChange, member_options, newcomer_at
+from cli.member_force import force
+from cli.member_table import members_json, members_section
+from cli.output import console, print_json
+from cli.parameters import (
+    SafekeeperPlace,
+    http_token,
+    http_token_option,
+    json_option,
+    safekeepers_option,
+    timeline_option,
+    with_conninfo,
+)
+from cluster.member_plan import plan_add, plan_move, plan_remove, plan_replace
+from consensus.ids import TimelineId
+from walproposer.safekeeper_client import SafekeeperAddress
+
+_dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Say what would be done; change nothing."
+)
+_member_id = click.IntRange(1, 2**63 - 1)
+
+
+@click.group()
+def member() -> None:
+    """List, add, remove, replace and move the members of a timeline, while commits go on.
+
+    A change is made by the proposer that runs, which is found through the safekeepers; without one
+    this command is the proposer, for as long as it takes. Whatever breaks off, the same command
+    again goes on: it finds the change done, under way or not begun. Any safekeeper that is a
+    member, or was one, leads to the present ones.
+    """
+
+
+@member.command("list")
+@safekeepers_option
+@http_token_option
+@timeline_option
+@json_option
+def list_members(
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    http_token_file: Path | None,
+    timeline: TimelineId | None,
+    json: bool,
+) -> None:
+    """Show the members, the change that is under way, and which sites may be lost."""
+    addresses = with_conninfo(safekeepers, safekeeper_conninfo)
+    change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
+    if json:
+        print_json(members_json(change.view))
+    else:
+        console().print(members_section(change.view))
+
+
+@member.command()
+@member_options
+@_dry_run_option
+@click.argument("address", nargs=-1, required=True, type=SafekeeperPlace())
+def add(
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    http_token_file: Path | None,
+    timeline: TimelineId | None,
+    dry_run: bool,
+    address: tuple[SafekeeperAddress, ...],
+) -> None:
+    """Add the safekeepers at these ADDRESSes (HOST:PORT), all in one step.
+
+    They catch up first and count for nothing until then; so from 1 to 3 members, add two at once:
+    2 members stop when either is lost.
+    """
+    addresses = with_conninfo(safekeepers, safekeeper_conninfo)
+    change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
+    newcomers = [newcomer_at(a, change) for a in with_conninfo(address, safekeeper_conninfo)]
+    change.carry_out(plan_add(change.present, newcomers), dry_run=dry_run)
+
+
+@member.command()
+@member_options
+@_dry_run_option
+@click.argument("safekeeper_id", metavar="ID", nargs=-1, required=True, type=_member_id)
+def remove(
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    http_token_file: Path | None,
+    timeline: TimelineId | None,
+    dry_run: bool,
+    safekeeper_id: tuple[int, ...],
+) -> None:
+    """Remove the members with these IDs, all in one step.
+
+    They may be dead. One that answers is told when the others are in charge: it deletes its WAL,
+    keeps a small control file, and leads whoever asks it to the members.
+    """
+    addresses = with_conninfo(safekeepers, safekeeper_conninfo)
+    change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
+    plan = plan_remove(change.present, safekeeper_id)
+    change.carry_out(plan, dry_run=dry_run, leavers=safekeeper_id)
+
+
+@member.command()
+@member_options
+@_dry_run_option
+@click.argument("safekeeper_id", metavar="ID", type=_member_id)
+@click.argument("address", type=SafekeeperPlace())
+def replace(
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    http_token_file: Path | None,
+    timeline: TimelineId | None,
+    dry_run: bool,
+    safekeeper_id: int,
+    address: SafekeeperAddress,
+) -> None:
+    """Put the safekeeper at ADDRESS (HOST:PORT) in the place of member ID, in one step.
+
+    The member may be dead, wiped or rotten. The new safekeeper has another --id and an empty data
+    directory; its address may be that of the old one.
+    """
+    addresses = with_conninfo(safekeepers, safekeeper_conninfo)
+    change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
+    (place,) = with_conninfo((address,), safekeeper_conninfo)
+    plan = plan_replace(change.present, safekeeper_id, newcomer_at(place, change))
+    change.carry_out(plan, dry_run=dry_run, leavers=(safekeeper_id,))
+
+
+@member.command()
+@member_options
+@_dry_run_option
+@click.argument("safekeeper_id", metavar="ID", type=_member_id)
+@click.argument("address", type=SafekeeperPlace())
+def move(
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    http_token_file: Path | None,
+    timeline: TimelineId | None,
+    dry_run: bool,
+    safekeeper_id: int,
+    address: SafekeeperAddress,
+) -> None:
+    """Write down that member ID is at ADDRESS (HOST:PORT) now, with the same data directory."""
+    addresses = with_conninfo(safekeepers, safekeeper_conninfo)
+    change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
+    (place,) = with_conninfo((address,), safekeeper_conninfo)
+    moved = newcomer_at(place, change, expected_id=safekeeper_id)
+    change.carry_out(plan_move(change.present, moved), dry_run=dry_run)
+
+
+@member.command()
+@member_options
+def cancel(
+    safekeepers: tuple[SafekeeperAddress, ...],
+    safekeeper_conninfo: str,
+    http_token_file: Path | None,
+    timeline: TimelineId | None,
+) -> None:
+    """Let the change that is under way go back, unless the new members are in charge already."""
+    addresses = with_conninfo(safekeepers, safekeeper_conninfo)
+    change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
+    change.cancel()
+    click.echo("the change goes back; sk member list shows how far it is")
+
+
+member.add_command(force)

@@ -1,0 +1,196 @@
+"""What the commands on members share: look, plan, check, ask the proposer, and see what came of it.
+
+Law: nothing is asked for that would leave either set without a quorum alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from cli.output import CommandError
+from cli.parameters import http_token_option, safekeepers_option, timeline_option
+from cluster.change_line import ids_text
+from cluster.member_plan import (
+    MemberPlan,
+    Stage,
+    check_quorums,
+    steps_of,
+    warnings_of,
+)
+from cluster.member_view import MemberState, MemberView, Standing
+from cluster.timeline_view import TimelineView, timeline_views
+from consensus.ids import TimelineId
+from consensus.membership import UNKNOWN_INSTANCE, Member, Membership
+from consensus.membership_page import split_address
+from walproposer.config import ProposerConfig
+from walproposer.errors import Refusal, WalProposerError
+from walproposer.members.change import cancel_change, change_members
+from walproposer.members.departure import tell_to_leave
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.stream.events import ChangeRequest
+from walproposer.timelines.discovery import check_any_tells, discover
+from walproposer.timelines.survey import folder_name, survey
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def member_options(function: F) -> F:
+    """--safekeepers, --http-token-file, --timeline."""
+    return safekeepers_option(http_token_option(timeline_option(function)))
+
+
+@dataclass(frozen=True, slots=True)
+class MemberChange:
+    """One timeline as it was found. `present`: its membership, with what the members that answer
+    say of themselves where a timeline of an older release does not know it."""
+
+    addresses: tuple[SafekeeperAddress, ...]
+    http_token: str
+    view: TimelineView
+    present: Membership
+
+    @classmethod
+    def observe(
+        cls,
+        addresses: tuple[SafekeeperAddress, ...],
+        http_token: str,
+        timeline: TimelineId | None,
+    ) -> MemberChange:
+        """Raises WalProposerError."""
+        discovery = discover(addresses, http_token)
+        check_any_tells(discovery.safekeepers)
+        views = [v for v in timeline_views(discovery) if timeline in (None, v.timeline)]
+        if not views:
+            what = f"timeline {timeline}" if timeline else "any timeline"
+            raise Refusal(
+                f"no safekeeper that answers has {what}",
+                hint="sk timeline list shows those there are.",
+            )
+        if len(views) > 1:
+            names = ", ".join(str(view.timeline) for view in views)
+            raise Refusal(
+                f"the safekeepers have {len(views)} timelines: {names}",
+                hint="Name one with --timeline TENANT/TIMELINE.",
+            )
+        return cls(addresses, http_token, views[0], completed(views[0]))
+
+    @property
+    def alive(self) -> set[int]:
+        return {member.safekeeper_id for member in self.view.members if member.is_alive}
+
+    def carry_out(self, plan: MemberPlan, *, dry_run: bool, leavers: Collection[int] = ()) -> None:
+        """Raises WalProposerError."""
+        click.echo(f"timeline {self.view.timeline}")
+        members = f"members {ids_text(plan.wanted_ids)}"
+        if plan.stage is Stage.DONE:
+            self._tell_leavers(leavers, dry_run=dry_run)
+            click.echo(f"nothing to change: it has {members}")
+            return
+        check_quorums(plan, self.alive | {m.id for m in plan.joining})
+        for warning in warnings_of(plan):
+            click.echo(f"warning: {warning}", err=True)
+        click.echo(f"members {ids_text(plan.present.members)} -> {ids_text(plan.wanted_ids)}")
+        if plan.stage is Stage.UNDER_WAY:
+            click.echo("this change is under way already")
+        if dry_run:
+            for number, step in enumerate(steps_of(plan), 1):
+                click.echo(f"{number}. {step}")
+            return
+        self._ask(plan)
+        after = MemberChange.observe(self.addresses, self.http_token, self.view.timeline)
+        after._tell_leavers(leavers, dry_run=False)
+        click.echo(f"done: {members}, generation {after.present.generation}")
+
+    def _ask(self, plan: MemberPlan) -> None:
+        change_members(
+            self._config,
+            ChangeRequest(plan.present.generation, plan.wanted),
+            lambda line: click.echo(line, err=True),
+            http_token=self.http_token,
+        )
+
+    def cancel(self) -> None:
+        """Raises WalProposerError."""
+        cancel_change(self._config, http_token=self.http_token)
+
+    @property
+    def _config(self) -> ProposerConfig:
+        return ProposerConfig(PrimaryAddress(""), self.addresses, self.view.timeline)
+
+    def _tell_leavers(self, leavers: Collection[int], *, dry_run: bool) -> None:
+        """Those that were away when the others had done without them."""
+        for other in self.view.others:
+            if other.safekeeper_id not in leavers or not _holds_log(other):
+                continue
+            if not self.view.is_complete:
+                click.echo(f"{other} is told that it has left when a quorum answers", err=True)
+            elif dry_run:
+                click.echo(f"{other} would be told that it has left, and deletes its WAL")
+            else:
+                self._tell(other)
+
+    def _tell(self, other: MemberView) -> None:
+        place = place_of(other, self.addresses)
+        try:
+            tell_to_leave(place, self.view.timeline, self.view.membership)
+        except WalProposerError as error:
+            click.echo(f"{other} was not told that it has left: {error}", err=True)
+        else:
+            click.echo(f"{other} was told that it has left, and has deleted its WAL")
+
+
+def place_of(member: MemberView, addresses: tuple[SafekeeperAddress, ...]) -> SafekeeperAddress:
+    """Where it answered; `addresses` are those given, with what libpq needs besides."""
+    host, port = split_address(member.address)
+    return SafekeeperAddress(host, port, addresses[0].conninfo)
+
+
+def _holds_log(other: MemberView) -> bool:
+    is_told = other.state in (MemberState.LEFT, MemberState.UNREACHABLE, MemberState.NOT_GIVEN)
+    return other.standing is Standing.OUTSIDE and not is_told
+
+
+def completed(view: TimelineView) -> Membership:
+    """The membership, with the instances and addresses of those that answer where it has none."""
+    roster = []
+    for seen in view.members:
+        listed = view.membership.member(seen.safekeeper_id)
+        if listed.instance != UNKNOWN_INSTANCE and listed.host:
+            roster.append(listed)
+        elif seen.instance:
+            host, port = split_address(seen.address)
+            roster.append(Member(listed.id, bytes.fromhex(seen.instance), host, port, seen.site))
+    membership = view.membership
+    return Membership(membership.stamp, membership.members, membership.new_members, tuple(roster))
+
+
+def newcomer_at(
+    address: SafekeeperAddress, change: MemberChange, expected_id: int | None = None
+) -> Member:
+    """Who answers there. Raises WalProposerError."""
+    (found,) = survey((address,))
+    if found.error is not None:
+        raise found.error
+    if expected_id not in (None, found.safekeeper_id):
+        raise Refusal(
+            f"safekeeper {found.safekeeper_id} is at {address}, not {expected_id}",
+            hint="sk member replace puts another safekeeper in the place of a member.",
+        )
+    damage = found.damaged.get(folder_name(change.view.timeline))
+    if damage:
+        raise Refusal(
+            f"safekeeper {found.safekeeper_id} ({address}) cannot open this timeline: {damage}",
+            hint="Start one on an empty data directory, with an --id that no member has, or had.",
+        )
+    if not found.instance:
+        raise CommandError(
+            f"safekeeper {found.safekeeper_id} ({address}) does not tell its instance",
+            "It is of an older release: upgrade it first.",
+        )
+    instance = bytes.fromhex(found.instance)
+    return Member(found.safekeeper_id, instance, address.host, address.port, found.site)

@@ -1,0 +1,172 @@
+"""When a quorum is lost for good: who goes on with the log, and what is lost with the others. Pure.
+
+Laws. (F2) The new stamp is above whatever the lost ones may hold. One survivor alone is the member:
+a second one may lack WAL that the first has dropped. The lost ones must never come back (F1), which
+only the operator can see to: so he names them, every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from cluster.change_line import ids_text
+from cluster.member_view import MemberState, MemberView, node_id_of
+from cluster.timeline_view import TimelineView
+from consensus.ids import NodeId
+from consensus.membership import Member, Membership, Stamp
+from consensus.membership_page import membership_of_page
+from consensus.quorum import has_quorum
+from pgwal.lsn import Lsn
+from walproposer.errors import Refusal
+
+#: Above every term that the lost ones may have promised since they were last seen.
+TERMS_AHEAD = 1 << 20
+UUID_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ForcePlan:
+    """`keeper` becomes the only member by `membership`; `told` hear of it; `lost` are gone."""
+
+    keeper: MemberView
+    membership: Membership
+    told: tuple[MemberView, ...]
+    lost: tuple[int, ...]
+    end_lsn: Lsn
+    commit_lsn: Lsn
+
+    @property
+    def warning(self) -> str:
+        """What must be said before."""
+        return (
+            f"Kept: the log of {self.keeper} to {self.end_lsn}, known as committed to "
+            f"{self.commit_lsn}.\n"
+            f"Acknowledged commits above {self.commit_lsn} may be missing or replaced, above "
+            f"{self.end_lsn} they are gone, unless the old primary lives or a standby is as far: "
+            "attach that one.\n"
+            f"Safekeepers {ids_text(self.lost)} must never come back: together they are a second "
+            "log. Destroy their disks."
+        )
+
+
+def plan_force(view: TimelineView, destroyed: Collection[int], uuid: bytes) -> ForcePlan:
+    """`uuid`: 16 random bytes, of the one who forces. Raises Refusal."""
+    _check_no_proposer(view)
+    usable = [m for m in (*view.members, *view.others) if is_usable(m)]
+    ids = [member.safekeeper_id for member in usable]
+    if has_quorum(view.membership, ids):
+        raise Refusal(
+            f"a quorum of the members answers ({ids_text(ids)}): nothing is lost, and nothing is "
+            "to be forced",
+            hint="Replace those that are gone: sk member replace ID HOST:PORT.",
+        )
+    _check_named(view, ids, destroyed)
+    if not usable:
+        raise Refusal(
+            "no safekeeper that answers has a log that can be gone on with",
+            hint="sk restore makes a server out of a backup and the archive.",
+        )
+    keeper = max(usable, key=_log_end)
+    return ForcePlan(
+        keeper=keeper,
+        membership=_membership(view, keeper, uuid),
+        told=tuple(member for member in usable if member is not keeper),
+        lost=tuple(sorted(destroyed)),
+        end_lsn=_lsn(keeper, "flush_lsn"),
+        commit_lsn=max(_lsn(member, "commit_lsn") for member in usable),
+    )
+
+
+def untold(view: TimelineView) -> list[MemberView]:
+    """After a force that broke off: who still holds to what was before. Empty unless the only
+    member was forced."""
+    is_forced = [bool((member.status or {}).get("forced")) for member in view.members]
+    if is_forced != [True] or view.membership.is_joint:
+        return []
+    stamp = view.membership.stamp
+    return [
+        other
+        for other in view.others
+        if is_usable(other) and not other.is_followed and _membership_of(other).stamp < stamp
+    ]
+
+
+def is_usable(member: MemberView) -> bool:
+    """It answers, and its log is whole."""
+    is_active = member.state is MemberState.ACTIVE and member.status is not None
+    return is_active and not (member.status or {}).get("damage")
+
+
+def _check_no_proposer(view: TimelineView) -> None:
+    for member in (*view.members, *view.others):
+        proposer = (member.status or {}).get("proposer")
+        if proposer is not None:
+            raise Refusal(
+                f"a proposer ({proposer['address']}) streams to {member}",
+                hint="Stop it first, and whatever would start it again.",
+            )
+    running = [str(proposer) for proposer in view.proposers if proposer.page is not None]
+    if running:
+        raise Refusal(
+            f"{running[0]} runs for this timeline",
+            hint="Stop it first, and whatever would start it again.",
+        )
+
+
+def _check_named(view: TimelineView, usable: Sequence[int], destroyed: Collection[int]) -> None:
+    """All that are given up were named, and no other."""
+    members = view.membership.all_members
+    for wrong in sorted(set(destroyed) - set(members)):
+        raise Refusal(f"safekeeper {wrong} is no member: they are {ids_text(members)}")
+    for living in sorted(set(destroyed) & set(usable)):
+        raise Refusal(
+            f"safekeeper {living} answers, and was named as destroyed",
+            hint="What it has may be all that is left: leave it out of the command.",
+        )
+    unnamed = [m for m in view.members if m.safekeeper_id not in {*usable, *destroyed}]
+    if unnamed:
+        first = unnamed[0]
+        why = f" ({first.reason})" if first.reason else ""
+        damage = (first.status or {}).get("damage")
+        raise Refusal(
+            f"{first} is {'damaged' if damage else first.state.value}{why}, and was not named as "
+            "destroyed",
+            hint="Bring it back: it may have what is missing. If its disk is lost for good, name "
+            f"it: sk member force {' '.join(map(str, sorted({*destroyed, first.safekeeper_id})))}.",
+        )
+
+
+def _membership(view: TimelineView, keeper: MemberView, uuid: bytes) -> Membership:
+    holders = [m for m in (*view.members, *view.others) if m.status is not None]
+    memberships = [view.membership, *map(_membership_of, holders)]
+    term = max(
+        *(each.stamp.author.term for each in memberships),
+        *(holder.promised.term for holder in holders),
+    )
+    stamp = Stamp(
+        NodeId(term + TERMS_AHEAD, uuid), max(each.generation for each in memberships) + 1
+    )
+    listed = keeper.member or Member(keeper.safekeeper_id)
+    known = Member(
+        listed.id,
+        bytes.fromhex(keeper.instance) if keeper.instance else listed.instance,
+        listed.host,
+        listed.port,
+        keeper.site,
+    )
+    return Membership(stamp, (keeper.safekeeper_id,), (), (known,))
+
+
+def _membership_of(member: MemberView) -> Membership:
+    assert member.status is not None
+    return membership_of_page(member.status["membership"])
+
+
+def _log_end(member: MemberView) -> tuple[NodeId, Lsn]:
+    status = member.status or {}
+    return node_id_of(status.get("last_log_node_id")), _lsn(member, "flush_lsn")
+
+
+def _lsn(member: MemberView, name: str) -> Lsn:
+    return Lsn.parse((member.status or {})[name])

@@ -1,0 +1,239 @@
+"""Who stores one timeline: its members, and those in no set that hold it or are given it. Pure.
+
+Law: an id is not enough to be a member. Another data directory under a member's id has forgotten
+what was promised, and is shown as one that lost its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from consensus.ids import NodeId, TimelineId
+from consensus.membership import Member, Membership
+from walproposer.timelines.discovery import SafekeeperReport
+from walproposer.timelines.survey import folder_name
+
+Status = Mapping[str, Any]  # a JSON object of a status page
+
+
+class MemberState(Enum):
+    """The first five are a safekeeper's own words (safekeeper/timeline_state.py)."""
+
+    CREATING = "creating"
+    ACTIVE = "active"
+    STOPPED = "stopped"
+    DAMAGED = "damaged"
+    LEFT = "left"
+    LOST_DATA = "lost its data"
+    UNREACHABLE = "unreachable"
+    NOT_GIVEN = "not given"  # its address is not among those asked
+
+
+class Standing(Enum):
+    """What it is to the membership."""
+
+    MEMBER = "member"
+    JOINING = "joining"  # in the new set of a joint membership alone
+    LEAVING = "leaving"  # in the old one alone
+    LEARNER = "learner"  # the leader streams to it, it is in no set
+    OUTSIDE = "outside"  # it has the log, or had it, and nobody counts on it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """One who stores one timeline. `status` is the timeline's on it, `peer` what the leading
+    proposer says of it; None when nobody says anything. `member`: as the membership knows it."""
+
+    safekeeper_id: int
+    state: MemberState
+    standing: Standing = Standing.MEMBER
+    member: Member | None = None
+    #: The instance of the data directory that answers, and where that stands; "" when none does.
+    instance: str = ""
+    site: str = ""
+    address: str = ""
+    reason: str = ""
+    #: What to do about one that answers and refuses.
+    hint: str = ""
+    status: Status | None = None
+    peer: Status | None = None
+    disk: Mapping[str, int] | None = None
+
+    @property
+    def is_followed(self) -> bool:
+        """The leading proposer counts on it."""
+        return self.peer is not None and bool(self.peer.get("connected"))
+
+    @property
+    def via(self) -> int | None:
+        """The safekeeper that it takes the WAL from, when that is not the proposer."""
+        return self.peer.get("via") if self.peer is not None else None
+
+    @property
+    def is_member(self) -> bool:
+        """It is in a set."""
+        return self.standing not in (Standing.LEARNER, Standing.OUTSIDE)
+
+    @property
+    def is_alive(self) -> bool:
+        """It answers, or is followed, and has its data."""
+        return self.is_followed or self.state is MemberState.ACTIVE
+
+    @property
+    def promised(self) -> NodeId:
+        return node_id_of(self.status.get("promised")) if self.status else NodeId.ZERO
+
+    def __str__(self) -> str:
+        place = f" ({self.address})" if self.address else ""
+        return f"safekeeper {self.safekeeper_id}{place}"
+
+
+def node_id_of(status: Status | None) -> NodeId:
+    """From its JSON."""
+    if not status:
+        return NodeId.ZERO
+    return NodeId(status["term"], bytes.fromhex(status["uuid"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """Who stores one timeline, called one by one. `answering`: by id."""
+
+    timeline: TimelineId
+    membership: Membership
+    reports: Sequence[SafekeeperReport]
+    answering: Mapping[int, SafekeeperReport]
+    peers: Sequence[Status]
+
+    @classmethod
+    def of(
+        cls,
+        timeline: TimelineId,
+        membership: Membership,
+        reports: Sequence[SafekeeperReport],
+        page: Status | None,
+    ) -> Roll:
+        """`page`: the leading proposer's, if it answers."""
+        peers = tuple(page.get("safekeepers", ())) if page is not None else ()
+        answering: dict[int, SafekeeperReport] = {}
+        for report in (each for each in reports if each.reachable):
+            listed = membership.member(report.safekeeper_id)
+            if report.safekeeper_id not in answering or report.is_listed_as(listed):
+                answering[report.safekeeper_id] = report
+        return cls(timeline, membership, reports, answering, peers)
+
+    def members(self) -> tuple[MemberView, ...]:
+        candidates = self._candidates()
+        return tuple(
+            self._answering(i, self.answering[i])
+            if i in self.answering
+            else self._silent(i, candidates[i])
+            for i in self.membership.all_members
+        )
+
+    def others(self) -> tuple[MemberView, ...]:
+        """In no set: learners, those that have left, and those that hold the log all the same."""
+        members = self.membership.all_members
+        streamed = {p["id"] for p in self.peers if p.get("id") and p.get("connected")}
+        holding = {
+            i
+            for i, report in self.answering.items()
+            if self.timeline in report.timelines or self.timeline in report.left
+        }
+        return tuple(
+            self._answering(i, self.answering[i]) if i in self.answering else self._silent(i, ())
+            for i in sorted((streamed | holding) - set(members))
+        )
+
+    def _standing(self, safekeeper_id: int) -> Standing:
+        membership = self.membership
+        if safekeeper_id in membership.all_members:
+            if not membership.is_joint:
+                return Standing.MEMBER
+            if safekeeper_id not in membership.members:
+                return Standing.JOINING
+            is_staying = safekeeper_id in membership.new_members
+            return Standing.MEMBER if is_staying else Standing.LEAVING
+        is_followed = any(p.get("id") == safekeeper_id and p.get("connected") for p in self.peers)
+        return Standing.LEARNER if is_followed else Standing.OUTSIDE
+
+    def _answering(self, safekeeper_id: int, report: SafekeeperReport) -> MemberView:
+        state, reason = self._state_on(report)
+        status = report.timelines.get(self.timeline) or report.left.get(self.timeline)
+        member = self.membership.member(safekeeper_id)
+        if not report.is_listed_as(member):
+            state, status = MemberState.LOST_DATA, None
+            reason = f"it has another data directory than the member, instance {report.instance}"
+        return MemberView(
+            safekeeper_id=safekeeper_id,
+            state=state,
+            standing=self._standing(safekeeper_id),
+            member=member,
+            instance=report.instance,
+            site=report.site or member.site,
+            address=report.address,
+            reason=reason,
+            status=status,
+            peer=_peer(self.peers, safekeeper_id, report.address),
+            disk=report.disk,
+        )
+
+    def _state_on(self, report: SafekeeperReport) -> tuple[MemberState, str]:
+        folder, status = folder_name(self.timeline), report.timelines.get(self.timeline)
+        if status is not None:
+            return MemberState(status["state"]), status["stopped_reason"] or ""
+        if self.timeline in report.left:
+            return MemberState.LEFT, "it has left, and has no WAL of this timeline"
+        if folder in report.damaged:
+            return MemberState.DAMAGED, report.damaged[folder]
+        if self._is_created:
+            return MemberState.LOST_DATA, "it has no such timeline"
+        return MemberState.CREATING, "the creation has not come here"
+
+    @property
+    def _is_created(self) -> bool:
+        return any(
+            report.timelines[self.timeline]["state"] != MemberState.CREATING.value
+            for report in self.answering.values()
+            if self.timeline in report.timelines
+        )
+
+    def _silent(self, member_id: int, candidates: Sequence[SafekeeperReport]) -> MemberView:
+        """`candidates`: what was asked and may be it."""
+        member = self.membership.member(member_id)
+        address = " or ".join(report.address for report in candidates) or member.address
+        return MemberView(
+            safekeeper_id=member_id,
+            state=MemberState.UNREACHABLE if candidates else MemberState.NOT_GIVEN,
+            standing=self._standing(member_id),
+            member=member,
+            site=member.site,
+            address=address,
+            reason="; ".join(report.error for report in candidates)
+            or "none of the safekeepers asked is this member",
+            hint=next((report.hint for report in candidates if report.hint), ""),
+            peer=_peer(self.peers, member_id, address),
+        )
+
+    def _candidates(self) -> dict[int, list[SafekeeperReport]]:
+        """Which silent address may be which missing member: the one that the membership names, or
+        that the proposer remembers; else any."""
+        silent = {report.address: report for report in self.reports if not report.reachable}
+        missing = [m for m in self.membership.all_members if m not in self.answering]
+        known = {peer["id"]: str(peer.get("address")) for peer in self.peers if peer.get("id")}
+        known |= {m.id: m.address for m in self.membership.roster if m.address}
+        found = {
+            member: [silent.pop(known[member])] for member in missing if known.get(member) in silent
+        }
+        return {member: found.get(member, list(silent.values())) for member in missing}
+
+
+def _peer(peers: Iterable[Status], safekeeper_id: int, address: str) -> Status | None:
+    for peer in peers:
+        known_id = peer.get("id")
+        if known_id == safekeeper_id or (known_id is None and peer.get("address") == address):
+            return peer
+    return None

@@ -1,0 +1,76 @@
+"""Where a timeline's log ends, found by decoding: rule 7 of the safekeeper.
+
+    control file: commit_lsn, flush_lsn        WAL: whole records up to ...
+                  `-- decoding begins here, in that segment --'
+
+Law: an end below what was flushed is damage, not a torn tail. It is remembered, durably, before a
+vote can be asked for, and nothing behind it is zeroed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from pgwal.end_of_wal import EndOfWal
+from pgwal.lsn import format_lsn
+from safekeeper.control_file import ControlFile
+from safekeeper.errors import SafekeeperError
+
+if TYPE_CHECKING:
+    from safekeeper.timeline import Timeline
+
+log = structlog.get_logger()
+
+
+class DamagedLog(SafekeeperError):
+    """Nothing of the log can be believed (data_corrupted)."""
+
+    sqlstate = "XX001"
+
+
+def recovered_end(timeline: Timeline, control_file: ControlFile, valid_lsn: int | None) -> int:
+    """The end of the last whole record; what lies beyond is zeroed, what was read is synced.
+
+    Decoding begins with the segment of the last known commit_lsn, so that the newest part is
+    verified although everything up to there must be good. From `valid_lsn` on the log is known to
+    be damaged; of an unproven one nothing is believed. Raises StorageError, DamagedLog.
+    """
+    control = timeline.control
+    seg_size = control.server.wal_seg_size
+    known_lsn = max(control.commit_lsn, control.local_start_lsn)
+    valid_lsn = control.local_start_lsn if control.is_unproven else valid_lsn
+    start_lsn = known_lsn - known_lsn % seg_size
+    begun = time.monotonic()
+    timeline.holes.find(timeline.store, control.local_start_lsn, start_lsn)
+    end = timeline.store.recover(start_lsn, control.horizon_lsn, control.local_start_lsn, valid_lsn)
+    _remember_loss(control_file, end)
+    control = timeline.control
+    had_wal = control.horizon_lsn > control.local_start_lsn != control.timeline_start_lsn
+    if had_wal and end.end_lsn <= control.local_start_lsn:
+        raise DamagedLog(f"there is no valid WAL: {end.reason}")
+    log.info(
+        "timeline loaded",
+        timeline=str(control.timeline),
+        flush_lsn=format_lsn(end.end_lsn),
+        end_of_wal=end.reason,
+        seconds=round(time.monotonic() - begun, 3),
+    )
+    return int(end.end_lsn)
+
+
+def _remember_loss(control_file: ControlFile, end: EndOfWal) -> None:
+    """Durably, if the log ends below what was flushed. Raises StorageError."""
+    control = control_file.state
+    found = control.found_to_end(int(end.end_lsn))
+    if found != control:
+        control_file.persist(found)
+        log.error(
+            "WAL is damaged",
+            timeline=str(control.timeline),
+            flushed_lsn=format_lsn(control.horizon_lsn),
+            end_lsn=format_lsn(end.end_lsn),
+            reason=end.reason,
+        )

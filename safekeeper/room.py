@@ -1,0 +1,94 @@
+"""Whether a timeline's log may grow by a segment, and when one that ran out of room may go on.
+
+    disk      free space, less the reserve for control files
+    archive   WAL that waits for it, up to the limit of the backlog
+    tenant    WAL of all its timelines here, up to its quota
+
+Law: who has no room stops alone, before the disk is full for all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pgwal.lsn import format_lsn
+from storage import durable
+from storage.durable import DISK_FULL
+from storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from safekeeper.tenant_limits import WalQuota
+    from safekeeper.timeline import Timeline
+
+#: A timeline that ran out begins again with room for the segment that is open, the next one and the
+#: spare one.
+SEGMENTS_TO_BEGIN = 3
+
+
+class Room:
+    """Of one timeline. `quota` is its tenant's; None: no limit."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self.quota: WalQuota | None = None
+
+    @property
+    def bytes_to_begin(self) -> int:
+        """Free space that a stopped timeline begins again with."""
+        timeline = self._timeline
+        seg_size = timeline.control.server.wal_seg_size
+        return SEGMENTS_TO_BEGIN * seg_size + timeline.retention.disk_reserve_bytes
+
+    def check(self) -> None:
+        """Before the log grows by a segment. Raises StorageError."""
+        self._check_archive()
+        if self.quota is not None:
+            self.quota.check(self._timeline.control.server.wal_seg_size)
+        self._check_disk()
+
+    def is_back(self, free_bytes: int) -> bool:
+        """Whether a timeline that has stopped for want of room has it again."""
+        timeline = self._timeline
+        if free_bytes < self.bytes_to_begin:
+            return False
+        archive, quota = timeline.archive, self.quota
+        if archive is not None and archive.is_backlog_full(timeline.positions.commit_lsn):
+            return False
+        return quota is None or not quota.is_reached(timeline.control.server.wal_seg_size)
+
+    def warn_of_backlog(self) -> None:
+        """Once each time that the archive's backlog has become high."""
+        timeline = self._timeline
+        if timeline.archive is not None:
+            timeline.archive.warn_of_backlog(
+                str(timeline.control.timeline), timeline.positions.commit_lsn
+            )
+
+    def _check_archive(self) -> None:
+        timeline, archive = self._timeline, self._timeline.archive
+        if archive is None:
+            return
+        commit_lsn = timeline.positions.commit_lsn
+        # What is not committed cannot be archived yet, and needs room of its own: a member that is
+        # behind must be able to follow up to the end of the log, or nothing would be committed.
+        if archive.is_backlog_full(commit_lsn) or archive.is_limit_reached(
+            timeline.store.end_lsn - commit_lsn
+        ):
+            raise StorageError(
+                f"archive backlog has reached its limit of {archive.settings.backlog_bytes_max} "
+                f"bytes: nothing above {format_lsn(archive.archived_lsn)} is archived",
+                hint=archive.error or "Is the store too slow? --archive-backlog-max is the limit.",
+                sqlstate=DISK_FULL,
+            )
+
+    def _check_disk(self) -> None:
+        directory = self._timeline.directory
+        reserve_bytes = self._timeline.retention.disk_reserve_bytes
+        free_bytes = durable.free_bytes(directory)
+        if free_bytes < reserve_bytes:
+            raise StorageError(
+                f'could not create a segment in "{directory}": No space left on device but '
+                f"{free_bytes} of the {reserve_bytes} bytes reserved for control files",
+                hint="Free some space; the timeline comes back by itself.",
+                sqlstate=DISK_FULL,
+            )

@@ -1,0 +1,179 @@
+"""A cluster whose members come and go: real processes, `sk member` as an operator runs it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from threading import Event, Thread
+from typing import Any
+
+from sk_command import Done, sk, sk_json
+
+from pg_fixtures.cluster import PRIMARY, QuorumCluster, flush_lsn
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.processes import SK, ServiceProcess
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.waiting import wait_until
+from pg_fixtures.wal_comparison import WalComparison, compare_wal
+from pgwal.lsn import Lsn
+
+TIMEOUT = 120.0
+#: No commit may wait longer for a change itself.
+WAIT_SECONDS_MAX = 2.0
+LOOK_SECONDS = 0.01
+
+
+class MembersWorld:
+    """`cluster.safekeepers` are those that the cluster began with; `keepers` all that were ever
+    started, by id."""
+
+    def __init__(self, cluster: QuorumCluster, stack: ExitStack) -> None:
+        self.cluster = cluster
+        self._stack = stack
+        self._commands = count(1)
+        self.keepers = {keeper.id: keeper for keeper in cluster.safekeepers}
+
+    def new_keeper(self, id: int, *arguments: str, port: int | None = None) -> SafekeeperProcess:
+        """An empty safekeeper, which nobody knows of."""
+        folder = self.cluster.root / f"safekeeper-{id}"
+        keeper = SafekeeperProcess(id, folder, port=port, arguments=arguments)
+        self.keepers[id] = self._stack.enter_context(keeper)
+        return keeper
+
+    def address(self, id: int) -> str:
+        return self.keepers[id].address
+
+    # ---- sk member
+
+    def options(self, *known: int) -> tuple[str, str]:
+        """--safekeepers: those with these ids, or all that the cluster began with."""
+        ids = known or tuple(keeper.id for keeper in self.cluster.safekeepers)
+        return ("--safekeepers", ",".join(self.address(id) for id in ids))
+
+    def member(self, command: str, *arguments: object, known: Sequence[int] = ()) -> Done:
+        """To its end, whatever that is."""
+        return sk("member", command, *self.options(*known), *arguments)
+
+    def change(self, command: str, *arguments: object, known: Sequence[int] = ()) -> str:
+        """One that must work; returns what it printed."""
+        done = self.member(command, *arguments, known=known)
+        assert done.returncode == 0, done.stdout + done.stderr + self.cluster.proposer.log_tail()
+        return done.stdout
+
+    def begin(self, command: str, *arguments: object, known: Sequence[int] = ()) -> ServiceProcess:
+        """The same as a process that can be killed."""
+        number = next(self._commands)
+        process = ServiceProcess(
+            [*SK, "member", command, *self.options(*known), *map(str, arguments)],
+            name=f"sk member {command}",
+            log_path=self.cluster.root / f"member-{number}.log",
+        )
+        self._stack.enter_context(process)
+        return process
+
+    def listed(self, *known: int) -> dict[str, Any]:
+        """`sk member list --json`."""
+        page: dict[str, Any] = sk_json("member", "list", *self.options(*known))
+        return page
+
+    def members(self, *known: int) -> list[int]:
+        """The ids of the present members; neither joining nor leaving ones."""
+        return list(self.listed(*known)["membership"]["members"])
+
+    def wait_members(self, *ids: int, known: Sequence[int] = ()) -> None:
+        """Complete: on the disks of a quorum."""
+
+        def is_complete() -> bool:
+            page = self.listed(*known)
+            return bool(page["is_complete"]) and page["membership"]["members"] == list(ids)
+
+        wait_until(is_complete, TIMEOUT, f"the members to be {ids}")
+
+    def state_on(self, id: int) -> str:
+        """Of the timeline there; "" when there is none."""
+        timeline = self.keepers[id].timeline()
+        return str(timeline["state"]) if timeline is not None else ""
+
+    def wait_left(self, *ids: int) -> None:
+        wait_until(
+            lambda: all(self.state_on(id) == "left" for id in ids), TIMEOUT, f"{ids} to have left"
+        )
+
+    def wipe(self, id: int) -> None:
+        """Its machine dies, and its disk with it."""
+        self.keepers[id].kill()
+        shutil.rmtree(self.keepers[id].data_dir)
+
+    # ---- the reckoning
+
+    def reckon(self, ledger: Ledger, *ids: int, postgres: Postgres | None = None) -> None:
+        """Commits proceed, nothing acknowledged is lost, and these safekeepers have the primary's
+        log in equal bytes. Leaves the ledger paused."""
+        postgres = postgres or self.cluster.postgres
+        ledger.wait_for_progress(10, TIMEOUT)
+        ledger.pause()
+        ledger.wait_idle(TIMEOUT)
+        report = ledger.verify(postgres.dsn())
+        assert report.ok, report
+        end_lsn = postgres.flush_lsn()
+        wait_until(
+            lambda: all(flush_lsn(self.keepers[id]) >= end_lsn for id in ids),
+            TIMEOUT,
+            f"safekeepers {ids} to flush {end_lsn}",
+        )
+        comparison = wait_until(
+            lambda: self._compare(postgres, ids, end_lsn), TIMEOUT, "the WAL to be read in peace"
+        )
+        for id in ids:
+            assert comparison.range_of(self.keepers[id].name)[1] == end_lsn
+        ledger.resume()
+
+    def _compare(
+        self, postgres: Postgres, ids: Sequence[int], end_lsn: Lsn
+    ) -> WalComparison | None:
+        """None when a segment was removed while it was compared."""
+        copies = {self.keepers[id].name: self.keepers[id].data_dir for id in ids}
+        size = int(postgres.control_data()["Bytes per WAL segment"])
+        try:
+            return compare_wal({**copies, PRIMARY: postgres.pg_wal}, end_lsn, size)
+        except FileNotFoundError:
+            return None
+
+    def change_state(self) -> str:
+        """What the proposer is at; "" when it is at nothing, or there is none."""
+        return change_state(self.cluster.proposer)
+
+
+def change_state(proposer: ProposerProcess) -> str:
+    try:
+        change = (proposer.status().get("membership") or {}).get("change")
+    except OSError:
+        return ""
+    return str(change["state"]) if change else ""
+
+
+@contextmanager
+def longest_wait(ledger: Ledger) -> Iterator[list[float]]:
+    """The longest time without a commit inside the block, in the list at its end."""
+    longest, stopping = [0.0], Event()
+
+    def watch() -> None:
+        seen, since = ledger.acknowledged, time.monotonic()
+        while not stopping.wait(LOOK_SECONDS):
+            now, acknowledged = time.monotonic(), ledger.acknowledged
+            longest[0] = max(longest[0], now - since)
+            if acknowledged != seen:
+                seen, since = acknowledged, now
+
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield longest
+    finally:
+        stopping.set()
+        thread.join()

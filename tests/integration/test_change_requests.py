@@ -1,0 +1,348 @@
+"""Other members, asked for over the proposer's HTTP port or brought about without a proposer, while
+clients commit; what is refused; and how everybody finds the present members afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from http import HTTPStatus
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from consensus.membership import Member
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries
+from pgwal.lsn import Lsn
+from walproposer.config import ProposerConfig
+from walproposer.errors import Refusal, Unreachable
+from walproposer.members.change import cancel_change, change_members
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.request_page import request_page
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.stream.events import ChangeRequest
+from walproposer.timelines.survey import survey
+from walproposer.timelines.timeline_creation import require_timeline
+
+SEGMENT_BYTES = 1 << 20
+TIMEOUT = 120.0
+JSON = {"Content-Type": "application/json"}
+
+
+class World:
+    """A cluster of three, three spare safekeepers, and clients that commit."""
+
+    def __init__(self, cluster: QuorumCluster, spares: list[SafekeeperProcess]) -> None:
+        self.cluster = cluster
+        self.safekeepers = {s.id: s for s in (*cluster.safekeepers, *spares)}
+
+    def config(self, *ids: int) -> ProposerConfig:
+        """Who knows the addresses of these only."""
+        addresses = tuple(map(self.address, ids or (1, 2, 3)))
+        return ProposerConfig(PrimaryAddress(""), addresses)
+
+    def address(self, id: int) -> SafekeeperAddress:
+        return SafekeeperAddress.parse(self.safekeepers[id].address)
+
+    def request(self, ids: Sequence[int], *, knows: Sequence[int] = (1, 2, 3)) -> ChangeRequest:
+        _, found = require_timeline(self.config(*knows).safekeepers, None, None)
+        answers = survey([self.address(id) for id in ids])
+        members = [
+            Member(m.safekeeper_id, bytes.fromhex(m.instance), m.address.host, m.address.port)
+            for m in answers
+        ]
+        return ChangeRequest(found.membership.generation, tuple(members))
+
+    def change(self, *ids: int, knows: Sequence[int] = (1, 2, 3)) -> list[str]:
+        """What was told on the way."""
+        told: list[str] = []
+        change_members(self.config(*knows), self.request(ids, knows=knows), told.append)
+        return told
+
+    def page(self) -> dict[str, Any]:
+        """GET /members."""
+        code, page = self.ask("GET", "/members")
+        assert code == HTTPStatus.OK
+        return page
+
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Any]:
+        host, _, port = self.cluster.proposer.http_address.rpartition(":")
+        text = None if body is None else json.dumps(body).encode()
+        with closing(HTTPConnection(host, int(port), timeout=30)) as connection:
+            connection.request(method, path, text, {**JSON, **headers})
+            response = connection.getresponse()
+            content = response.read()
+        is_json = response.headers.get_content_type() == JSON["Content-Type"]
+        return response.status, json.loads(content) if is_json else content.decode()
+
+    def members(self) -> list[int]:
+        return [member["id"] for member in self.page()["members"] if member["sets"]]
+
+
+@pytest.fixture
+def world(
+    pg_binaries: PostgresBinaries,
+    initdb_template: Callable[[PostgresBinaries, int], Path],
+    tmp_path: Path,
+) -> Iterator[World]:
+    cluster = QuorumCluster(
+        tmp_path / "cluster",
+        binaries=pg_binaries,
+        wal_seg_size=SEGMENT_BYTES,
+        template=initdb_template(pg_binaries, SEGMENT_BYTES),
+    )
+    spares = [SafekeeperProcess(id, tmp_path / f"safekeeper-{id}") for id in (4, 5, 6)]
+    with ExitStack() as stack:
+        stack.enter_context(cluster)
+        for spare in spares:
+            stack.enter_context(spare)
+        yield World(cluster, spares)
+
+
+@pytest.fixture
+def ledger(world: World) -> Iterator[Ledger]:
+    """Nothing acknowledged is lost, at the end of every test."""
+    with Ledger(world.cluster.postgres.dsn(), clients=3, seed=secrets.randbits(32)) as ledger:
+        ledger.wait_for_progress(100, TIMEOUT)
+        yield ledger
+        ledger.wait_for_progress(100, TIMEOUT)
+    assert ledger.verify().ok
+
+
+def end(*safekeepers: SafekeeperProcess) -> None:
+    for safekeeper in safekeepers:
+        safekeeper.kill()
+
+
+# ---- through the running proposer
+
+
+def test_all_members_are_replaced_while_commits_go_on(world: World, ledger: Ledger) -> None:
+    """The old ones are switched off; the proposer, which was given their addresses alone, goes on
+    after a restart of its primary."""
+    term = world.cluster.proposer.term
+    told = world.change(4, 5, 6)
+    assert told[-1] == "done"
+    page = world.page()
+    assert world.members() == [4, 5, 6]
+    assert (page["generation"], page["is_joint"], page["in_force"]) == (3, False, True)
+    assert page["change"] == {"state": "done", "wanted": [4, 5, 6], "waits_for": None,
+                              "error": None}  # fmt: skip
+    assert world.cluster.proposer.term == term
+    for id in (1, 2, 3):
+        left = world.safekeepers[id]
+        wait_until(lambda left=left: has_left(left), TIMEOUT, "it to leave")  # type: ignore[misc]
+    end(*(world.safekeepers[id] for id in (1, 2, 3)))
+    ledger.wait_for_progress(100, TIMEOUT)
+
+    world.cluster.postgres.crash()
+    world.cluster.postgres.start()
+    world.cluster.proposer.wait_streaming_above(term, TIMEOUT)
+    assert world.members() == [4, 5, 6]
+    ledger.wait_for_progress(100, TIMEOUT)
+    world.cluster.safekeepers[:] = [world.safekeepers[id] for id in (4, 5, 6)]
+    ledger.pause()
+    ledger.wait_idle(TIMEOUT)
+    lsn = world.cluster.postgres.flush_lsn()
+    world.cluster.wait_flushed(lsn)
+    world.cluster.compare_wal(lsn)
+    ledger.resume()
+
+
+def has_left(safekeeper: SafekeeperProcess) -> bool:
+    status = safekeeper.timeline()
+    return status is not None and status["has_left"] is True
+
+
+def test_the_same_request_again_finds_it_done(world: World, ledger: Ledger) -> None:
+    request = world.request((1, 2, 4))
+    change_members(world.config(), request)
+    generation = world.page()["generation"]
+    change_members(world.config(), request)
+    assert world.page()["generation"] == generation
+    code, page = world.ask("POST", "/members", request_page(request))
+    assert (code, page["change"]["state"]) == (HTTPStatus.ACCEPTED, "done")
+
+
+def test_one_that_has_left_may_come_back(world: World, ledger: Ledger) -> None:
+    world.change(1, 2, 4)
+    ledger.wait_for_progress(50, TIMEOUT)
+    world.change(1, 2, 3)
+    assert world.members() == [1, 2, 3]
+    lsn = world.cluster.commit_lsn()
+    world.cluster.wait_flushed(lsn)
+
+
+def test_a_dead_member_is_replaced(world: World, ledger: Ledger) -> None:
+    end(world.safekeepers[3])
+    told = world.change(1, 2, 4)
+    assert told[-1] == "done"
+    end(world.safekeepers[2])  # of the three that are members now
+    ledger.wait_for_progress(100, TIMEOUT)
+
+
+def test_a_wiped_disk_counts_as_lost_under_its_id_and_joins_under_another(
+    world: World, ledger: Ledger
+) -> None:
+    wiped = world.safekeepers[3]
+    wiped.terminate()
+    shutil.rmtree(wiped.data_dir)
+    wiped.start()
+    wiped.wait_ready()
+
+    def is_seen() -> bool:
+        (member,) = [each for each in world.page()["members"] if each["id"] == 3]
+        return bool(member["state"] == "lost its data")
+
+    wait_until(is_seen, TIMEOUT, "the loss to be seen")
+    with pytest.raises(Refusal, match="another data directory"):
+        world.change(1, 2, 3)
+    port = int(wiped.address.rpartition(":")[2])
+    wiped.terminate()
+    shutil.rmtree(wiped.data_dir)
+    with SafekeeperProcess(7, wiped.data_dir, port=port) as renamed:
+        world.safekeepers[7] = renamed
+        world.change(1, 2, 7)
+        assert world.members() == [1, 2, 7]
+        end(world.safekeepers[1])
+        ledger.wait_for_progress(100, TIMEOUT)
+        world.safekeepers[1].start()
+        world.safekeepers[1].wait_ready()
+
+
+# ---- what is refused
+
+
+def test_a_request_for_other_members_than_there_are_is_refused(world: World) -> None:
+    request = world.request((1, 2, 4))
+    stale = ChangeRequest(request.generation + 1, request.members)
+    code, page = world.ask("POST", "/members", request_page(stale))
+    assert code == HTTPStatus.CONFLICT
+    assert "have generation 1, the request was made for 2" in page["error"]
+    with pytest.raises(Refusal, match="have generation 1, the request was made for 2"):
+        change_members(world.config(), stale)
+    for body in (None, [], {"generation": 1}, {"generation": "x", "members": []},
+                 {"generation": 1, "members": [{"id": 1}]}):  # fmt: skip
+        code, page = world.ask("POST", "/members", body)
+        assert code == HTTPStatus.BAD_REQUEST, page
+    code, page = world.ask("DELETE", "/members/change")
+    assert (code, page["error"]) == (HTTPStatus.CONFLICT, "no change is under way")
+    assert world.page()["change"] is None
+    assert world.members() == [1, 2, 3]
+
+
+def test_a_change_under_way_keeps_others_out_and_can_be_cancelled(
+    world: World, ledger: Ledger
+) -> None:
+    """A newcomer that is frozen never answers."""
+    stuck, other = world.request((1, 2, 4)), world.request((1, 2, 5))
+    world.safekeepers[4].pause()
+    outcomes: list[str] = []
+
+    def ask() -> None:
+        try:
+            change_members(world.config(), stuck)
+        except Refusal as error:
+            outcomes.append(str(error))
+
+    thread = Thread(target=ask)
+    thread.start()
+    wait_until(lambda: (world.page()["change"] or {}).get("state") == "joining", TIMEOUT, "it")
+    assert "to take the timeline: 4" in world.page()["change"]["waits_for"]
+    with pytest.raises(Refusal, match="another change is under way"):
+        change_members(world.config(), other)
+    ledger.wait_for_progress(50, TIMEOUT)
+    cancel_change(world.config())
+    thread.join(TIMEOUT)
+    assert outcomes == ["the members stay as they were: it was cancelled"]
+    assert world.members() == [1, 2, 3]
+    change_members(world.config(), other)
+    assert world.members() == [1, 2, 5]
+    world.safekeepers[4].resume()
+
+
+def test_the_admins_token_is_demanded_and_the_proposer_that_hides_is_not_fenced(
+    world: World, ledger: Ledger, tmp_path: Path
+) -> None:
+    tokens = {"--http-token-file": "r" * 20, "--admin-token-file": "a" * 20}
+    arguments = []
+    for option, token in tokens.items():
+        path = tmp_path / option.strip("-")
+        path.write_text(token)
+        path.chmod(0o600)
+        arguments += [option, str(path)]
+    world.cluster.proposer.terminate()
+    proposer = world.cluster.new_proposer(configure=True, arguments=arguments)
+    world.cluster.proposer = proposer
+    request = world.request((1, 2, 4))
+    with proposer:
+        wait_until(lambda: streams_to(world), TIMEOUT, "it to stream")
+        term = promised_term(world)
+        with pytest.raises(Unreachable, match="its HTTP port cannot be asked"):
+            change_members(world.config(), request)
+        bearer = {"Authorization": f"Bearer {tokens['--http-token-file']}"}
+        code, _ = world.ask("POST", "/members", request_page(request), **bearer)
+        assert code == HTTPStatus.UNAUTHORIZED
+        change_members(world.config(), request, http_token=tokens["--admin-token-file"])
+        assert promised_term(world) == term
+        ledger.wait_for_progress(100, TIMEOUT)
+        ledger.pause()
+        ledger.wait_idle(TIMEOUT)
+    world.cluster.proposer = world.cluster.new_proposer(configure=True)
+    world.cluster.proposer.start()
+    world.cluster.proposer.wait_streaming()
+    ledger.resume()
+
+
+def streams_to(world: World) -> bool:
+    status = world.safekeepers[1].timeline()
+    return status is not None and status["proposer"] is not None
+
+
+def promised_term(world: World) -> int:
+    status = world.safekeepers[1].timeline()
+    assert status is not None
+    return int(status["promised"]["term"])
+
+
+# ---- without a proposer
+
+
+def test_without_a_proposer_the_change_is_made_all_the_same(world: World, ledger: Ledger) -> None:
+    """And one that is given an old address only, of one that has left, finds the new members."""
+    world.cluster.proposer.terminate()
+    world.change(3, 4, 5, knows=(1,))
+    end(world.safekeepers[2])
+    proposer = world.cluster.proposer = attach(world, 1)
+    assert world.members() == [3, 4, 5]
+    ledger.wait_for_progress(100, TIMEOUT)
+    status = proposer.status()
+    assert status["quorum"]["members"] == 3
+    assert {peer["id"] for peer in status["safekeepers"]} == {3, 4, 5}
+    lsn = Lsn.parse(status["commit_lsn"])
+    world.cluster.wait_flushed(lsn, safekeepers=[world.safekeepers[id] for id in (3, 4, 5)])
+
+
+def attach(world: World, *ids: int) -> ProposerProcess:
+    """A proposer that was given these addresses only."""
+    cluster = world.cluster
+    proposer = ProposerProcess(
+        cluster.postgres.dsn(),
+        [world.safekeepers[id].address for id in ids],
+        log_path=cluster.root / f"proposer-of-{'-'.join(map(str, ids))}.log",
+        configure=True,
+    )
+    proposer.start()
+    proposer.wait_streaming()
+    return proposer

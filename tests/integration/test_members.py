@@ -1,0 +1,292 @@
+"""Members come and go while clients commit; whatever dies in between, nothing acknowledged is lost.
+
+Real Postgres, real processes, `sk member` as an operator runs it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from failover_world import FailoverWorld, Loss
+from members_world import (
+    TIMEOUT,
+    WAIT_SECONDS_MAX,
+    MembersWorld,
+    change_state,
+    longest_wait,
+)
+from replication_client import ReplicationClient, ServerError
+from sk_command import sk, sk_json
+
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.processes import ServiceProcess
+from pg_fixtures.waiting import wait_until
+
+SEGMENT_BYTES = 1 << 20
+ROWS = 50
+REPLACED = re.compile(r"sk member (replace) (\d+) NEWADDR")
+
+LedgerOf = Callable[[QuorumCluster], Ledger]
+WorldOf = Callable[..., MembersWorld]
+
+
+@pytest.fixture
+def members_world(quorum_cluster: Callable[..., QuorumCluster]) -> Iterator[WorldOf]:
+    with ExitStack() as stack:
+
+        def make(safekeepers: int = 3) -> MembersWorld:
+            cluster = quorum_cluster(safekeepers=safekeepers, wal_seg_size=SEGMENT_BYTES)
+            return MembersWorld(cluster, stack)
+
+        yield make
+
+
+def test_from_one_member_to_three_to_five_to_three(
+    members_world: WorldOf, ledger_of: LedgerOf
+) -> None:
+    world = members_world(safekeepers=1)
+    for id in (2, 3, 4, 5):
+        world.new_keeper(id)
+    ledger = ledger_of(world.cluster)
+    with longest_wait(ledger) as longest:
+        out = world.change("add", world.address(2), world.address(3))
+        assert "members 1 -> 1, 2, 3" in out
+        world.wait_members(1, 2, 3)
+        ledger.wait_for_progress(ROWS, TIMEOUT)
+        world.change("add", world.address(4), world.address(5))
+        world.wait_members(1, 2, 3, 4, 5)
+        ledger.wait_for_progress(ROWS, TIMEOUT)
+        world.change("remove", 1, 2)
+        world.wait_members(3, 4, 5, known=(3,))
+        ledger.wait_for_progress(ROWS, TIMEOUT)
+    assert longest[0] < WAIT_SECONDS_MAX
+    world.wait_left(1, 2)
+    assert world.members(1) == [3, 4, 5]  # one that has left leads on
+    world.reckon(ledger, 3, 4, 5)
+
+
+def test_all_members_are_replaced_one_after_another(
+    members_world: WorldOf, ledger_of: LedgerOf
+) -> None:
+    """From one old address all of them are found again; the proposer starts with old ones only.
+    With labels on all, the status says which sites may be lost."""
+    world = members_world()
+    ledger = ledger_of(world.cluster)
+    with longest_wait(ledger) as longest:
+        for old, new in ((1, 4), (2, 5), (3, 6)):
+            world.new_keeper(new, "--site", f"room-{new}")
+            world.change("replace", old, world.address(new), known=(1,))
+            world.wait_left(old)
+            ledger.wait_for_progress(ROWS, TIMEOUT)
+    assert longest[0] < WAIT_SECONDS_MAX
+    world.wait_members(4, 5, 6, known=(1,))
+    world.cluster.proposer.kill()
+    world.cluster.proposer.start()
+    world.reckon(ledger, 4, 5, 6)
+    status = sk("status", "--safekeepers", world.address(2))
+    assert status.returncode == 0, status.stdout
+    assert "OK: commits proceed, 3 of 3 safekeepers" in status.stdout
+    assert "sites: the loss of any one site is survived" in status.stdout
+
+
+def test_a_wiped_member_is_replaced_by_the_command_that_the_status_names(
+    members_world: WorldOf, ledger_of: LedgerOf
+) -> None:
+    """At the same address, while clients commit."""
+    world = members_world()
+    ledger = ledger_of(world.cluster)
+    lost = world.keepers[2]
+    with longest_wait(ledger) as longest:
+        world.wipe(2)
+        _, _, port = lost.address.rpartition(":")
+        lost.start()  # as a supervisor does: its disk is empty
+        lost.wait_ready()
+        verdict = wait_until(lambda: replacement(world), TIMEOUT, "sk status to name the command")
+        lost.kill()
+        world.new_keeper(7, port=int(port))
+        world.change(*verdict, world.address(7))
+        ledger.wait_for_progress(ROWS, TIMEOUT)
+    assert longest[0] < WAIT_SECONDS_MAX
+    world.wait_members(1, 3, 7)
+    world.reckon(ledger, 1, 3, 7)
+    assert sk_json("status", *world.options())["timelines"][0]["condition"] == "OK"
+
+
+def replacement(world: MembersWorld) -> tuple[str, str] | None:
+    """`replace`, and the id, as the verdict has them."""
+    found = REPLACED.search(sk("status", *world.options()).stdout)
+    return (found[1], found[2]) if found else None
+
+
+# ---- deaths in the middle of a change
+
+
+def kill_nobody(world: MembersWorld, command: ServiceProcess) -> None:
+    """The command alone ends."""
+
+
+def kill_proposer(world: MembersWorld, command: ServiceProcess) -> None:
+    world.cluster.proposer.kill()
+    world.cluster.proposer.start()
+
+
+def kill_newcomer(world: MembersWorld, command: ServiceProcess) -> None:
+    world.keepers[4].restart()
+
+
+def kill_member(world: MembersWorld, command: ServiceProcess) -> None:
+    world.keepers[2].restart()
+
+
+def kill_primary(world: MembersWorld, command: ServiceProcess) -> None:
+    world.cluster.postgres.crash()
+    world.cluster.postgres.start()
+
+
+@pytest.mark.parametrize(
+    ("state", "strike"),
+    [
+        ("joining", kill_nobody),
+        ("joining", kill_proposer),
+        ("catching up", kill_newcomer),
+        ("catching up", kill_primary),
+        ("entered", kill_proposer),
+        ("entered", kill_member),
+        ("leaving", kill_newcomer),
+        ("telling", kill_proposer),
+    ],
+)
+def test_the_same_command_again_after_a_death(
+    members_world: WorldOf,
+    ledger_of: LedgerOf,
+    strike: Callable[[MembersWorld, ServiceProcess], None],
+    state: str,
+) -> None:
+    """As soon as the change is seen at a state, or past it, somebody is killed, and the command
+    too. Both are as random as the machine is."""
+    world = members_world()
+    world.new_keeper(4)
+    ledger = ledger_of(world.cluster)
+    arguments = ("replace", 3, world.address(4))
+    command = world.begin(*arguments)
+    states = ["joining", "catching up", "entered", "leaving", "telling", "done"]
+    late = states[states.index(state) :]
+    wait_until(lambda: world.change_state() in late, TIMEOUT, f"the change to be {state}")
+    command.kill()
+    strike(world, command)
+    ledger.wait_for_progress(ROWS, TIMEOUT)
+    assert "done: members 1, 2, 4" in world.change(*arguments) or world.members() == [1, 2, 4]
+    world.wait_members(1, 2, 4)
+    world.wait_left(3)
+    assert "nothing to change: it has members 1, 2, 4" in world.change(*arguments)
+    world.reckon(ledger, 1, 2, 4)
+
+
+def test_one_that_was_away_is_told_later_that_it_has_left(
+    members_world: WorldOf, ledger_of: LedgerOf
+) -> None:
+    world = members_world()
+    ledger = ledger_of(world.cluster)
+    world.keepers[3].kill()
+    world.new_keeper(4)
+    world.change("replace", 3, world.address(4))
+    world.wait_members(1, 2, 4)
+    world.keepers[3].start()
+    world.keepers[3].wait_ready()
+    if world.state_on(3) != "left":  # a leader that meets it may have been quicker
+        world.change("replace", 3, world.address(4))
+    world.wait_left(3)
+    world.reckon(ledger, 1, 2, 4)
+
+
+def test_without_a_proposer_the_command_is_one(members_world: WorldOf, ledger_of: LedgerOf) -> None:
+    world = members_world()
+    ledger = ledger_of(world.cluster)
+    world.cluster.proposer.kill()
+    world.new_keeper(4)
+    world.new_keeper(5)
+    world.change("replace", 1, world.address(4))
+    world.wait_members(2, 3, 4)
+    world.change("add", world.address(5))
+    world.wait_members(2, 3, 4, 5)
+    world.cluster.proposer.start()
+    world.reckon(ledger, 2, 3, 4, 5)
+
+
+def test_a_member_moves_to_another_address(members_world: WorldOf, ledger_of: LedgerOf) -> None:
+    world = members_world()
+    ledger = ledger_of(world.cluster)
+    world.keepers[2].kill()
+    folder = world.keepers[2].data_dir
+    moved = world.new_keeper(8)  # for its address
+    moved.kill()
+    _, _, port = moved.address.rpartition(":")
+    again = type(moved)(2, folder, port=int(port))
+    with again:
+        world.keepers[2] = again
+        assert "members 1, 2, 3" in world.change("move", 2, again.address, known=(1, 3))
+        shown = {m["safekeeper_id"]: m["address"] for m in world.listed(1)["members"]}
+        assert shown[2] == again.address
+        assert "nothing to change" in world.change("move", 2, again.address, known=(1,))
+        world.reckon(ledger, 1, 2, 3)
+
+
+# ---- those that have left
+
+
+def test_one_that_has_left_serves_nobody_and_names_the_members(
+    members_world: WorldOf, ledger_of: LedgerOf
+) -> None:
+    world = members_world()
+    ledger = ledger_of(world.cluster)
+    world.new_keeper(4)
+    world.change("replace", 3, world.address(4))
+    world.wait_left(3)
+    left = world.keepers[3]
+    host, _, port = left.address.rpartition(":")
+    with ReplicationClient(f"host={host} port={port} user=replica") as client:
+        for command in ("START_REPLICATION PHYSICAL 0/1000000", "IDENTIFY_SYSTEM"):
+            with pytest.raises(ServerError) as caught:
+                client.start(command)
+            assert caught.value.sqlstate == "55000"
+            for id in (1, 2, 4):
+                assert f"{id} at {world.address(id)}" in caught.value.hint
+            client.results()
+    assert not list(left.data_dir.rglob("wal/0*"))
+    left.restart()  # what it knows it knows from its disk
+    assert world.state_on(3) == "left"
+    world.change("add", left.address, known=(3,))
+    world.wait_members(1, 2, 3, 4)
+    world.reckon(ledger, 1, 2, 3, 4)
+
+
+# ---- failovers
+
+
+def test_a_failover_in_the_middle_of_a_change(
+    failover_world: Callable[..., FailoverWorld],
+) -> None:
+    """The machine of the primary dies as soon as a change is seen; a standby is promoted, and the
+    same command goes on."""
+    failover = failover_world()
+    with ExitStack() as stack:
+        world = MembersWorld(failover.cluster, stack)
+        world.new_keeper(4)
+        ledger = stack.enter_context(Ledger(failover.clients_dsn, clients=4))
+        ledger.wait_for_progress(ROWS, TIMEOUT)
+        command = world.begin("replace", 3, world.address(4))
+        wait_until(lambda: world.change_state() != "", TIMEOUT, "the change to begin")
+        failover.lose(Loss.MACHINE)
+        with failover.promotion() as promotion:
+            promotion.wait_streaming(TIMEOUT)
+            ledger.wait_for_progress(ROWS, TIMEOUT)
+            command.wait(TIMEOUT)
+            world.change("replace", 3, world.address(4))
+            assert change_state(promotion) in ("", "done")
+            world.wait_members(1, 2, 4)
+            world.wait_left(3)
+            world.reckon(ledger, 1, 2, 4, postgres=failover.standby)

@@ -1,0 +1,38 @@
+"""Bugs to plant into the daisy chain: what it takes, and what it says of it."""
+
+from __future__ import annotations
+
+from consensus.ids import NodeId
+from safekeeper.acceptor import Acceptor
+from safekeeper.events import Action, FlushWal
+from safekeeper.named_ends import NamedEnds
+
+from .chain import NodeChain
+from .planting import Patch, plant
+
+
+@plant
+def chain_reads_on_from_one_that_was_fenced(patch: Patch) -> None:
+    """Bytes of another ballot."""
+
+    def look(self: NodeChain) -> tuple[NodeId, int]:
+        return self._order.node_id, self._acceptor_of_source().flush_lsn
+
+    patch(NodeChain, "_look", look)
+    patch(NodeChain, "_follows", lambda self: self._order.node_id)
+
+
+@plant
+def record_end_above_what_the_chain_brought(patch: Patch) -> None:
+    patch(NamedEnds, "reached", lambda self, _: self._ends[-1] if self._ends else 0)
+
+
+@plant
+def chained_wal_answered_before_the_fsync(patch: Patch) -> None:
+    batch_ended = Acceptor._batch_ended
+
+    def hasty(self: Acceptor, connection: int) -> list[Action]:
+        actions = batch_ended(self, connection)
+        return [a for a in actions if not (self.is_chained and isinstance(a, FlushWal))]
+
+    patch(Acceptor, "_batch_ended", hasty)

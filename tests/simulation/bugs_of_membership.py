@@ -1,0 +1,267 @@
+"""Bugs to plant into who counts, and into what a safekeeper does with memberships.
+
+Each drops one lettered condition of the law of memberships, or is a mistake beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import safekeeper.acceptor
+import safekeeper.join_rules
+import safekeeper.refusals
+import walproposer.stream.candidacy
+import walproposer.stream.leader
+import walproposer.stream.membership_change
+from consensus.membership import Member, Membership
+from consensus.messages import AppendResponse, Configure, VoteRequest
+from consensus.quorum import committed_lsn, quorum_size
+from consensus.quorum import has_quorum as has_each_quorum
+from safekeeper.acceptor import Acceptor
+from safekeeper.events import Action, PersistControl, Reply
+from tests.new_timeline import new_control_state
+from walproposer.stream.candidacy import Candidate
+from walproposer.stream.events import ReportFlushed
+from walproposer.stream.leader import Leader
+from walproposer.stream.peer_set import PeerSet
+from walproposer.stream.progress import Progress
+from walproposer.stream.proposer import Proposer
+
+from .changing_world import ChangingWorld
+from .node import SERVER, Node
+from .node_state import NodeState
+from .planting import Patch, plant_change, plant_rare, without
+
+Actions = list[Action]
+
+
+# ---- stamps
+
+
+@plant_change
+def m1_stamps_are_compared_by_generation_only(patch: Patch) -> None:
+    vote, hear = Acceptor._vote, Candidate.hear
+
+    def by_generation(self: Acceptor, connection: int, request: VoteRequest) -> Actions:
+        own = self.control.membership.stamp
+        if request.stamp.generation >= own.generation:
+            request = replace(request, stamp=max(own, request.stamp))
+        return vote(self, connection, request)
+
+    def hears(self: Candidate, membership: Membership) -> Any:
+        own = self.membership
+        if own is not None and membership.generation <= own.generation:
+            membership = own
+        return hear(self, membership)
+
+    patch(Acceptor, "_vote", by_generation)
+    patch(Candidate, "hear", hears)
+    patch(safekeeper.refusals, "membership_refusal", lambda own, new: None)
+    patch(safekeeper.acceptor, "membership_refusal", lambda own, new: None)
+
+
+@plant_change
+def m2_who_is_elected_stamps_nothing(patch: Patch) -> None:
+    answer = Acceptor._append_response
+
+    def any_author(self: Acceptor) -> AppendResponse:
+        response = answer(self)
+        generation = self.control.membership.generation
+        return AppendResponse(generation, *[getattr(response, n) for n in FIELDS])
+
+    patch(Membership, "stamped", lambda self, stamp: self)
+    patch(safekeeper.refusals, "author_refusal", lambda node_id, membership: None)
+    patch(Acceptor, "_append_response", any_author)
+
+
+FIELDS = AppendResponse.__struct_fields__[1:]
+
+
+@plant_change
+def m3_a_membership_is_adopted_from_whoever_sends_it(patch: Patch) -> None:
+    def obedient(self: Acceptor, connection: int, configure: Configure) -> Actions:
+        membership, own = configure.membership, self.control.membership
+        if membership.stamp < own.stamp:
+            membership = own
+        actions = self._adopt(replace(self.control, membership=membership))
+        answer = AppendResponse(
+            membership.generation, configure.node_id, self.flush_lsn, self.durable_lsn,
+            self.commit_lsn,
+        )  # fmt: skip
+        return [*actions, Reply(connection, answer)]
+
+    patch(Acceptor, "_configure", obedient)
+
+
+@plant_change
+def v1_a_vote_is_given_to_a_lesser_membership(patch: Patch) -> None:
+    vote = Acceptor._vote
+
+    def whoever(self: Acceptor, connection: int, request: VoteRequest) -> Actions:
+        stamp = max(request.stamp, self.control.membership.stamp)
+        return vote(self, connection, replace(request, stamp=stamp))
+
+    patch(Acceptor, "_vote", whoever)
+
+
+# ---- quorums
+
+
+def _old(membership: Membership) -> Membership:
+    return Membership(membership.stamp, membership.members)
+
+
+def _new(membership: Membership) -> Membership:
+    return Membership(membership.stamp, membership.new_members or membership.members)
+
+
+def _union(membership: Membership) -> Membership:
+    return Membership(membership.stamp, membership.all_members)
+
+
+@plant_change
+def v2_elected_by_the_old_set(patch: Patch) -> None:
+    patch(walproposer.stream.candidacy, "has_quorum", lambda m, ids: has_each_quorum(_old(m), ids))
+
+
+@plant_change
+def v2_elected_by_the_new_set(patch: Patch) -> None:
+    patch(walproposer.stream.candidacy, "has_quorum", lambda m, ids: has_each_quorum(_new(m), ids))
+
+
+@plant_change
+def c1_committed_by_the_new_set(patch: Patch) -> None:
+    patch(
+        walproposer.stream.leader,
+        "committed_lsn",
+        lambda m, lsns, start: committed_lsn(_new(m), lsns, start),
+    )
+
+
+@plant_change
+def v2_c1_a_quorum_of_the_union(patch: Patch) -> None:
+    patch(
+        walproposer.stream.candidacy, "has_quorum", lambda m, ids: has_each_quorum(_union(m), ids)
+    )
+    patch(
+        walproposer.stream.leader,
+        "committed_lsn",
+        lambda m, lsns, start: committed_lsn(_union(m), lsns, start),
+    )
+
+
+@plant_change
+def a_quorum_of_the_old_set_everywhere(patch: Patch) -> None:
+    """`has_quorum` and the commit look at `members` only."""
+    for module in (
+        walproposer.stream.candidacy,
+        walproposer.stream.leader,
+        walproposer.stream.membership_change,
+    ):
+        patch(module, "has_quorum", lambda m, ids: has_each_quorum(_old(m), ids))
+    patch(
+        walproposer.stream.leader,
+        "committed_lsn",
+        lambda m, lsns, start: committed_lsn(_old(m), lsns, start),
+    )
+
+
+@plant_change
+def c1_whoever_answers_counts(patch: Patch) -> None:
+    def advance(self: Leader) -> list[Any]:
+        lsns = sorted(p.flush_lsn for p in self.peers if p.safekeeper_id and p.answered)
+        needed = quorum_size(len(self.membership.new_members or self.membership.members))
+        lsn = lsns[-needed] if len(lsns) >= needed else 0
+        if lsn <= self.commit_lsn or lsn < self.term.term_start_lsn:
+            return []
+        self.commit_lsn = lsn
+        return [ReportFlushed(lsn)]
+
+    patch(Leader, "_advance_commit", advance)
+
+
+# ---- who somebody is
+
+
+@plant_change
+def a1_a_wiped_disk_is_made_anew_under_its_old_id(patch: Patch) -> None:
+    lose = ChangingWorld.lose_disk
+
+    def again(self: ChangingWorld, node: Node, *, keeps_id: bool) -> None:
+        lose(self, node, keeps_id=True)
+        other = self.nodes[-1]
+        other.disk.control = new_control_state(self.membership, SERVER)
+        other.state, other.acceptor = NodeState.UP, other.new_acceptor(other.disk.start_lsn)
+
+    patch(ChangingWorld, "lose_disk", again)
+    patch(Member, "is_instance", lambda self, instance: True)
+
+
+@plant_rare
+def a1_the_instance_is_not_compared(patch: Patch) -> None:
+    patch(Member, "is_instance", lambda self, instance: True)
+
+
+@plant_rare
+def a4_positions_of_who_left_are_kept(patch: Patch) -> None:
+    patch(Progress, "forget", lambda self: None)
+
+
+@plant_change
+def one_safekeeper_at_two_addresses_is_two(patch: Patch) -> None:
+    def greeted(self: PeerSet, place: Progress, greeting: Any) -> bool:
+        place.become_greeted(greeting)
+        return True
+
+    patch(PeerSet, "greeted", greeted)
+
+
+@plant_change
+def a_learner_s_promise_fences_the_leader(patch: Patch) -> None:
+    def is_fenced(self: Proposer, progress: Progress, promised: Any) -> bool:
+        ours = self.candidate.ours
+        return ours is not None and promised > ours
+
+    patch(Proposer, "_is_fenced_by", is_fenced)
+
+
+@plant_change
+def only_the_given_addresses_are_asked(patch: Patch) -> None:
+    patch(PeerSet, "reach", lambda self, wanted: [])
+
+
+# ---- what a safekeeper does
+
+
+@plant_change
+def configure_answered_before_it_is_durable(patch: Patch) -> None:
+    patch(Acceptor, "_configure", without(PersistControl, Acceptor._configure))
+
+
+@plant_change
+def membership_adopted_in_memory_only(patch: Patch) -> None:
+    def forgetful(self: Acceptor, control: Any) -> Actions:
+        if control == self.control:
+            return []
+        durable, self.control = self.control.membership, control
+        return [PersistControl(replace(control, membership=durable))]
+
+    patch(Acceptor, "_adopt", forgetful)
+
+
+@plant_change
+def a2_who_left_forgets_all(patch: Patch) -> None:
+    leave = Node.leave
+
+    def forget(self: Node, membership: Membership) -> None:
+        leave(self, membership)
+        if self.acceptor is not None and self.disk.control.has_left:
+            self.become_empty(self.address)
+
+    patch(Node, "leave", forget)
+
+
+@plant_change
+def a2_joined_again_by_the_lesser(patch: Patch) -> None:
+    patch(safekeeper.join_rules, "_check_may_return", lambda existing, offer: None)

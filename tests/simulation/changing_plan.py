@@ -1,0 +1,217 @@
+"""What a seed stands for where members change: its faults, some of which are the changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from random import Random
+from typing import TYPE_CHECKING
+
+from consensus.membership import Membership
+from consensus.messages import VoteRequest
+from walproposer.stream.events import ChangeRequest
+
+from .faults import PLACES, WEIGHTS, Fault, Plan
+from .incarnation import Incarnation
+from .node import Node
+from .node_state import NodeState
+from .sets import nodes_of
+
+if TYPE_CHECKING:
+    from .changing_world import ChangingWorld
+
+#: What a member loses there it loses for ever, or its vote: sets of one or two would end with it.
+LEFT_OUT = ("wipe", "rot", "rot_running")
+CHANGES: dict[str, float] = {
+    "change_members": 25, "change_and_go_on": 10, "request_again": 4, "cancel_change": 5,
+    "move_server": 3, "announce_move": 4, "lose_disk": 1.5, "switch_off": 4, "reach_few": 6,
+    "strand_changing_leader": 4, "end_in_a_change": 5, "late_votes": 3,
+}  # fmt: skip
+#: In the temper of a seed: which of them are common in it.
+FOCI: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "changes": ("change_members", "cancel_change"),
+    "changes of the deposed": ("change_members", "strand_changing_leader", "rival"),
+    "few are reached": ("change_members", "reach_few", "rival"),
+    "leaving ones": ("change_members", "switch_off"),
+    "lost disks": ("change_members", "lose_disk", "reach_few"),
+    "crashes": ("change_members", "crash_proposer", "crash_node", "rival"),
+    "ends in a change": ("change_members", "end_in_a_change", "kill_node"),
+    "late votes": ("late_votes", "change_members", "strand_changing_leader"),
+    "slow disks": ("change_members", "slow_flush", "end_in_a_change", "bulk_load"),
+}
+FOCUS_WEIGHT = 25
+
+
+@dataclass(frozen=True, slots=True)
+class ChangingPlan(Plan):
+    spares_count: int = 0
+    set_size_max: int = 3
+    disks_to_lose: int = 0
+
+    @classmethod
+    def of(cls, seed: int) -> ChangingPlan:
+        random = Random(f"changing plan {seed}")
+        plan = Plan.of(seed)
+        focus = random.choice(list(FOCI))
+        kept = {kind: weight / 5 for kind, weight in WEIGHTS.items() if kind not in LEFT_OUT}
+        weights = [
+            FOCUS_WEIGHT if kind in FOCI[focus] else weight * random.choice((0.2, 1, 1, 3))
+            for kind, weight in (kept | CHANGES).items()
+        ]
+        horizon_us = random.choice((1_000_000, 2_000_000, 4_000_000))
+        kinds = random.choices([*kept, *CHANGES], weights, k=random.choice((20, 40, 80)))
+        times = sorted(random.randrange(20_000, horizon_us) for _ in kinds)
+        values = {field.name: getattr(plan, field.name) for field in fields(plan)}
+        values |= {
+            "focus": focus,
+            "horizon_us": horizon_us,
+            "nodes_count": random.choice((1, 2, 3, 3, 3, 3, 4, 5)),
+            "is_restoring": random.random() < 0.7,
+            "write_us": random.choice((5000, 20_000, 20_000)),
+            "faults": tuple(
+                Fault(at_us, kind, random.getrandbits(32))
+                for at_us, kind in zip(times, kinds, strict=True)
+            ),
+        }
+        return cls(
+            **values,
+            spares_count=random.choice((2, 3, 4)),
+            set_size_max=random.choice((3, 3, 5)),
+            disks_to_lose=random.choice((0, 0, 1, 2)),
+        )
+
+
+def some_process(world: ChangingWorld, random: Random) -> Incarnation | None:
+    """Mostly one that leads, or believes so."""
+    running = world.running()
+    leading = [process for process in running if process.is_leading]
+    pool = leading if leading and random.random() < 0.9 else running
+    return random.choice(pool) if pool else None
+
+
+def change_members(world: ChangingWorld, random: Random) -> None:
+    process = some_process(world, random)
+    if process is None or process.core.membership is None:
+        return
+    membership = process.core.membership
+    wanted = world.wanted(membership, random)
+    if wanted:
+        world.request(process, ChangeRequest(membership.generation, wanted))
+
+
+def change_and_go_on(world: ChangingWorld, random: Random) -> None:
+    """A change, and writes while it is made."""
+    change_members(world, random)
+    for delay_us in range(10_000, 100_000, 20_000):
+        world.clock.call_later(delay_us, world.load, 1)
+
+
+def request_again(world: ChangingWorld, random: Random) -> None:
+    """As after a failover: of whoever leads, maybe long after it was done or given up."""
+    process = some_process(world, random)
+    if process is not None and world.requests:
+        recent = world.requests[-1]
+        world.request(process, random.choice((recent, random.choice(world.requests))))
+
+
+def cancel_change(world: ChangingWorld, random: Random) -> None:
+    process = some_process(world, random)
+    if process is not None:
+        world.cancel(process)
+
+
+def move_server(world: ChangingWorld, random: Random) -> None:
+    """One at a time, and mostly announced."""
+    process = some_process(world, random)
+    if process is None or process.core.membership is None or not process.is_leading:
+        return
+    membership = process.core.membership
+    nodes = nodes_of(world.nodes, membership, membership.members)
+    lost = [node for node in nodes if not _is_found(membership, node)]
+    up = [node for node in nodes if node.state is NodeState.UP]
+    if membership.is_joint or lost or not up:
+        return
+    world.move(random.choice(up))
+    if random.random() < 0.7:
+        world.clock.call_later(random.choice((1000, 50_000)), announce_move, world, random)
+
+
+def announce_move(world: ChangingWorld, random: Random) -> None:
+    """Equal ids, as they are reached now."""
+    process = some_process(world, random)
+    if process is None or process.core.membership is None:
+        return
+    membership = process.core.membership
+    nodes = nodes_of(world.nodes, membership, membership.members)
+    if len(nodes) == len(membership.members):
+        wanted = tuple(sorted(node.as_member() for node in nodes))
+        world.request(process, ChangeRequest(membership.generation, wanted))
+
+
+def _is_found(membership: Membership, node: Node) -> bool:
+    return membership.member(node.number).address == node.as_member().address
+
+
+def lose_disk(world: ChangingWorld, random: Random) -> None:
+    known = [node for node in world.nodes if node.state in (NodeState.UP, NodeState.DOWN)]
+    if known and world.disks_lost < world.plan.disks_to_lose:
+        world.lose_disk(random.choice(known), keeps_id=random.random() < 0.6)
+
+
+def switch_off(world: ChangingWorld, random: Random) -> None:
+    """Somebody who left, as a leader says."""
+    for process in random.sample(world.running(), len(world.running())):
+        if left := world.may_be_switched_off(process):
+            world.switch_off(random.choice(left))
+            return
+
+
+def reach_few(world: ChangingWorld, random: Random) -> None:
+    """From one place some safekeepers are not reached for a long time."""
+    place, share = random.choice(PLACES), random.choice((0.2, 0.4, 0.6))
+    nodes = [node for node in world.nodes if random.random() < share]
+    ways = random.choice(((True,), (False,), (True, False), (True, False)))
+    cuts = {(place, node.number, way) for node in nodes for way in ways}
+    world.network.cuts |= cuts
+    world.clock.call_later(random.choice((100_000, 300_000, 1_000_000)), world.heal, cuts)
+
+
+def strand_changing_leader(world: ChangingWorld, random: Random) -> None:
+    """A leader in the midst of a change reaches few, and a rival that reaches others starts."""
+    process = some_process(world, random)
+    if process is None or not process.is_leading:
+        return
+    nodes = random.sample(world.nodes, len(world.nodes) * 2 // 3)
+    cuts = {(process.place, node.number, way) for node in nodes for way in (True, False)}
+    delay_us = random.choice((0, 5000, 20_000))
+    world.clock.call_later(delay_us, world.cut, cuts)
+    change_members(world, random)
+    world.clock.call_later(delay_us + 1000, world.attach, world.some_primary(random))
+    for later_us in (60_000, 120_000):  # both change the members, by one generation
+        world.clock.call_later(delay_us + later_us, change_members, world, random)
+    world.clock.call_later(random.choice((100_000, 400_000, 1_000_000)), world.heal, cuts)
+
+
+def late_votes(world: ChangingWorld, random: Random) -> None:
+    """A rival asks for votes by the members that it was greeted with, and they change meanwhile."""
+    delay_us = random.choice((20_000, 60_000, 150_000))
+    world.network.delay_us[VoteRequest] = delay_us
+    world.clock.call_later(2 * delay_us, world.calm_network)
+    world.attach(world.some_primary(random))
+    world.clock.call_later(random.choice((1000, 5000, 20_000)), change_members, world, random)
+    world.load(2)
+
+
+def end_in_a_change(world: ChangingWorld, random: Random) -> None:
+    """Each leader, once it has written a membership that changes the sets, or a little later; and
+    some of the safekeepers may be away then."""
+    world.ends_in_change = random.choice((True, False)), random.choice((0, 0, 1000, 5000, 20_000))
+    change_members(world, random)
+    if random.random() < 0.5:
+        random.choice(world.nodes).stop()
+
+
+CHANGE_KINDS: dict[str, Callable[[ChangingWorld, Random], None]] = {
+    name: globals()[name] for name in CHANGES
+}

@@ -1,0 +1,237 @@
+"""`MembersSoak`: change after change of the members, while clients commit, and death at random.
+
+    1 -> 3 -> 5 -> 3, each of the three replaced, each wiped and replaced, 3 -> 1, and again
+
+In most changes somebody is killed: the command, the proposer, a member, the newcomer, the primary
+(which ends in a failover, sometimes). Then the same command is run again until it is content.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from pg_fixtures.errors import FixtureError
+from pg_fixtures.processes import ServiceProcess
+from pg_server.errors import DeadlineExceeded
+
+from .books import Books
+from .chronicle import Chronicle, Silence, SilenceWatch
+from .members_world import MembersWorld
+from .world import Loss
+
+CHANGE_SECONDS_MAX = 180.0
+RECOVERY_SECONDS = 90.0
+TICK_SECONDS = 0.05
+#: No commit may wait longer for a change in which nobody dies.
+CALM_SECONDS_MAX = 2.0
+STRUCK_SHARE = 0.7  # of the changes
+FAILOVER_SHARE = 0.15  # of the strikes
+SAME_ADDRESS_SHARE = 0.5  # of those that are wiped
+FORGOTTEN_SHARE = 0.7  # of those that have left
+LOSSES = (Loss.KILLED, Loss.MACHINE, Loss.STOPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`members` are those that it ends with, `newcomers` those of them that are new."""
+
+    what: str
+    arguments: tuple[object, ...]
+    members: tuple[int, ...]
+    newcomers: tuple[int, ...] = ()
+    is_wiped: bool = False
+
+
+@dataclass
+class MembersSoak:
+    """`run` until `minutes` are over, or `stopping` is set."""
+
+    world: MembersWorld
+    books: Books
+    chronicle: Chronicle
+    watch: SilenceWatch
+    rng: random.Random
+    stopping: threading.Event
+    changes: int = 0
+    failovers: int = 0
+    #: The longest time without a commit in a change in which nobody died.
+    longest_calm: Silence = field(default_factory=Silence)
+
+    def run(self, minutes: float) -> None:
+        """Raises PgServerError when commits do not come back, and for whatever else must not be."""
+        deadline = time.monotonic() + minutes * 60
+        for change in self._deal():
+            self._carry_out(change)
+            if self.changes % 10 == 0:
+                self.chronicle.note(self.books.reckon())
+                self.books.turn_page()
+            if time.monotonic() >= deadline or self.stopping.is_set():
+                break
+        self._conclude()
+
+    # ---- which changes
+
+    def _deal(self) -> Iterator[Change]:
+        """For ever; each is reckoned when the one before is done."""
+        while True:
+            yield self._grown()
+            yield self._grown()
+            yield self._shrunk()
+            for member in tuple(self.world.members):
+                yield self._replaced(member)
+            for member in tuple(self.world.members):
+                yield self._wiped(member)
+            yield self._shrunk()
+
+    def _grown(self) -> Change:
+        world = self.world
+        new = [world.new_keeper(), world.new_keeper()]
+        ids = tuple(keeper.id for keeper in new)
+        return Change(
+            f"{len(world.members)} -> {len(world.members) + 2}",
+            ("add", *(keeper.address for keeper in new)),
+            tuple(sorted((*world.members, *ids))),
+            ids,
+        )
+
+    def _shrunk(self) -> Change:
+        members = self.world.members
+        leavers = self.rng.sample(members, 2)
+        return Change(
+            f"{len(members)} -> {len(members) - 2}",
+            ("remove", *leavers),
+            tuple(id for id in members if id not in leavers),
+        )
+
+    def _replaced(self, member: int, *, port: int | None = None, is_wiped: bool = False) -> Change:
+        new = self.world.new_keeper(port)
+        return Change(
+            f"{'wiped and ' if is_wiped else ''}replaced",
+            ("replace", member, new.address),
+            tuple(sorted({*self.world.members, new.id} - {member})),
+            (new.id,),
+            is_wiped,
+        )
+
+    def _wiped(self, member: int) -> Change:
+        """The disk is lost; the new one has the old address, or another."""
+        address = self.world.keepers[member].address
+        self.chronicle.note(f"safekeeper {member} is wiped")
+        self.world.wipe(member)
+        stays = self.rng.random() < SAME_ADDRESS_SHARE
+        port = int(address.rpartition(":")[2]) if stays else None
+        return self._replaced(member, port=port, is_wiped=True)
+
+    # ---- one change
+
+    def _carry_out(self, change: Change) -> None:
+        struck = self.rng.random() < STRUCK_SHARE
+        line = f"{change.what}: sk member {' '.join(map(str, change.arguments))}"
+        with self.chronicle.during(line), self._watched(is_calm=not struck):
+            command = self.world.begin(*map(str, change.arguments))
+            if struck:
+                self.stopping.wait(self.rng.uniform(0.0, 1.5))
+                self._strike(change, command)
+            self._finish(change, command)
+        self.changes += 1
+        self.chronicle.survived[change.what] += 1
+        self._settle(change)
+
+    @contextmanager
+    def _watched(self, *, is_calm: bool) -> Iterator[None]:
+        watch = SilenceWatch(lambda: self.books.acknowledged)
+        watch.start()
+        try:
+            yield
+        finally:
+            watch.stop()
+        if is_calm and watch.longest.seconds > self.longest_calm.seconds:
+            self.longest_calm = watch.longest
+
+    def _finish(self, change: Change, command: ServiceProcess) -> None:
+        """The same command again until it is content. Raises FixtureError, DeadlineExceeded."""
+        deadline = time.monotonic() + CHANGE_SECONDS_MAX
+        while command.alive or command.exit_code != 0:
+            if time.monotonic() > deadline:
+                raise DeadlineExceeded(f"sk member was not done in time\n{command.log_tail()}")
+            self.world.tend()
+            if not command.alive and command.exit_code != 0:
+                self.chronicle.note(f"again, after exit code {command.exit_code}")
+                command = self.world.begin(*map(str, change.arguments))
+            time.sleep(TICK_SECONDS)  # between two looks at processes
+        members = self.world.membership()
+        if tuple(members["members"]) != change.members or members["new_members"]:
+            raise FixtureError(f"sk member was content, and the membership is {members}")
+
+    def _settle(self, change: Change) -> None:
+        """What an operator does next; then commits proceed."""
+        world = self.world
+        left = [id for id in world.members if id not in change.members]
+        world.members = list(change.members)
+        world.point_standby()
+        for id in left:
+            if change.is_wiped or self.rng.random() < FORGOTTEN_SHARE:
+                world.forget(id)
+        world.tend()
+        self.books.wait_for_progress(RECOVERY_SECONDS)
+
+    # ---- deaths
+
+    def _strike(self, change: Change, command: ServiceProcess) -> None:
+        if self.rng.random() < FAILOVER_SHARE:
+            self._fail_over()
+            return
+        keepers = self.world.keepers
+        strikes: list[tuple[str, Callable[[], None]]] = [
+            ("the command", command.kill),
+            ("the proposer", self._kill_proposer),
+            ("the primary", self._restart_primary),
+            *(("a member", keepers[id].kill) for id in self.world.members if keepers[id].alive),
+            *(("a newcomer", keepers[id].kill) for id in change.newcomers),
+        ]
+        what, strike = self.rng.choice(strikes)
+        self.chronicle.note(f"kill -9 of {what}")
+        strike()
+        self.chronicle.survived[f"kill -9 of {what}"] += 1
+        if self.rng.random() < 0.5:
+            command.kill()
+
+    def _kill_proposer(self) -> None:
+        assert self.world.primary.proposer is not None
+        self.world.primary.proposer.kill()
+
+    def _restart_primary(self) -> None:
+        self.world.primary.postgres.crash()
+        self.world.primary.postgres.start()
+
+    def _fail_over(self) -> None:
+        world, loss = self.world, self.rng.choice(LOSSES)
+        world.revive()
+        with self.chronicle.during(f"failover: {loss.value}"):
+            world.fail_over(loss)
+            self.books.redirect(world.primary.postgres.dsn())
+            self.books.wait_for_progress(RECOVERY_SECONDS)
+            world.rejoin()
+        self.failovers += 1
+        self.chronicle.survived[f"loss of the primary ({loss.value})"] += 1
+
+    # ---- the end
+
+    def _conclude(self) -> None:
+        self.world.tend()
+        self.books.wait_for_progress(RECOVERY_SECONDS)
+        self.watch.stop()
+        self.books.rest(RECOVERY_SECONDS)
+        self.chronicle.note(self.books.reckon())
+        self.world.check_logs()
+        self.world.check_no_traceback()
+        if self.longest_calm.seconds > CALM_SECONDS_MAX:
+            raise FixtureError(
+                f"a commit waited {self.longest_calm.seconds:.1f} s for a change in which nobody "
+                f"died: {'; '.join(self.chronicle.at(self.longest_calm))}"
+            )

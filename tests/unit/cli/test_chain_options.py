@@ -1,0 +1,36 @@
+"""--via, --via-sites: what they mean, and what is refused before anything is asked."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from cli.chain_options import Via, chain_rule
+from walproposer.stream.chains import NO_CHAINS, ChainRule
+
+
+@pytest.mark.parametrize("text", ["4", "4=", "=2", "4=2=1", "4=4", "0=1", "a=2", "4=" + "9" * 5000])
+def test_via_names_two_members(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Via().convert(text, None, None)
+
+
+def test_via_is_a_member_and_its_source() -> None:
+    assert Via().convert("4=2", None, None) == (4, 2)
+    assert chain_rule([(4, 2), (5, 2)], "", via_sites=False) == ChainRule({4: 2, 5: 2})
+    assert chain_rule([], "a", via_sites=True) == ChainRule({}, "a", True)
+    assert chain_rule([], "", via_sites=False) == NO_CHAINS
+
+
+@pytest.mark.parametrize(
+    ("via", "why"),
+    [([(4, 2), (4, 3)], "twice"), ([(4, 2), (2, 1)], "a chain has one link")],
+)
+def test_a_rule_that_contradicts_itself_is_refused(via: list[tuple[int, int]], why: str) -> None:
+    with pytest.raises(click.UsageError, match=why):
+        chain_rule(via, "", via_sites=False)
+
+
+def test_sites_need_our_own() -> None:
+    with pytest.raises(click.UsageError, match="--site"):
+        chain_rule([], "", via_sites=True)

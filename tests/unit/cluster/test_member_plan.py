@@ -1,0 +1,128 @@
+"""What a command on the members comes to: done, under way, not begun, or refused, with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from cluster.member_plan import (
+    MemberPlan,
+    Stage,
+    check_quorums,
+    plan_add,
+    plan_move,
+    plan_remove,
+    plan_replace,
+    steps_of,
+    warnings_of,
+)
+from consensus.ids import NodeId
+from consensus.membership import Member, Membership, Stamp
+from walproposer.errors import Refusal
+
+STAMP = Stamp(NodeId(5, b"proposer".ljust(16)), 4)
+
+
+def listed(number: int) -> Member:
+    return Member(number, number.to_bytes(8, "big"), f"10.0.0.{number}", 5454)
+
+
+def members(*ids: int, new: tuple[int, ...] = ()) -> Membership:
+    return Membership(STAMP, ids, new, tuple(map(listed, sorted({*ids, *new}))))
+
+
+THREE = members(1, 2, 3)
+JOINT = members(1, 2, 3, new=(1, 2, 4))
+
+Plan = Callable[[Membership], MemberPlan]
+PLANS: list[tuple[Plan, Membership, Stage, tuple[int, ...]]] = [
+    (lambda m: plan_add(m, [listed(4)]), THREE, Stage.NOT_BEGUN, (1, 2, 3, 4)),
+    (lambda m: plan_add(m, [listed(2), listed(3)]), members(1), Stage.NOT_BEGUN, (1, 2, 3)),
+    (lambda m: plan_add(m, [listed(3)]), THREE, Stage.DONE, (1, 2, 3)),
+    (lambda m: plan_add(m, [listed(4)]), members(1, new=(1, 4)), Stage.UNDER_WAY, (1, 4)),
+    (lambda m: plan_remove(m, [3]), THREE, Stage.NOT_BEGUN, (1, 2)),
+    (lambda m: plan_remove(m, [2, 3]), THREE, Stage.NOT_BEGUN, (1,)),
+    (lambda m: plan_remove(m, [9]), THREE, Stage.DONE, (1, 2, 3)),
+    (lambda m: plan_remove(m, [3]), members(1, 2, 3, new=(1, 2)), Stage.UNDER_WAY, (1, 2)),
+    (lambda m: plan_replace(m, 3, listed(4)), THREE, Stage.NOT_BEGUN, (1, 2, 4)),
+    (lambda m: plan_replace(m, 3, listed(4)), JOINT, Stage.UNDER_WAY, (1, 2, 4)),
+    (lambda m: plan_replace(m, 3, listed(4)), members(1, 2, 4), Stage.DONE, (1, 2, 4)),
+    (lambda m: plan_move(m, replace(listed(2), port=5)), THREE, Stage.NOT_BEGUN, (1, 2, 3)),
+    (lambda m: plan_move(m, listed(2)), THREE, Stage.DONE, (1, 2, 3)),
+]
+
+
+@pytest.mark.parametrize(("plan", "present", "stage", "ids"), PLANS)
+def test_done_under_way_or_not_begun(
+    plan: Plan, present: Membership, stage: Stage, ids: tuple[int, ...]
+) -> None:
+    planned = plan(present)
+    assert (planned.stage, planned.wanted_ids) == (stage, ids)
+
+
+def test_a_move_changes_the_address_alone() -> None:
+    plan = plan_move(THREE, replace(listed(2), host="10.9.9.9"))
+    assert plan.is_only_addresses
+    assert [m.address for m in plan.wanted] == ["10.0.0.1:5454", "10.9.9.9:5454", "10.0.0.3:5454"]
+    assert steps_of(plan) == ["the members are told: safekeeper 2 is at 10.9.9.9:5454"]
+
+
+def wiped(number: int) -> Member:
+    return replace(listed(number), instance=b"new disk")
+
+
+REFUSED: list[tuple[Plan, Membership, str, str]] = [
+    (lambda m: plan_add(m, [wiped(3)]), THREE, "another data directory", "sk member replace 3"),
+    (lambda m: plan_replace(m, 3, wiped(3)), THREE, "another data directory", "an --id"),
+    (lambda m: plan_move(m, wiped(3)), THREE, "another data directory", "sk member replace 3"),
+    (lambda m: plan_replace(m, 3, listed(3)), THREE, "cannot replace itself", "sk member move 3"),
+    (lambda m: plan_replace(m, 3, listed(2)), THREE, "is a member already", "sk member remove 3"),
+    (lambda m: plan_replace(m, 8, listed(4)), THREE, "safekeeper 8 is no member", "list"),
+    (lambda m: plan_move(m, listed(8)), THREE, "safekeeper 8 is no member", "list"),
+    (lambda m: plan_remove(m, [1, 2, 3]), THREE, "the last one", "sk member replace"),
+    (lambda m: plan_remove(m, [2]), JOINT, "another change is under way", "sk member cancel"),
+    (lambda m: plan_add(m, [listed(5)]), JOINT, "from members 1, 2, 3 to 1, 2, 4", "cancel"),
+    (
+        lambda m: plan_add(m, [listed(i) for i in range(4, 11)]),
+        THREE,
+        "would be 10 members",
+        "remove some first",
+    ),
+]
+
+
+@pytest.mark.parametrize(("plan", "present", "reason", "hint"), REFUSED)
+def test_what_is_refused(plan: Plan, present: Membership, reason: str, hint: str) -> None:
+    with pytest.raises(Refusal, match=reason) as caught:
+        plan(present)
+    assert hint in caught.value.hint
+
+
+def test_a_change_needs_a_quorum_of_what_is_and_of_what_will_be() -> None:
+    replaced = plan_replace(THREE, 3, listed(4))
+    check_quorums(replaced, {1, 2, 4})
+    check_quorums(replaced, {1, 2})
+    with pytest.raises(Refusal, match="no quorum: only 1 of the 3 members present") as caught:
+        check_quorums(replaced, {1, 4})
+    assert "sk member force" in caught.value.hint
+    with pytest.raises(Refusal, match=r"wait for ever: only 1 of the 2 members wanted .* 2 not"):
+        check_quorums(plan_remove(THREE, [3]), {1, 3})
+
+
+def test_even_counts_are_lawful_and_warned_of() -> None:
+    assert warnings_of(plan_replace(THREE, 3, listed(4))) == []
+    (four,) = warnings_of(plan_add(THREE, [listed(4)]))
+    assert four.startswith("4 members bear the loss of 1, as 3 do")
+    (two,) = warnings_of(plan_remove(THREE, [3]))
+    assert two.startswith("2 members bear the loss of none, as 1 do")
+
+
+def test_the_steps_in_their_order() -> None:
+    assert steps_of(plan_replace(THREE, 3, listed(4))) == [
+        "safekeeper 4 (10.0.0.4:5454) gets the log, and counts for nothing until it has caught up",
+        "each commit needs a quorum of 1, 2, 3 and one of 1, 2, 4",
+        "the members are 1, 2, 4",
+        "safekeeper 3 is told that it has left, and deletes its WAL",
+    ]

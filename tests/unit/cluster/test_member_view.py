@@ -1,0 +1,160 @@
+"""Who stores a timeline: members, those that join and leave, learners, and those outside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cluster_pages import (
+    HTTP,
+    Answers,
+    address,
+    departed,
+    lost_peer,
+    membership,
+    page,
+    peer,
+    safekeeper,
+    silent,
+)
+
+from cli.member_table import members_json, remarks
+from cluster.change_line import change_line
+from cluster.member_view import MemberState, Standing
+from cluster.timeline_view import timeline_views
+from cluster.verdict import judge
+from walproposer.timelines.discovery import Discovery
+
+JOINT = membership(1, 2, 3, new=(1, 2, 4))
+
+
+def changing(state: str, waits_for: str = "", error: str = "") -> dict[str, Any]:
+    """The proposer's page."""
+    change = {"state": state, "wanted": [1, 2, 4], "waits_for": waits_for, "error": error}
+    peers = (peer(1), peer(2), lost_peer(3), peer(4))
+    return page(*peers, membership={"change": change})
+
+
+def joint_answers(**pages: Any) -> Answers:
+    reports = [safekeeper(i, membership=JOINT) for i in (1, 2, 4)]
+    return Answers([*reports, silent(3)], {HTTP: changing("entered"), **pages})
+
+
+def test_in_a_joint_membership_each_stands_in_its_sets() -> None:
+    view = joint_answers().view()
+    assert {m.safekeeper_id: m.standing for m in view.members} == {
+        1: Standing.MEMBER,
+        2: Standing.MEMBER,
+        3: Standing.LEAVING,
+        4: Standing.JOINING,
+    }
+    assert not view.is_complete
+
+
+def test_a_learner_is_in_no_set_and_no_trouble() -> None:
+    answers = Answers([safekeeper(i) for i in (1, 2, 3, 4)])
+    answers.pages = {HTTP: page(*map(peer, (1, 2, 3, 4)))}
+    view = answers.view()
+    (learner,) = view.others
+    assert (learner.safekeeper_id, learner.standing) == (4, Standing.LEARNER)
+    assert str(judge(view)) == "OK: commits proceed, 3 of 3 safekeepers"
+    assert list(remarks(view)) == []
+
+
+def test_one_that_holds_the_log_and_is_no_member_is_named_with_the_command() -> None:
+    view = Answers([safekeeper(i) for i in (1, 2, 3, 4)]).view()
+    assert [other.standing for other in view.others] == [Standing.OUTSIDE]
+    (remark,) = remarks(view)
+    assert remark == (
+        "safekeeper 4 (10.0.0.4:5454) has the log and is no member: sk member remove 4 tells it "
+        "so, sk member add makes it one"
+    )
+
+
+def test_one_that_has_left_is_shown_and_leads_to_nobody_new() -> None:
+    view = Answers([safekeeper(1), safekeeper(2), safekeeper(3), departed(4)]).view()
+    (other,) = view.others
+    assert (other.state, other.standing) == (MemberState.LEFT, Standing.OUTSIDE)
+    assert list(remarks(view)) == []
+
+
+def test_all_that_answer_have_left_and_the_members_are_away() -> None:
+    """Then the timeline is shown; had its members answered without it, it would be deleted."""
+    reports = [departed(4), *map(silent, (1, 2, 3))]
+    (view,) = timeline_views(Discovery(tuple(reports), {}))
+    assert {m.state for m in view.members} == {MemberState.UNREACHABLE}
+    gone = [replace(safekeeper(i), timelines={}) for i in (1, 2, 3)]
+    assert timeline_views(Discovery((departed(4), *gone), {})) == []
+
+
+def test_another_data_directory_under_a_members_id_has_lost_its_data() -> None:
+    another = replace(safekeeper(2), instance="f" * 16)
+    answers = Answers([safekeeper(1), another, safekeeper(3)])
+    answers.pages = {HTTP: page(peer(1), lost_peer(2), peer(3))}
+    view = answers.view()
+    assert view.members[1].state is MemberState.LOST_DATA
+    assert view.members[1].status is None
+    assert str(judge(view)).endswith("lost its data: sk member replace 2 NEWADDR")
+
+
+def test_the_member_counts_where_another_disk_has_its_id() -> None:
+    """In whatever order they answered."""
+    another = replace(safekeeper(2), instance="f" * 16, address="10.0.0.99:5454")
+    for reports in ((another, safekeeper(2)), (safekeeper(2), another)):
+        view = Answers([safekeeper(1), *reports, safekeeper(3)]).view()
+        assert view.members[1].address == address(2)
+
+
+def test_a_change_is_told_with_what_it_waits_for() -> None:
+    answers = joint_answers()
+    answers.pages = {HTTP: changing("catching up", waits_for="safekeeper 4: 12 MB behind")}
+    assert change_line(answers.view()) == (
+        "the members are changed to 1, 2, 4: catching up; safekeeper 4: 12 MB behind"
+    )
+
+
+def test_a_change_that_came_to_nothing_is_told() -> None:
+    answers = Answers()
+    answers.pages = {HTTP: changing("gone back", error="4 gave no answers for 10 s")}
+    assert change_line(answers.view()) == (
+        "the last change of the members, to 1, 2, 4, was undone: 4 gave no answers for 10 s"
+    )
+    answers.pages = {HTTP: changing("done")}
+    assert change_line(answers.view()) == ""
+
+
+def test_a_change_without_a_proposer_is_told() -> None:
+    answers = joint_answers()
+    answers.safekeepers = [safekeeper(i, membership=JOINT, proposer=None) for i in (1, 2, 4)]
+    answers.pages = {}
+    assert change_line(answers.view()).startswith("the members are changed from 1, 2, 3 to 1, 2, 4")
+
+
+def test_complete_is_on_the_disks_of_a_quorum() -> None:
+    newer = membership(1, 2, 4, generation=3)
+    some = Answers([safekeeper(1, membership=newer), safekeeper(2), safekeeper(4)]).view()
+    assert not some.is_complete
+    most = [safekeeper(1, membership=newer), safekeeper(2, membership=newer), safekeeper(4)]
+    assert Answers(most).view().is_complete
+
+
+def test_commits_that_wait_in_a_joint_membership_say_for_whom() -> None:
+    answers = joint_answers()
+    blocked = {**changing("entered"), "quorum": {"ok": False, "since": None}}
+    answers.pages = {HTTP: blocked}
+    assert "2 of 1, 2, 3 and 2 of 1, 2, 4 are needed, as the members are changed" in str(
+        judge(answers.view())
+    )
+
+
+def test_json_names_everybody_with_standing_and_instance() -> None:
+    shown = members_json(joint_answers().view())
+    assert shown["membership"]["new_members"] == [1, 2, 4]
+    assert [(m["safekeeper_id"], m["standing"]) for m in shown["members"]] == [
+        (1, "member"),
+        (2, "member"),
+        (3, "leaving"),
+        (4, "joining"),
+    ]
+    assert shown["members"][0]["instance"] == f"{1:016x}"
+    assert shown["change"]["state"] == "entered"

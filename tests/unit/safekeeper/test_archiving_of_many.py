@@ -1,0 +1,188 @@
+"""Archiving of several timelines: one whose part of the store hangs, one that sleeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, active_count
+
+import pytest
+from new_timeline import SERVER
+from timeline_on_disk import HOOKS, Pusher, fill
+from wal_log import START_LSN, WAL_SEG_SIZE
+
+from consensus.ids import TimelineId
+from consensus.membership import Membership
+from objectstore.archive import TimelineArchive
+from objectstore.local import LocalStore
+from objectstore.store import Data
+from pg_fixtures.waiting import wait_until
+from pgwal.history import TimelineHistory
+from safekeeper import archiving
+from safekeeper.archive_progress import ArchiveSettings
+from safekeeper.archive_workers import ArchiveWorkers
+from safekeeper.archiving import Archiving
+from safekeeper.data_directory import DataDirectory
+from safekeeper.timelines import TimelinePolicy, Timelines
+
+TIMEOUT = 30.0
+NAMES = [TimelineId(b"t" * 16, bytes([number]) * 16) for number in range(1, 9)]
+
+
+class HangingStore(LocalStore):
+    """What is written for one timeline is not answered until `released`."""
+
+    hangs_for = ""
+    released = Event()
+
+    def create(self, key: str, data: Data) -> bool:
+        if self.hangs_for and self.hangs_for in key:
+            assert self.released.wait(TIMEOUT)
+        return super().create(key, data)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HangingStore]:
+    made = HangingStore(str(tmp_path / "archive"))
+    made.released = Event()
+    monkeypatch.setattr(archiving, "open_store", lambda *_: made)
+    monkeypatch.setattr(archiving, "POLL_SECONDS", 0.02)
+    yield made
+    made.released.set()
+
+
+@pytest.fixture
+def settings(store: HangingStore) -> ArchiveSettings:
+    return ArchiveSettings(store.url, {}, partial_interval_seconds=0.1, workers_max=2)
+
+
+@pytest.fixture
+def timelines(tmp_path: Path, settings: ArchiveSettings) -> Iterator[Timelines]:
+    directory = DataDirectory(tmp_path / "data", 1)
+    made = Timelines(directory, HOOKS, TimelinePolicy(archive=settings))
+    yield made
+    made.close()
+    directory.close()
+
+
+@pytest.fixture
+def running(timelines: Timelines, settings: ArchiveSettings) -> Iterator[Archiving]:
+    made = Archiving(settings, timelines)
+    yield made
+    made.close()
+
+
+def filled(timelines: Timelines, name: TimelineId, segments: float) -> Pusher:
+    timelines.create(name, SERVER, Membership(1, (1,)), START_LSN, TimelineHistory(1))
+    timelines.activate(name)
+    pusher = Pusher(timelines.get(name), 1).lead()
+    fill(pusher.log, segments * WAL_SEG_SIZE)
+    commit(pusher)
+    return pusher
+
+
+def commit(pusher: Pusher) -> None:
+    pusher.push()
+    pusher.push(commit_lsn=pusher.log.lsn, truncate_lsn=pusher.log.lsn)
+
+
+def is_archived(pusher: Pusher) -> bool:
+    archive = pusher.timeline.archive
+    assert archive is not None
+    return archive.is_settled(pusher.log.lsn)
+
+
+def test_all_of_it_arrives_and_a_bounded_number_of_threads_did_it(
+    timelines: Timelines, store: HangingStore
+) -> None:
+    pushers = [filled(timelines, name, 2.5) for name in NAMES]
+    settings = ArchiveSettings(store.url, {}, partial_interval_seconds=0.1, workers_max=2)
+    before = active_count()
+    running = Archiving(settings, timelines)
+    counts = [before]
+
+    def are_archived() -> bool:
+        counts.append(active_count())
+        return all(map(is_archived, pushers))
+
+    try:
+        wait_until(are_archived, TIMEOUT, "all to be archived", interval=0.001)
+    finally:
+        running.close()
+    assert max(counts) - before <= 1 + 2 + 2 * 4
+    for pusher in pushers:
+        archive = TimelineArchive.open(store, pusher.timeline.control.timeline)
+        assert archive.archived_lsn(TimelineHistory(1), START_LSN) == pusher.log.lsn
+
+
+def test_one_that_hangs_holds_up_nobody_else(
+    timelines: Timelines, store: HangingStore, running: Archiving
+) -> None:
+    store.hangs_for = NAMES[0].timeline_id.hex()
+    stuck = filled(timelines, NAMES[0], 2.5)
+    others = [filled(timelines, name, 2.5) for name in NAMES[1:]]
+    wait_until(lambda: all(map(is_archived, others)), TIMEOUT, "the others to be archived")
+    assert not is_archived(stuck)
+    store.released.set()
+    wait_until(lambda: is_archived(stuck), TIMEOUT, "the one that hung")
+
+
+def test_more_that_hang_than_there_are_workers(
+    timelines: Timelines,
+    store: HangingStore,
+    settings: ArchiveSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a while others do their work."""
+    monkeypatch.setattr(archiving, "ArchiveWorkers", lambda count: ArchiveWorkers(count, 0.2))
+    store.hangs_for = NAMES[0].tenant_id.hex()
+    for name in NAMES[:2]:
+        filled(timelines, name, 1.5)
+    running = Archiving(settings, timelines)
+    try:
+        wait_until(lambda: running._workers.slow_count == 2, TIMEOUT, "both workers to hang")
+        store.hangs_for = ""
+        other = filled(timelines, NAMES[2], 1.5)
+        wait_until(lambda: is_archived(other), TIMEOUT, "the other one to be archived")
+        assert running._workers.slow_count == 2
+    finally:
+        store.released.set()
+        running.close()
+
+
+def test_one_that_sleeps_is_asked_nothing_until_it_wakes(
+    timelines: Timelines, running: Archiving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pusher = filled(timelines, NAMES[0], 1.5)
+    wait_until(lambda: is_archived(pusher), TIMEOUT, "all of it to be archived")
+    timeline = pusher.timeline
+    timeline.disconnect(pusher)
+    timeline.sleep.maybe_begin(0)
+    assert timeline.sleep.is_asleep
+    archiver = running._archivers[NAMES[0]]
+    asked: list[str] = []
+
+    def has_work() -> bool:
+        asked.append("is there work?")
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archiver, "has_work", has_work)
+        other = filled(timelines, NAMES[1], 1.5)
+        wait_until(lambda: is_archived(other), TIMEOUT, "another one to be archived")
+        assert asked == []
+        assert timeline.sleep.is_asleep
+    again = Pusher(timeline, 2, log=pusher.log, terms=pusher.terms).lead(int(pusher.log.lsn))
+    fill(again.log, 3.5 * WAL_SEG_SIZE)
+    commit(again)
+    wait_until(lambda: is_archived(again), TIMEOUT, "what came after its sleep")
+
+
+def test_a_deleted_timeline_is_let_go(timelines: Timelines, running: Archiving) -> None:
+    pushers = [filled(timelines, name, 1.5) for name in NAMES[:2]]
+    wait_until(lambda: all(map(is_archived, pushers)), TIMEOUT, "both to be archived")
+    running.attend()
+    timelines.delete(NAMES[0])
+    running.attend()
+    wait_until(lambda: len(running._archivers) == 1, TIMEOUT, "its archiver to go")
+    assert len(running._readers) == 1

@@ -1,0 +1,143 @@
+"""A service's own pages: who may change something, with what token, and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from http import HTTPStatus
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from telemetry import status_pages
+from telemetry.status_server import Answer, Pages, Route, StatusServer, http_listener
+
+TOKEN, ADMIN = "r" * 20, "a" * 20
+JSON = {"Content-Type": "application/json"}
+
+Ask = Callable[..., int]
+
+
+class Service:
+    """It writes down what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, bytes]] = []
+
+    @property
+    def pages(self) -> Pages:
+        routes = [self._route(method) for method in ("GET", "POST", "DELETE")]
+        return Pages(lambda: {}, lambda: "", CollectorRegistry(), routes)
+
+    def _route(self, method: str) -> Route:
+        return Route(method, "/thing", lambda body: self._answer(method, body))
+
+    def _answer(self, method: str, body: bytes) -> Answer:
+        self.asked.append((method, body))
+        return Answer(HTTPStatus.ACCEPTED, {"done": method})
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+def start(service: Service, tmp_path: Path) -> Iterator[Callable[..., Ask]]:
+    """`ask = start(token=True)`; `ask("POST", bearer=TOKEN)` is the status of the answer."""
+    with ExitStack() as stack:
+
+        def make(*, token: bool = False, admin: bool = False) -> Ask:
+            files = {TOKEN: tmp_path / "token", ADMIN: tmp_path / "admin"}
+            for text, path in files.items():
+                path.write_text(text)
+                path.chmod(0o600)
+            listener = http_listener(
+                "127.0.0.1",
+                0,
+                None,
+                files[TOKEN] if token else None,
+                admin_token_file=files[ADMIN] if admin else None,
+            )
+            server = stack.enter_context(StatusServer(listener, service.pages))
+            return lambda method, path="/thing", **more: ask(server.port, method, path, **more)
+
+        yield make
+
+
+def ask(
+    port: int,
+    method: str,
+    path: str,
+    *,
+    bearer: str = "",
+    body: bytes | None = None,
+    headers: dict[str, str] = JSON,
+) -> int:
+    sent = {**headers, **({"Authorization": f"Bearer {bearer}"} if bearer else {})}
+    with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request(method, path, body, sent)
+        return connection.getresponse().status
+
+
+def test_without_tokens_whoever_is_on_this_machine_may_change_something(
+    start: Callable[..., Ask], service: Service
+) -> None:
+    ask = start()
+    assert ask("POST", body=b"{}") == HTTPStatus.ACCEPTED
+    assert ask("DELETE") == HTTPStatus.ACCEPTED
+    assert service.asked == [("POST", b"{}"), ("DELETE", b"")]
+
+
+def test_nobody_else_may(
+    start: Callable[..., Ask], service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = start()
+    assert ask("POST", headers={**JSON, "Host": "evil.example"}) == HTTPStatus.FORBIDDEN
+    monkeypatch.setattr(status_pages, "is_loopback", lambda host: host != "127.0.0.1")
+    assert ask("POST", headers={**JSON, "Host": "[::1]"}) == HTTPStatus.FORBIDDEN
+    assert service.asked == []
+    assert ask("GET") == HTTPStatus.ACCEPTED
+
+
+def test_a_page_of_another_site_cannot_make_a_browser_do_it(
+    start: Callable[..., Ask], service: Service
+) -> None:
+    """It may send texts and forms unasked, but no JSON."""
+    ask = start()
+    code = ask("POST", body=b"{}", headers={"Content-Type": "text/plain"})
+    assert code == HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+    assert service.asked == []
+
+
+def test_the_admins_token_alone_changes_something_and_opens_every_page(
+    start: Callable[..., Ask], service: Service
+) -> None:
+    ask = start(token=True, admin=True)
+    for bearer in ("", TOKEN, "guess"):
+        assert ask("POST", bearer=bearer) == HTTPStatus.UNAUTHORIZED
+    assert service.asked == []
+    assert ask("POST", bearer=ADMIN) == HTTPStatus.ACCEPTED
+    for bearer, code in (("", HTTPStatus.UNAUTHORIZED), (TOKEN, HTTPStatus.OK),
+                         (ADMIN, HTTPStatus.OK)):  # fmt: skip
+        assert ask("GET", "/status", bearer=bearer) == code
+
+
+def test_where_there_is_one_token_it_is_demanded_here_too(
+    start: Callable[..., Ask], service: Service
+) -> None:
+    ask = start(token=True)
+    assert ask("POST") == HTTPStatus.UNAUTHORIZED
+    assert ask("POST", bearer=TOKEN) == HTTPStatus.ACCEPTED
+    ask = start(admin=True)
+    assert ask("POST") == HTTPStatus.UNAUTHORIZED
+    assert ask("GET", "/status") == HTTPStatus.OK
+
+
+def test_other_methods_and_pages_are_not_there(start: Callable[..., Ask]) -> None:
+    ask = start()
+    assert ask("PUT") == HTTPStatus.METHOD_NOT_ALLOWED
+    assert ask("POST", "/status") == HTTPStatus.METHOD_NOT_ALLOWED
+    assert ask("GET", "/things") == HTTPStatus.NOT_FOUND

@@ -1,0 +1,266 @@
+"""What a leader counts by while the members change, and when a joint membership is left."""
+
+from __future__ import annotations
+
+from change_steps import Change, ask, found, present, sets, state
+from proposer_steps import (
+    MEMBERS,
+    OURS,
+    answer,
+    ballot,
+    campaigning,
+    greet,
+    leading,
+    of_kind,
+    sent,
+    vote,
+)
+from wal_log import START_LSN
+
+from consensus.membership import Stamp
+from consensus.messages import Append, Elected, VoteRequest
+from walproposer.stream.events import (
+    ChangeCancelled,
+    ChangeState,
+    ForgetPeer,
+    Leave,
+    Left,
+    OpenPeer,
+    ReportFlushed,
+)
+from walproposer.stream.membership_change import TELL_MS
+from walproposer.stream.outsiders import FORGET_MS
+from walproposer.stream.progress import PeerState
+from walproposer.stream.steady_leader import SteadyLeader
+
+# ---- M2: the elected stamps the membership
+
+
+def test_m2_the_elected_stamps_the_membership_with_its_own_ballot() -> None:
+    proposer = leading()
+    assert present(proposer) == MEMBERS.stamped(Stamp(OURS, 1))
+
+
+def test_m2_elected_carries_the_whole_membership() -> None:
+    proposer = campaigning((0, 1), primary=None)
+    vote(proposer, 0)
+    for _, elected in sent(vote(proposer, 1), Elected):
+        assert elected.membership == MEMBERS.stamped(Stamp(OURS, 1))
+
+
+# ---- C1: the commit rule over each set
+
+
+def test_c1_a_joint_commit_needs_a_quorum_of_each_set(change: Change) -> None:
+    change.enter(4, 5, 6)
+    change.write(100)
+    assert not of_kind(change.answer(0, 1, 2), ReportFlushed)
+    assert not of_kind(change.answer(3), ReportFlushed)
+    assert of_kind(change.answer(4), ReportFlushed) == [ReportFlushed(change.position)]
+
+
+def test_c1_from_the_moment_that_it_is_written(change: Change) -> None:
+    """Answers with the generation before count as positions, and for both sets."""
+    change.begin(4, 5, 6)
+    change.write(100)
+    change.answer(3, 4, 5, lsn=START_LSN)
+    assert present(change.proposer).is_joint
+    for peer in (0, 1, 2):
+        assert not of_kind(answer(change.proposer, peer, change.position), ReportFlushed)
+
+
+def test_an_append_names_the_generation_behind_configure(change: Change) -> None:
+    change.enter(1, 2, 3, 4)
+    appends = [message for _, message in sent(change.write(100), Append)]
+    assert {message.generation for message in appends} == {2}
+    beats = [message for _, message in sent(change.tick(1000), Append)]
+    assert {message.generation for message in beats} == {2}
+
+
+# ---- L1, L2: leaving forward
+
+
+def test_l1_a_quorum_of_the_old_set_must_know(change: Change) -> None:
+    """It must not leave when Configure was sent, but when it was answered."""
+    change.enter(4, 5, 6)
+    change.inform(3, 4, 5)
+    change.inform(0)
+    assert present(change.proposer).is_joint
+    change.inform(1)
+    assert sets(change.proposer) == (3, (4, 5, 6), ())
+
+
+def test_l1_an_answer_of_the_generation_before_is_none(change: Change) -> None:
+    change.enter(4, 5, 6)
+    for peer in (0, 1, 2):
+        answer(change.proposer, peer, change.position, generation=1)
+    change.tick()
+    assert present(change.proposer).is_joint
+
+
+def test_l1_what_a_lost_member_has_on_disk_counts(change: Change) -> None:
+    change.enter(4, 5, 6)
+    change.inform(0)
+    change.lose(0)
+    change.inform(1)
+    assert sets(change.proposer) == (3, (4, 5, 6), ())
+
+
+def test_l2_the_new_set_must_have_what_was_reported(change: Change) -> None:
+    """Trace 5: a record on 1 2, and 4 has joined, empty."""
+    change.begin(1, 4)
+    change.write(100)
+    change.answer(0, 1)
+    assert change.proposer.commit_lsn == change.position
+    answer(change.proposer, 3, START_LSN)
+    assert sets(change.proposer) == (2, (1, 2, 3), (1, 4))
+    change.inform(0, 1, 2)
+    assert present(change.proposer).is_joint
+    change.answer(3)
+    assert sets(change.proposer) == (3, (1, 4), ())
+
+
+def test_l2_the_terms_start_is_data() -> None:
+    """Trace 6: nothing is reported yet, but the log has a record of an older leader."""
+    change = found()
+    change.answer(0, 1)
+    answer(change.proposer, 3, START_LSN)
+    assert change.proposer.commit_lsn == 0
+    assert present(change.proposer).is_joint
+    change.answer(3)
+    assert sets(change.proposer) == (5, (1, 4, 5), ())
+
+
+def test_a_commit_that_waited_for_the_set_that_goes_is_reported(change: Change) -> None:
+    """The old set has only the record before; the new one has all of it."""
+    change.enter(1, 4, 5)
+    change.write(100)
+    change.answer(0, 3, 4)
+    assert change.proposer.commit_lsn < change.position
+    actions = change.inform(1)
+    assert sets(change.proposer) == (3, (1, 4, 5), ())
+    assert of_kind(actions, ReportFlushed) == [ReportFlushed(change.position)]
+
+
+# ---- D1: complete when in force; those outside are told then
+
+
+def test_d1_complete_when_the_last_membership_is_in_force(change: Change) -> None:
+    change.enter(1, 2, 4)
+    assert not of_kind(change.inform(0, 1, 2), Leave)
+    assert state(change.proposer) is ChangeState.LEAVING
+    assert not change.proposer.is_in_force
+    assert not of_kind(change.inform(0), Leave)
+    actions = change.inform(3)
+    assert change.proposer.is_in_force
+    assert of_kind(actions, Leave) == [Leave(2, present(change.proposer))]
+    assert state(change.proposer) is ChangeState.TELLING
+    assert of_kind(change.proposer.step(Left(2)), ForgetPeer) == [ForgetPeer(2)]
+    assert state(change.proposer) is ChangeState.DONE
+
+
+def test_d1_one_that_does_not_answer_is_not_waited_for_for_ever(change: Change) -> None:
+    change.enter(1, 2, 4)
+    change.inform(0, 1, 2, 3)
+    change.inform(0, 1, 3)
+    assert state(change.proposer) is ChangeState.TELLING
+    change.pass_time(TELL_MS + 1000, 0, 1, 3)
+    assert state(change.proposer) is ChangeState.DONE
+
+
+def test_d1_one_that_comes_back_later_is_told_then(change: Change) -> None:
+    change.lose(2)
+    change.enter(1, 2, 4)
+    change.inform(0, 1, 3)
+    change.inform(0, 1, 3)
+    assert state(change.proposer) is ChangeState.DONE
+    actions = greet(change.proposer, 2)
+    assert of_kind(actions, Leave) == [Leave(2, present(change.proposer))]
+    assert not sent(actions, VoteRequest)
+
+
+def test_d1_one_that_has_promised_more_is_a_later_leaders_to_tell(change: Change) -> None:
+    for number in (7, 8):
+        change.proposer.peer_set.open(f"sk{number}", 5454)
+    assert not of_kind(greet(change.proposer, 3, ballot(9), safekeeper_id=7), Leave)
+    assert of_kind(greet(change.proposer, 4, safekeeper_id=8), Leave)
+
+
+def test_one_that_is_outside_is_sent_nothing_more(change: Change) -> None:
+    change.enter(1, 2, 4)
+    change.inform(0, 1, 2, 3)
+    assert change.proposer.peers[2].state is PeerState.OUTSIDE
+    assert [peer for peer, _ in sent(change.write(100), Append)] == [0, 1, 3]
+    assert answer(change.proposer, 2, change.position, generation=2) == []
+    assert change.proposer.peers[2].flush_lsn == 0
+
+
+def test_a4_the_positions_of_who_left_are_forgotten(change: Change) -> None:
+    """Trace 11: under one leader 3 leaves, joins again at an earlier position, and counts anew."""
+    change.write(100)
+    change.answer(0, 1, 2)
+    change.enter(1, 2)
+    change.inform(0, 1, 2)
+    change.inform(0, 1)
+    change.proposer.step(Left(2))
+    assert state(change.proposer) is ChangeState.DONE
+    assert change.proposer.peers[2].flush_lsn == 0
+    actions = ask(change.proposer, 1, 2, 3)
+    assert of_kind(actions, OpenPeer) == [OpenPeer(2, "sk3", 5454)]
+    change.join(2)
+    answer(change.proposer, 2, START_LSN)
+    assert change.proposer.peers[2].flush_lsn == START_LSN
+
+
+def test_an_address_that_nobody_wants_any_more_is_forgotten(change: Change) -> None:
+    change.begin(1, 2, 3, 4)
+    change.proposer.step(ChangeCancelled())
+    change.lose(3)
+    actions = change.pass_time(FORGET_MS - 1000, 0, 1, 2)
+    assert not of_kind(actions, ForgetPeer)
+    assert of_kind(change.pass_time(3000, 0, 1, 2), ForgetPeer) == [ForgetPeer(3)]
+
+
+# ---- R1: truncate_lsn
+
+
+def test_r1_it_waits_for_the_present_generation(change: Change) -> None:
+    """Trace 14: 3 lags, the others go on without it, and nobody knows yet."""
+    change.write(100)
+    change.answer(0, 1)
+    change.enter(1, 2)
+    change.inform(0, 1)
+    assert sets(change.proposer) == (3, (1, 2), ())
+    change.tick()
+    assert change.leader.truncate_lsn <= START_LSN
+    change.inform(0, 1)
+    change.tick()
+    assert change.leader.truncate_lsn == change.position
+
+
+def test_r1_both_sets_hold_it_back(change: Change) -> None:
+    change.begin(1, 2, 4)
+    change.answer(3)
+    before_lsn = change.leader.truncate_lsn
+    change.write(100)
+    for peer in (0, 1, 2):
+        answer(change.proposer, peer, change.position, generation=2)
+    change.tick()
+    assert change.leader.truncate_lsn <= max(before_lsn, START_LSN)
+
+
+# ---- the steady path
+
+
+def test_there_is_no_steady_path_while_the_members_change(change: Change) -> None:
+    assert SteadyLeader.of(change.leader) is not None
+    change.begin(1, 2, 4)
+    assert SteadyLeader.of(change.leader) is None
+    change.answer(3)
+    assert SteadyLeader.of(change.leader) is None
+    change.inform(0, 1, 2)
+    assert SteadyLeader.of(change.leader) is None
+    change.inform(0, 1, 3)
+    change.proposer.step(Left(2))
+    assert state(change.proposer) is ChangeState.DONE
+    assert SteadyLeader.of(change.leader) is not None

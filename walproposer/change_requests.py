@@ -1,0 +1,122 @@
+"""What others may ask of the running proposer: show the members, change them, go back.
+
+    HTTP's thread -> ChangeRequests -> between two events of the loop -> the core
+
+Law: whether a request fits is decided where it is handed over, on the loop's thread, so nothing can
+change in between. One is served at a time; the same one again is the same change, whether it is
+under way or done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from http import HTTPStatus
+
+import msgspec
+
+from consensus.errors import MessageError
+from telemetry.status_server import Answer, Route
+from walproposer.request_page import is_done, request_of_page
+from walproposer.status import members_status
+from walproposer.stream.events import (
+    ChangeCancelled,
+    ChangeRequest,
+    ChangeRequested,
+    ChangeState,
+)
+from walproposer.stream.incarnation import Incarnation
+
+PATH = "/members"
+CHANGE_PATH = "/members/change"
+#: The loop takes it between two events; a stalled one had better be asked again.
+ANSWER_SECONDS = 5.0
+
+NOBODY = "no proposer leads this timeline now: it waits for its primary, or for safekeepers"
+
+
+class ChangeRequests:
+    """`incarnation()` is the one that runs, None while there is none."""
+
+    def __init__(self, incarnation: Callable[[], Incarnation | None]) -> None:
+        self._incarnation = incarnation
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        return (
+            Route("GET", PATH, lambda _: self._show()),
+            Route("POST", PATH, self._request),
+            Route("DELETE", CHANGE_PATH, lambda _: self._cancel()),
+        )
+
+    def _show(self) -> Answer:
+        incarnation = self._incarnation()
+        page = members_status(incarnation) if incarnation is not None else None
+        if page is None:
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NOBODY)
+        return Answer(HTTPStatus.OK, page)
+
+    def _request(self, body: bytes) -> Answer:
+        try:
+            request = request_of_page(msgspec.json.decode(body))
+        except (MessageError, msgspec.DecodeError) as error:
+            return _refusal(HTTPStatus.BAD_REQUEST, str(error))
+        return self._on_loop(lambda incarnation: _take(incarnation, request))
+
+    def _cancel(self) -> Answer:
+        return self._on_loop(_go_back)
+
+    def _on_loop(self, work: Callable[[Incarnation], Answer]) -> Answer:
+        incarnation = self._incarnation()
+        if incarnation is None or not incarnation.is_leading:
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NOBODY)
+        answer: Future[Answer] = Future()
+        incarnation.call(lambda: answer.set_result(work(incarnation)))
+        try:
+            return answer.result(ANSWER_SECONDS)
+        except TimeoutError:
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NOBODY)
+
+
+def _take(incarnation: Incarnation, request: ChangeRequest) -> Answer:
+    core = incarnation.core
+    membership, change = core.membership, core.change
+    if membership is None or not incarnation.is_leading:
+        return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NOBODY)
+    is_under_way = change is not None and not change.is_finished
+    if is_under_way and change is not None and change.wanted != request.ids:
+        return _refusal(
+            HTTPStatus.CONFLICT,
+            f"another change is under way, to members {change.wanted}",
+            "Wait for its end, or cancel it.",
+        )
+    if is_under_way or is_done(request, membership):
+        return _accepted(incarnation)
+    if membership.generation != request.generation:
+        return _refusal(
+            HTTPStatus.CONFLICT,
+            f"the members have generation {membership.generation}, the request was made for "
+            f"{request.generation}",
+            "Look at the members, and ask again.",
+        )
+    incarnation.step(ChangeRequested(request))
+    return _accepted(incarnation)
+
+
+def _go_back(incarnation: Incarnation) -> Answer:
+    """It is too late once the set that stays was written."""
+    change = incarnation.core.change
+    if change is None or change.is_finished:
+        return _refusal(HTTPStatus.CONFLICT, "no change is under way")
+    if change.state in (ChangeState.LEAVING, ChangeState.TELLING):
+        return _refusal(HTTPStatus.CONFLICT, "it is too late: the new members are alone in charge")
+    incarnation.step(ChangeCancelled())
+    return _accepted(incarnation)
+
+
+def _accepted(incarnation: Incarnation) -> Answer:
+    return Answer(HTTPStatus.ACCEPTED, members_status(incarnation))
+
+
+def _refusal(status: HTTPStatus, error: str, hint: str = "") -> Answer:
+    return Answer(status, {"error": error, "hint": hint or None})

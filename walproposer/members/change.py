@@ -1,0 +1,256 @@
+"""`change_members`: other members for a timeline, by its proposer.
+
+    its proposer runs:   POST /members, then GET /members until it is done
+    no proposer runs:    an incarnation without a primary, which is asked for just this
+
+Whatever breaks off on the way, the same request again goes on with it: it finds the change done,
+under way or not begun. Law: a proposer that may live is never fenced here, since commits of its
+primary would wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from threading import Thread
+from typing import Any
+
+import msgspec
+
+from consensus.ids import TimelineId
+from walproposer.change_requests import CHANGE_PATH, PATH
+from walproposer.config import ProposerConfig
+from walproposer.errors import Refusal, Unreachable, WalProposerError
+from walproposer.request_page import request_page
+from walproposer.service import without_primary
+from walproposer.status import change_status
+from walproposer.stream.events import ChangeRequest, ChangeState, Outcome, Stop
+from walproposer.stream.incarnation import Incarnation
+from walproposer.timelines.discovery import Discovery, discover
+from walproposer.timelines.status_page import PageAccess, PageAddress, ask_page
+from walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
+
+#: One that is being started, or a failover, has so long to show itself before it is outvoted.
+SECOND_LOOK_SECONDS = 2.0
+#: How often the progress of a change is looked at.
+LOOK_SECONDS = 0.2
+#: A proposer that answers no more, or has no term at the moment, is asked again for so long.
+PATIENCE_SECONDS = 60.0
+
+ENDS = {state.value for state in (ChangeState.DONE, ChangeState.REFUSED, ChangeState.GONE_BACK)}
+
+Progress = Callable[[str], None]
+
+
+def change_members(
+    config: ProposerConfig,
+    request: ChangeRequest,
+    on_progress: Progress = lambda line: None,
+    *,
+    http_token: str = "",
+) -> None:
+    """Until the change is complete. `on_progress` is told whenever there is something new to say.
+
+    Raises Refusal when it was refused or went back, Unreachable when nobody who could serve it
+    answers, and any other WalProposerError.
+    """
+    teller = _Teller(on_progress)
+    may_be_starting = True
+    while True:
+        _, found = require_timeline(config.safekeepers, None, config.timeline)
+        proposer = _running_proposer(config, found.timeline, http_token)
+        if proposer is None and may_be_starting:
+            may_be_starting = False
+            teller.tell("no proposer runs: this will be one, unless one shows itself")
+            time.sleep(SECOND_LOOK_SECONDS)
+            continue
+        try:
+            if proposer is None:
+                _be_the_proposer(config, found, request, teller)
+            else:
+                proposer.change(request, teller)
+            return
+        except _TryAgain as error:
+            if time.monotonic() - teller.heard_at > PATIENCE_SECONDS:
+                raise Unreachable(str(error), hint="sk status shows what is missing.") from error
+            teller.tell(f"{error}; asking again")
+            time.sleep(LOOK_SECONDS)
+
+
+def cancel_change(config: ProposerConfig, *, http_token: str = "") -> None:
+    """Let the running proposer go back. Raises Refusal when it is too late, or there is nothing to
+    cancel; without a proposer no change goes on."""
+    _, found = require_timeline(config.safekeepers, None, config.timeline)
+    proposer = _running_proposer(config, found.timeline, http_token)
+    if proposer is None:
+        raise Refusal("no proposer runs, so no change is under way")
+    proposer.cancel()
+
+
+class _TryAgain(Exception):
+    """It may pass by itself."""
+
+
+class _Teller:
+    """Says each thing once. `heard_at`: when somebody last told how the change stands."""
+
+    def __init__(self, on_progress: Progress) -> None:
+        self.heard_at = time.monotonic()
+        self._on_progress = on_progress
+        self._said = ""
+
+    def tell(self, line: str) -> None:
+        if line != self._said:
+            self._said = line
+            self._on_progress(line)
+
+    def tell_of(self, change: Mapping[str, Any]) -> None:
+        self.heard_at = time.monotonic()
+        details = [change[key] for key in ("waits_for", "error") if change[key]]
+        self.tell(": ".join([change["state"], *details]))
+
+
+def _check_end(change: Mapping[str, Any]) -> bool:
+    """Whether it is complete. Raises Refusal when it came to nothing."""
+    if change["state"] == ChangeState.DONE.value:
+        return True
+    if change["state"] in ENDS:
+        raise Refusal(f"the members stay as they were: {change['error'] or change['state']}")
+    return False
+
+
+# ---- the proposer that runs
+
+
+@dataclass(frozen=True, slots=True)
+class _RunningProposer:
+    page: PageAddress
+    access: PageAccess
+
+    def change(self, request: ChangeRequest, teller: _Teller) -> None:
+        """Raises _TryAgain when it has gone, or another one leads."""
+        body = msgspec.json.encode(request_page(request))
+        answer = self._ask("POST", PATH, body)
+        wanted = list(request.ids)
+        while True:
+            change = answer["change"]
+            if change is None or change["wanted"] != wanted:
+                if self._has(request, answer):
+                    return
+                raise _TryAgain(f"proposer {self.page} knows of no such change")
+            teller.tell_of(change)
+            if _check_end(change):
+                return
+            time.sleep(LOOK_SECONDS)
+            answer = self._ask("GET", PATH)
+
+    def cancel(self) -> None:
+        try:
+            self._ask("DELETE", CHANGE_PATH)
+        except _TryAgain as error:
+            raise Unreachable(str(error)) from error
+
+    def _has(self, request: ChangeRequest, answer: Mapping[str, Any]) -> bool:
+        """It was done before it was asked for, and is in force."""
+        wanted = {(m.id, m.instance.hex(), m.address, m.site) for m in request.members}
+        present = {
+            (m["id"], m["instance"], m["address"], m["site"])
+            for m in answer["members"]
+            if m["sets"]
+        }
+        return wanted == present and not answer["is_joint"] and bool(answer["in_force"])
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+        try:
+            code, answer = ask_page(self.page, self.access, method, path, body)
+        except Unreachable as error:
+            raise _TryAgain(str(error)) from error
+        if code in (HTTPStatus.OK, HTTPStatus.ACCEPTED):
+            return answer
+        problem = answer.get("error") or f"proposer {self.page} answers {code}"
+        if code == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise _TryAgain(problem)
+        raise Refusal(problem, hint=answer.get("hint") or "")
+
+
+def _running_proposer(
+    config: ProposerConfig, timeline: TimelineId, http_token: str
+) -> _RunningProposer | None:
+    """The newest that answers for this timeline; None when none streams. Raises Unreachable when
+    one may live that cannot be asked."""
+    discovery = discover(config.safekeepers, http_token)
+    answering = [
+        (report.page["node_id"]["term"] if report.page.get("node_id") else 0, report.http)
+        for report in discovery.proposers.values()
+        if report.page is not None and _is_of(report.page, timeline)
+    ]
+    streaming = _streaming(discovery, timeline)
+    if answering:
+        _, http = max(answering)
+        conninfo = config.safekeepers[0].conninfo
+        return _RunningProposer(PageAddress.parse(http, ""), PageAccess(conninfo, http_token))
+    if streaming:
+        raise Unreachable(
+            f"a proposer ({streaming}) streams to the timeline, and its HTTP port cannot be asked",
+            hint="Run this on its machine, or give it an --http that can be reached, "
+            "--tls-cert and --admin-token-file.",
+        )
+    return None
+
+
+def _is_of(page: Mapping[str, Any], timeline: TimelineId) -> bool:
+    named = (page.get("tenant_id"), page.get("timeline_id"))
+    return named == (timeline.tenant_id.hex(), timeline.timeline_id.hex())
+
+
+def _streaming(discovery: Discovery, timeline: TimelineId) -> str:
+    for report in discovery.safekeepers:
+        proposer = report.timelines.get(timeline, {}).get("proposer")
+        if proposer is not None:
+            return str(proposer["address"])
+    return ""
+
+
+# ---- no proposer runs
+
+
+def _be_the_proposer(
+    config: ProposerConfig, found: FoundTimeline, request: ChangeRequest, teller: _Teller
+) -> None:
+    """Raises _TryAgain, WalProposerError."""
+    config = replace(config, safekeepers=found.addresses, http="")
+    incarnation = without_primary(config, found)
+    incarnation.request(request)
+    results: list[Stop | BaseException | None] = []
+    thread = Thread(target=_run, args=(incarnation, results), name="members", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(LOOK_SECONDS)
+            if incarnation.core.change is not None:
+                teller.tell_of(change_status(incarnation.core.change))
+    finally:
+        incarnation.ask_to_stop()
+        thread.join()
+    _judge(incarnation, results[0])
+
+
+def _run(incarnation: Incarnation, results: list[Stop | BaseException | None]) -> None:
+    try:
+        results.append(incarnation.run())
+    except BaseException as error:
+        results.append(error)
+
+
+def _judge(incarnation: Incarnation, result: Stop | BaseException | None) -> None:
+    if isinstance(result, BaseException):
+        raise result
+    if result is not None and result.outcome in (Outcome.RESTART, Outcome.FENCED):
+        raise _TryAgain(result.message)  # whoever fenced us can be asked
+    if result is not None and result.outcome is Outcome.REFUSED:
+        raise Refusal(result.message, hint=result.hint)
+    change = incarnation.core.change
+    if change is None or not _check_end(change_status(change)):
+        raise WalProposerError("the change was broken off", hint="The same command goes on.")

@@ -1,0 +1,26 @@
+"""FORCE_MEMBERSHIP: other members by an operator's word alone (`docs/members.md`, "No quorum").
+
+Nobody votes on it, so whoever calls this has asked the operator. The safekeeper refuses while a
+proposer streams to it.
+"""
+
+from __future__ import annotations
+
+from consensus.ids import TimelineId
+from consensus.membership import Membership
+from consensus.membership_codec import encode_membership
+from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+
+
+def force_membership(
+    address: SafekeeperAddress, timeline: TimelineId, membership: Membership
+) -> None:
+    """Raises WalProposerError."""
+    SafekeeperClient(address).command(
+        "FORCE_MEMBERSHIP",
+        {
+            "tenant_id": timeline.tenant_id.hex(),
+            "timeline_id": timeline.timeline_id.hex(),
+            "membership": encode_membership(membership).hex(),
+        },
+    )

@@ -1,0 +1,118 @@
+"""Until the election: by which membership a proposer counts, its term, and who voted for it. Pure.
+
+    greetings --> the greatest membership --> its addresses --> more greetings
+    a quorum of each of its sets --> the term --> VoteRequest --> grants --> elected
+                                                             \\-> refused: it has a greater one
+
+Laws (`docs/protocol.md`): rule 1 of the proposer, finding; V2, a quorum of grants from each set. It
+knows nothing of the primary, and nothing of what an elected one does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from consensus.ids import NodeId, TimelineId
+from consensus.membership import Membership
+from consensus.messages import ServerFacts, VoteResponse
+from consensus.quorum import has_quorum
+from walproposer.stream.chains import NO_CHAINS, ChainRule
+from walproposer.stream.election import fenced
+from walproposer.stream.events import Action
+from walproposer.stream.peer_set import PeerSet
+from walproposer.stream.progress import PeerState, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Candidacy:
+    """What an incarnation is made with.
+
+    `addresses` of any who ever were members: who the members are, they tell. `predecessor` is the
+    NodeId of the incarnation before it in the same process: whoever was promised more since then
+    took over, and this one gives way instead of taking it back.
+    """
+
+    timeline: TimelineId
+    server: ServerFacts
+    addresses: tuple[tuple[str, int], ...]
+    proposer_uuid: bytes
+    predecessor: NodeId | None = None
+    #: Which members are to take the WAL from another one, once it is elected.
+    chains: ChainRule = NO_CHAINS
+
+
+class Candidate:
+    """`membership` is the greatest that was seen: None before the first greeting."""
+
+    def __init__(self, candidacy: Candidacy, peer_set: PeerSet) -> None:
+        self.candidacy = candidacy
+        self.membership: Membership | None = None
+        self.node_id: NodeId | None = None
+        self._peer_set = peer_set
+
+    @property
+    def ours(self) -> NodeId | None:
+        """Whoever was promised more has taken over."""
+        return self.node_id or self.candidacy.predecessor
+
+    @property
+    def votes(self) -> dict[int, VoteResponse]:
+        """The grants that count, by place."""
+        places = self._peer_set.places
+        return {
+            p.peer: p.vote for p in places if p.is_member and p.vote is not None and p.vote.granted
+        }
+
+    @property
+    def is_elected(self) -> bool:
+        """V2: by a quorum of each set."""
+        if self.membership is None:
+            return False
+        places = self._peer_set.places
+        return has_quorum(self.membership, {places[i].safekeeper_id or 0 for i in self.votes})
+
+    def hear(self, membership: Membership) -> list[Action]:
+        """Rule 1: the greatest membership seen is its own, and its addresses are asked too. One of
+        an author above us: he was elected after us.
+
+        Grants stay good: who gave them was asked with a lesser stamp, and would with this one (V2).
+        """
+        if self.membership is not None and membership.stamp <= self.membership.stamp:
+            self._peer_set.assign(self.membership)
+            return []
+        self.membership = membership
+        if self.ours is not None and membership.stamp.author > self.ours:
+            return [fenced(self.ours, membership.stamp.author, None)]
+        self._peer_set.assign(membership)
+        return self.reach()
+
+    def reach(self) -> list[Action]:
+        return self._peer_set.reach(self.membership.roster if self.membership is not None else ())
+
+    def contradicts(self, membership: Membership) -> bool:
+        """ConfigSafety: an equal stamp means an equal membership."""
+        own = self.membership
+        return own is not None and membership.stamp == own.stamp and membership != own
+
+    def ask(self) -> list[Action]:
+        """After each greeting: choose the term when a quorum has come, then ask who is there."""
+        if self.membership is None:
+            return []
+        able = [p for p in self._greeted() if p.is_member and not p.has_left]
+        for place in able:
+            if self.ours is not None and place.promised > self.ours:
+                return [fenced(self.ours, place.promised, place.safekeeper_id)]
+        if self.node_id is None:
+            if not has_quorum(self.membership, {p.safekeeper_id or 0 for p in able}):
+                return []
+            self.node_id = NodeId(self._greatest_term() + 1, self.candidacy.proposer_uuid)
+        return [p.request_vote(self.membership.stamp, self.node_id) for p in able]
+
+    def _greeted(self) -> list[Progress]:
+        return [p for p in self._peer_set.places if p.state is PeerState.GREETED]
+
+    def _greatest_term(self) -> int:
+        """Of all that was seen: a learner's promise too, which it could not join us with."""
+        assert self.membership is not None
+        terms = [p.promised.term for p in self._greeted()]
+        return max(self.membership.stamp.author.term, *terms)

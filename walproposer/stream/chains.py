@@ -1,0 +1,148 @@
+"""Daisy chains: which member takes the log from another one, and when it no longer can. Pure.
+
+    proposer ==WAL==> 2 ==WAL==> 4          proposer --positions--> 4, which answers as ever
+
+A chained member is told where the log ends in place of being sent it. Law: what it answers counts
+as any other's, under the same ballot, so a chain may cost time, but no commit. Nobody is chained
+behind one that is chained itself. A chain that is late, or whose source is, ends with the
+connection: what follows is a new vote, and the WAL straight from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from consensus.membership import Membership
+from consensus.messages import Follow
+from walproposer.stream.events import Action, Send
+from walproposer.stream.progress import PeerState, Progress
+
+if TYPE_CHECKING:
+    from walproposer.stream.leader import Leader
+
+# Who lacks for so long what his source has flushed, and a source that moves for so long by no byte
+# of what it owes, are late.
+LATE_MS = 1000
+# A chain that ended is tried again after this.
+RETRY_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRule:
+    """`via`: by the id of a member, that of its source. `by_sites`: besides, a member at another
+    site than `site`, which is the proposer's, has the first one at its own that streams."""
+
+    via: Mapping[int, int] = field(default_factory=dict)
+    site: str = ""
+    by_sites: bool = False
+
+    def sources_of(self, member_id: int, membership: Membership) -> tuple[int, ...]:
+        """Who may be the source, best first; who finds itself there is to stream directly."""
+        if member_id in self.via:
+            return (self.via[member_id],)
+        site = membership.member(member_id).site
+        if not self.by_sites or not site or site == self.site:
+            return ()
+        return tuple(i for i in membership.all_members if membership.member(i).site == site)
+
+
+NO_CHAINS = ChainRule()
+
+
+@dataclass(slots=True)
+class Lateness:
+    """Of one who is to have a position within LATE_MS of its mark."""
+
+    due_lsn: int = 0
+    since_ms: int = 0
+
+    def is_late(self, has_lsn: int, due_lsn: int, now_ms: int) -> bool:
+        """`due_lsn`: what it should have soon, as things are now."""
+        if has_lsn >= self.due_lsn:
+            self.due_lsn, self.since_ms = due_lsn, now_ms
+        return has_lsn < self.due_lsn and now_ms - self.since_ms > LATE_MS
+
+
+@dataclass(slots=True)
+class Chain:
+    """Of one peer: the place of its source, None while it has none, and how both fare."""
+
+    source: int | None = None
+    of_peer: Lateness = field(default_factory=Lateness)
+    of_source: Lateness = field(default_factory=Lateness)
+    retry_ms: int = 0
+
+
+class Chains:
+    """Of one leader."""
+
+    def __init__(self, rule: ChainRule) -> None:
+        self._rule = rule
+        #: By place; of those that were ever chained.
+        self._chains: dict[int, Chain] = {}
+
+    def source_of(self, progress: Progress) -> int | None:
+        """The place of the one that it takes its WAL from."""
+        is_chained = progress.state is PeerState.CHAINED
+        return self._chains[progress.peer].source if is_chained else None
+
+    def tick(self, leader: Leader) -> list[Action]:
+        if self._rule == NO_CHAINS:
+            return []
+        actions: list[Action] = []
+        for p in leader.peers:
+            chain = self._chains.get(p.peer)
+            if p.state is PeerState.CHAINED:
+                assert chain is not None
+                actions += self._check(leader, p, chain)
+            elif chain is not None and chain.source is not None:
+                chain.source, chain.retry_ms = None, leader.now_ms + RETRY_MS
+            if p.is_member and p.state is PeerState.STREAMING and p.is_whole(leader.window.end_lsn):
+                actions += self._maybe_begin(leader, p)
+        return actions
+
+    def _check(self, leader: Leader, progress: Progress, chain: Chain) -> list[Action]:
+        """Whatever is wrong with it or its source, it starts anew."""
+        assert chain.source is not None
+        source, now_ms = leader.peers[chain.source], leader.now_ms
+        # Of all that the source owes any byte will do: a bulk load is no reason to double it.
+        next_lsn = min(source.durable_lsn + 1, source.next_lsn)
+        reason = ""
+        if not _can_give(source):
+            reason = f"its source, safekeeper {source.safekeeper_id}, streams no more"
+        elif chain.of_source.is_late(source.durable_lsn, next_lsn, now_ms):
+            reason = f"its source, safekeeper {source.safekeeper_id}, is late"
+        elif chain.of_peer.is_late(progress.durable_lsn, source.durable_lsn, now_ms):
+            reason = f"late behind its source, safekeeper {source.safekeeper_id}"
+        if not reason:
+            return []
+        chain.source, chain.retry_ms = None, now_ms + RETRY_MS
+        return progress.close(reason)
+
+    def _maybe_begin(self, leader: Leader, progress: Progress) -> list[Action]:
+        chain = self._chains.get(progress.peer, Chain())
+        source = self._choose(leader, progress)
+        if source is None or leader.now_ms < chain.retry_ms:
+            return []
+        now_ms = leader.now_ms
+        marks = Lateness(progress.durable_lsn, now_ms), Lateness(source.durable_lsn, now_ms)
+        self._chains[progress.peer] = Chain(source.peer, *marks)
+        progress.state = PeerState.CHAINED
+        member = leader.membership.member(source.safekeeper_id or 0)
+        host, port = (member.host, member.port) if member.host else source.address
+        follow = Follow(leader.membership.generation, leader.term.node_id, host, port)
+        return [Send(progress.peer, follow), leader.heartbeat(progress)]
+
+    def _choose(self, leader: Leader, progress: Progress) -> Progress | None:
+        """The best one that streams; None when it is the peer itself, or nobody."""
+        members = {p.safekeeper_id: p for p in leader.peers if p.is_member and _can_give(p)}
+        wanted = self._rule.sources_of(progress.safekeeper_id or 0, leader.membership)
+        source = next((members[i] for i in wanted if i in members), None)
+        return source if source is not progress else None
+
+
+def _can_give(source: Progress) -> bool:
+    """It has processed our Elected, and gets the log from here."""
+    return source.is_member and source.state is PeerState.STREAMING and source.answered

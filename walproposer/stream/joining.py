@@ -1,0 +1,67 @@
+"""JOIN_TIMELINE and LEAVE_TIMELINE: a safekeeper becomes a learner, or gives its WAL up.
+
+Where a learner's log begins is decided here: as late as may be, but with all WAL that no archive
+has. So replacing every member, one after the other, never loses what was not archived yet. Each
+function blocks, and raises WalProposerError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from consensus.ids import TimelineId
+from consensus.join import TimelineOffer
+from consensus.membership import Member, Membership
+from pgwal.lsn import Lsn
+from walproposer.errors import Refusal
+from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
+from walproposer.timelines.survey import LATE_SECONDS, statuses_of, survey
+
+
+def join(
+    address: SafekeeperAddress,
+    timeline: TimelineId,
+    member: Member,
+    offer: TimelineOffer,
+    limit_lsn: int,
+    members: Sequence[SafekeeperAddress],
+) -> None:
+    """Raises Refusal when somebody else lives there."""
+    client = SafekeeperClient(address)
+    identity = client.identify()
+    found = (identity["safekeeper_id"], identity["instance"])
+    if found != (str(member.id), member.instance.hex()):
+        raise Refusal(
+            f"safekeeper {found[0]} of instance {found[1]} answers at {address}, expected "
+            f"{member.id} of instance {member.instance.hex()}"
+        )
+    statuses = statuses_of(timeline, survey(members, LATE_SECONDS))
+    seg_size = offer.server.wal_seg_size
+    start_lsn = choose_start_lsn(limit_lsn, seg_size, statuses)
+    client.join(timeline, offer.beginning_at(start_lsn))
+
+
+def leave(address: SafekeeperAddress, timeline: TimelineId, membership: Membership) -> None:
+    SafekeeperClient(address).leave(timeline, membership)
+
+
+def choose_start_lsn(limit_lsn: int, seg_size: int, statuses: Sequence[Mapping[str, Any]]) -> int:
+    """The start of the segment that `limit_lsn` lies in, or of an earlier one, when what lies
+    between is not archived and one member has all of it. `statuses` are the members'."""
+    highest = limit_lsn - limit_lsn % seg_size
+    wanted = min((highest, *(_archived_lsn(status) for status in statuses if status["archive"])))
+    wanted -= wanted % seg_size
+    whole = [s for s in statuses if int(Lsn.parse(s["flush_lsn"])) >= limit_lsn]
+    oldest = min((_local_start(status, seg_size) for status in whole), default=highest)
+    return min(highest, max(wanted, oldest))
+
+
+def _archived_lsn(status: Mapping[str, Any]) -> int:
+    return int(Lsn.parse(status["archive"]["archived_lsn"]))
+
+
+def _local_start(status: Mapping[str, Any], seg_size: int) -> int:
+    """Where its whole segments begin."""
+    start_lsn = int(Lsn.parse(status["local_start_lsn"]))
+    return -(-start_lsn // seg_size) * seg_size

@@ -1,0 +1,155 @@
+"""How a leader changes its membership: one request at a time, or what it found begun. Pure.
+
+Its parts: `membership_change.py` says when what is written, `learners.py` brings in those who are
+new, `outsiders.py` sends away those who are not wanted. The membership itself is the leader's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from consensus.ids import NodeId
+from consensus.membership import UNKNOWN_INSTANCE, Member, Membership, Stamp
+from walproposer.stream.events import (
+    Action,
+    ChangeRequest,
+    ChangeView,
+    Joined,
+    Left,
+)
+from walproposer.stream.learners import Learners
+from walproposer.stream.membership_change import MembershipChange
+from walproposer.stream.outsiders import Outsiders
+from walproposer.stream.progress import Progress
+
+if TYPE_CHECKING:
+    from walproposer.stream.leader import Leader
+
+
+class Members:
+    """Of one leader. `change` is the one under way, or the last one."""
+
+    def __init__(self) -> None:
+        self.change: MembershipChange | None = None
+        self._learners: Learners | None = None
+        self._outsiders = Outsiders()
+
+    @property
+    def is_changing(self) -> bool:
+        return self.change is not None and not self.change.is_finished
+
+    @property
+    def learners(self) -> tuple[Member, ...]:
+        return self.change.learners if self.change is not None else ()
+
+    def view(self, leader: Leader) -> ChangeView | None:
+        return self.change.view(leader) if self.change is not None else None
+
+    def held_lsn(self, leader: Leader) -> int:
+        """Where learners hold truncate_lsn back (R1)."""
+        if self._learners is None or not self.learners:
+            return 1 << 64
+        return self._learners.held_lsn(leader)
+
+    def untold(self, leader: Leader) -> list[Progress]:
+        return self._outsiders.untold(leader)
+
+    def told_generation(self, member: Member) -> int:
+        """By which this leader told him to leave; 0: never."""
+        return self._outsiders.told_generation(member)
+
+    # ---- requests
+
+    def begin(self, leader: Leader) -> list[Action]:
+        """What another leader entered is led to its end before anything else."""
+        if not leader.membership.is_joint:
+            return []
+        self.change = MembershipChange.found(leader.membership, leader.now_ms)
+        return self.change.go_on(leader)
+
+    def request(self, leader: Leader, request: ChangeRequest) -> list[Action]:
+        """Ignored while another one is under way: the shell has refused it."""
+        if self.is_changing:
+            return []
+        self.change = MembershipChange.requested(request, leader.membership, leader.now_ms)
+        self._learners = Learners(self.change.added, leader.now_ms)
+        return [*leader.seat(), *self.go_on(leader)]
+
+    def cancel(self, leader: Leader) -> list[Action]:
+        if self.change is not None:
+            self.change.cancel()
+        return self.go_on(leader)
+
+    # ---- what happens
+
+    def go_on(self, leader: Leader) -> list[Action]:
+        """After an answer: as far as the change can go."""
+        if self.change is None or self.change.is_finished:
+            return []
+        actions = self._learners.ask(leader) if self._learners is not None and self.learners else []
+        actions += self.change.go_on(leader)
+        return actions + self._outsiders.tell(leader)
+
+    def greeted(self, leader: Leader, place: Progress) -> list[Action]:
+        """Somebody greeted the leader. One to be added may turn out to be impossible."""
+        actions: list[Action] = []
+        if self._learners is not None and self.learners:
+            problem = self._learners.problem_of(leader, place)
+            if problem:
+                actions += self._refuse(leader, problem)
+        actions += leader.seat()
+        return actions + self.go_on(leader) + self._outsiders.tell(leader)
+
+    def promised_more(self, leader: Leader, place: Progress, promised: NodeId) -> list[Action]:
+        """Rule 11: of a learner that is a reason not to add it in this term, and no more."""
+        place.promised = promised
+        actions = place.close(f"it has promised {promised}")
+        if self._learners is None or not self.learners:
+            return actions
+        problem = self._learners.problem_of(leader, place)
+        return actions + self._refuse(leader, problem) if problem else actions
+
+    def joined(self, leader: Leader, place: Progress, answer: Joined) -> list[Action]:
+        if self._learners is None or self.change is None:
+            return []
+        actions = self._learners.joined(leader, place, answer)
+        if self.learners and answer.is_refused:
+            return actions + self._refuse(leader, answer.error)
+        if self.is_changing:
+            self.change.error = answer.error
+        return actions
+
+    def _refuse(self, leader: Leader, problem: str) -> list[Action]:
+        assert self.change is not None
+        self.change.refuse(problem)
+        return leader.seat()
+
+    def left(self, leader: Leader, place: Progress, answer: Left) -> list[Action]:
+        return [*self._outsiders.left(leader, place, answer), *self.go_on(leader)]
+
+    def tick(self, leader: Leader) -> list[Action]:
+        actions = self._maybe_fill_in(leader)
+        actions += self.go_on(leader)
+        return actions + self._outsiders.tell(leader) + self._outsiders.forget(leader)
+
+    # ---- rule 10: what a membership of an older release does not say
+
+    def _maybe_fill_in(self, leader: Leader) -> list[Action]:
+        """Once all members have answered this leader, it knows instances and addresses."""
+        old = leader.membership
+        if self.is_changing or old.is_joint or leader.informed_ids != set(old.members):
+            return []
+        known = tuple(old.member(i) for i in old.members)
+        roster = tuple(_filled_in(member, leader) for member in known)
+        if roster == known:
+            return []
+        stamp = Stamp(leader.term.node_id, old.generation + 1)
+        return leader.write(Membership(stamp, old.members, (), roster))
+
+
+def _filled_in(member: Member, leader: Leader) -> Member:
+    place = leader.peer_set.of_member(member)
+    if place is None or (member.host and member.instance != UNKNOWN_INSTANCE):
+        return member
+    host, port = (member.host, member.port) if member.host else place.address
+    return Member(member.id, place.instance, host, port, member.site)

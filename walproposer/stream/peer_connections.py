@@ -1,0 +1,150 @@
+"""The data connections to the safekeepers, by peer: opened, opened again when lost, closed.
+
+A peer is a place in the core's list of addresses, which grows while members change. Law: of a place
+that was forgotten nothing reaches the core any more, so what a thread brings for it later is thrown
+away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from consensus.codec import decode_safekeeper_message
+from consensus.errors import MessageError
+from consensus.ids import TimelineId
+from walproposer.errors import WalProposerError
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.stream.copy_connection import CopyConnection
+from walproposer.stream.event_loop import EventLoop
+from walproposer.stream.events import Event, PeerConnected, PeerLost, PeerMessage
+from walproposer.stream.peer import open_push
+
+log = structlog.get_logger()
+
+RECONNECT_SECONDS = 0.5
+
+#: Of a member that has no such timeline, or cannot trust what it has of it.
+LOST_DATA = ("42704", "XX001")
+
+
+class PeerConnections:
+    """`step` hands an event to the core; `changed` is called when a connection has something for
+    `settle`. Everything but `addresses` and `errors` is for the loop's thread."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        timeline: TimelineId,
+        proposer_http: str,
+        step: Callable[[Event], None],
+        changed: Callable[[], None],
+    ) -> None:
+        #: Of the places that are open.
+        self.addresses: dict[int, SafekeeperAddress] = {}
+        #: Why a safekeeper could not be connected to; "" once it was.
+        self.errors: dict[int, str] = {}
+        self.open: dict[int, CopyConnection] = {}
+        self._loop = loop
+        self._timeline = timeline
+        self._proposer_http = proposer_http
+        self._step = step
+        self._changed = changed
+        #: By place: the number of its last attempt to connect. Older ones are of no use.
+        self._attempts: dict[int, int] = {}
+
+    def add(self, peer: int, address: SafekeeperAddress) -> None:
+        """Connect to it, and again whenever it is lost."""
+        if peer in self.addresses:
+            return
+        self.addresses[peer], self.errors[peer] = address, ""
+        self._connect(peer)
+
+    def forget(self, peer: int) -> None:
+        """Without a word to the core."""
+        self._attempts[peer] = self._attempts.get(peer, 0) + 1
+        self.addresses.pop(peer, None)
+        self.errors.pop(peer, None)
+        copy = self.open.pop(peer, None)
+        if copy is not None:
+            self._close(copy)
+
+    def drop(self, peer: int, reason: str) -> None:
+        """Close what is there, and connect again later."""
+        copy = self.open.pop(peer, None)
+        if copy is None:
+            return
+        self._close(copy)
+        self.errors[peer] = reason
+        log.warning("safekeeper lost", safekeeper=str(self.addresses[peer]), reason=reason)
+        self._connect_later(peer)
+
+    def settle(self) -> None:
+        """Who has ended is dropped; of the others, which sockets are worth waiting for."""
+        for peer, copy in list(self.open.items()):
+            if copy.end is not None:
+                self.drop(peer, str(copy.end))
+                self._step(PeerLost(peer, str(copy.end)))
+            else:
+                self._loop.set_interest(copy, reads=True, writes=copy.wants_write)
+
+    def ready(self, peer: int, copy: CopyConnection) -> None:
+        """Something has come by it."""
+        for payload in copy.receive():
+            try:
+                message = decode_safekeeper_message(payload)
+            except MessageError as error:
+                copy.end_with(WalProposerError(str(error)))
+                return
+            if self.open.get(peer) is copy:  # the message before may have closed it
+                self._step(PeerMessage(peer, message))
+
+    def all(self) -> Iterator[CopyConnection]:
+        yield from self.open.values()
+
+    def _close(self, copy: CopyConnection) -> None:
+        self._loop.unwatch(copy)
+        copy.close()
+
+    def _connect(self, peer: int) -> None:
+        address, timeline, http = self.addresses[peer], self._timeline, self._proposer_http
+        attempt = self._attempts[peer] = self._attempts.get(peer, 0) + 1
+        self._loop.in_thread(
+            lambda: open_push(address, timeline, http),
+            lambda result: self._connected(peer, attempt, result),
+        )
+
+    def _connect_later(self, peer: int) -> None:
+        attempt = self._attempts[peer]
+
+        def again() -> None:
+            if self._attempts[peer] == attempt:
+                self._connect(peer)
+
+        self._loop.call_later(RECONNECT_SECONDS, again)
+
+    def _connected(
+        self, peer: int, attempt: int, result: CopyConnection | WalProposerError
+    ) -> None:
+        if self._attempts[peer] != attempt:
+            if not isinstance(result, WalProposerError):
+                result.close()
+            return
+        address = str(self.addresses[peer])
+        if isinstance(result, WalProposerError):
+            if self.errors[peer] != str(result):
+                log.warning("safekeeper not connected", safekeeper=address, reason=str(result))
+            self.errors[peer] = str(result)
+            self._connect_later(peer)
+            if result.sqlstate in LOST_DATA:
+                self._step(PeerLost(peer, str(result), lost_data=True))
+            return
+        self.errors[peer] = ""
+        copy = self.open[peer] = result
+        copy.on_change(self._changed)
+        self._loop.watch(copy, lambda: self.ready(peer, copy), copy.flush)
+        log.info("safekeeper connected", safekeeper=address)
+        self._step(PeerConnected(peer))
+        if self.open.get(peer) is copy:
+            self.ready(peer, copy)

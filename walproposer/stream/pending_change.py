@@ -1,0 +1,65 @@
+"""A request for other members, until a leader can take it up. Pure.
+
+It may come before the election, or while a change that was found is led to its end: which may be
+just what is asked for.
+"""
+
+from __future__ import annotations
+
+from walproposer.stream.events import (
+    Action,
+    ChangeCancelled,
+    ChangeRequest,
+    ChangeRequested,
+    ChangeState,
+    ChangeView,
+    Joined,
+    Left,
+)
+from walproposer.stream.leader import Leader
+from walproposer.stream.progress import Progress
+
+
+class PendingChange:
+    """Of one incarnation. A `leader` is one that leads: None before it does."""
+
+    def __init__(self) -> None:
+        self.request: ChangeRequest | None = None
+
+    def view(self, leader: Leader | None) -> ChangeView | None:
+        view = leader.members.view(leader) if leader is not None else None
+        if self.request is None or (view is not None and not view.is_finished):
+            return view
+        return ChangeView(ChangeState.JOINING, self.request.ids, "the election")
+
+    def take(
+        self,
+        event: ChangeRequested | ChangeCancelled | Joined | Left,
+        leader: Leader | None,
+        peers: list[Progress],
+    ) -> list[Action]:
+        match event:
+            case ChangeRequested(request):
+                if leader is None or not leader.members.is_changing:
+                    self.request = request
+                return self.begin(leader)
+            case ChangeCancelled():
+                self.request = None
+                return leader.members.cancel(leader) if leader is not None else []
+            case Joined(peer):
+                return leader.members.joined(leader, peers[peer], event) if leader else []
+            case Left(peer):
+                return leader.members.left(leader, peers[peer], event) if leader else []
+
+    def begin(self, leader: Leader | None) -> list[Action]:
+        """Once nothing else is under way."""
+        request = self.request
+        if request is None or leader is None:
+            return []
+        change = leader.members.change
+        if change is not None and not change.is_finished:
+            if change.wanted_ids == request.ids:
+                self.request = None
+            return []
+        self.request = None
+        return leader.members.request(leader, request)
