@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from walproposer.stream.chains import ChainRule
+from walproposer.chain_rule import ChainRule
 
 F = TypeVar("F", bound=Callable[..., Any])
 

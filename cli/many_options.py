@@ -1,4 +1,4 @@
-"""Options of a safekeeper that keeps many timelines: tenants' limits, sleep, archive, metrics."""
+"""Options of a safekeeper that keeps many timelines: tenants' limits, sleep, metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from cli.parameters import ByteSize
-from safekeeper.archive_workers import WORKERS
 from safekeeper.metrics import SERIES_TIMELINES_MAX
 from safekeeper.sleep import IDLE_SECONDS
 from safekeeper.tenant_limits import TenantLimits
@@ -22,7 +21,6 @@ class ManyOptions:
 
     tenant_limits: TenantLimits
     idle_seconds: float
-    archive_workers: int
     metrics_timelines_max: int
 
 
@@ -36,12 +34,11 @@ def many_options(function: Callable[..., Any]) -> Callable[..., Any]:
         tenant_connections_max: int,
         tenant_wal_max: int,
         idle_timeout: float,
-        archive_workers: int,
         metrics_timelines_max: int,
         **others: Any,
     ) -> Any:
         limits = TenantLimits(tenant_timelines_max, tenant_connections_max, tenant_wal_max)
-        many = ManyOptions(limits, idle_timeout, archive_workers, metrics_timelines_max)
+        many = ManyOptions(limits, idle_timeout, metrics_timelines_max)
         return function(*args, many=many, **others)
 
     decorated: Callable[..., Any] = gathered
@@ -83,14 +80,6 @@ def _options() -> list[Callable[..., Any]]:
             show_default=True,
             metavar="SECONDS",
             help="A timeline that nobody uses for so long sleeps; a connection wakes it.",
-        ),
-        click.option(
-            "--archive-workers",
-            type=click.IntRange(1, 64),
-            default=WORKERS,
-            show_default=True,
-            metavar="N",
-            help="Timelines that are archived at the same time.",
         ),
         click.option(
             "--metrics-timelines-max",

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cli.archive_options import archive_options, parse_options
+from cli.archiving_options import archiving_options
 from cli.listening import (
     PATH,
     HostPort,
@@ -23,7 +23,7 @@ from cli.parameters import ByteSize, Dsn
 from consensus.membership import TEXT_BYTES_MAX
 from safekeeper.access import AccessConfig
 from safekeeper.admission import DEFAULT_LIMITS, ConnectionLimits
-from safekeeper.archive_progress import PARTIAL_INTERVAL_SECONDS, ArchiveSettings
+from safekeeper.archive_progress import ArchiveSettings
 from safekeeper.config import SafekeeperConfig
 from safekeeper.replica import WAL_SENDER_TIMEOUT_SECONDS
 from safekeeper.retention import (
@@ -161,30 +161,7 @@ def safekeeper() -> None:
     help="libpq settings to read WAL from another safekeeper, of a user with the role proposer: "
     "user, passfile, sslmode, ... (daisy chain).",
 )
-@archive_options(required=False)
-@click.option(
-    "--archive-partial-interval",
-    type=click.FloatRange(0.1),
-    default=PARTIAL_INTERVAL_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="The unfinished segment is archived so long after its newest commit.",
-)
-@click.option(
-    "--archive-compression",
-    type=click.IntRange(0, 19),
-    default=1,
-    show_default=True,
-    metavar="LEVEL",
-    help="Of zstd; 0: none.",
-)
-@click.option(
-    "--archive-backlog-max",
-    type=ByteSize(),
-    default="0",
-    show_default=True,
-    help="WAL that may wait for the archive before more is refused; 0: what the disk holds.",
-)
+@archiving_options
 @click.option(
     "--disk-reserve",
     type=ByteSize(),
@@ -235,11 +212,7 @@ def run(
     connections_reserved: int,
     site: str,
     peer_conninfo: str,
-    archive: str | None,
-    archive_option: tuple[str, ...],
-    archive_partial_interval: float,
-    archive_compression: int,
-    archive_backlog_max: int,
+    archive: ArchiveSettings | None,
     disk_reserve: int,
     hang_timeout: float,
     scrub_rate: float,
@@ -251,17 +224,17 @@ def run(
     insecure: bool,
 ) -> None:
     """Run one safekeeper in the foreground until SIGTERM or SIGINT."""
+    _check_users(tls_client_ca, user_file)
     tls = tls_files(tls_cert, tls_key, tls_client_ca)
-    if tls_client_ca is not None and user_file is None:
-        raise click.UsageError("--tls-client-ca needs --user-file, which says what a user may do")
     ports = [
         port("--listen", listen[0], {"--tls-cert": tls, "--user-file": user_file}),
         port("--http", http[0], {"--tls-cert": tls, "--http-token-file": http_token_file}),
     ]
     refuse_open_ports(ports, insecure=insecure)
-    limits = _limits(
+    limits = ConnectionLimits(
         connections_max, connections_per_user_max, connections_per_role_max, connections_reserved
     )
+    _check_limits(limits)
     config = SafekeeperConfig(
         safekeeper_id=id,
         data_dir=data_dir,
@@ -275,42 +248,27 @@ def run(
         retention=RetentionPolicy(
             wal_keep_size, max_slot_wal_keep_size, disk_reserve, max_member_wal_keep_size
         ),
-        archive=_archive(
-            archive,
-            archive_option,
-            archive_compression,
-            archive_partial_interval,
-            archive_backlog_max,
-            many.archive_workers,
-        ),
+        archive=archive,
         scrub=ScrubSettings(scrub_rate * MEGABYTE, scrub_period * 3600),
         wal_sender_timeout_seconds=wal_sender_timeout,
+        idle_seconds=many.idle_seconds,
+        metrics_timelines_max=many.metrics_timelines_max,
         site=site,
         peer_conninfo=peer_conninfo,
     )
     _serve(config, hang_timeout)
 
 
-def _archive(
-    url: str | None,
-    options: tuple[str, ...],
-    level: int,
-    interval_seconds: float,
-    backlog_max: int,
-    workers: int,
-) -> ArchiveSettings | None:
-    if url is None:
-        return None
-    return ArchiveSettings(
-        url, parse_options(options), level or None, interval_seconds, backlog_max, workers
-    )
-
-
-def _limits(all: int, per_user: int, per_role: int, reserved: int) -> ConnectionLimits:
+def _check_users(tls_client_ca: Path | None, user_file: Path | None) -> None:
     """Raises UsageError."""
-    if reserved >= all:
+    if tls_client_ca is not None and user_file is None:
+        raise click.UsageError("--tls-client-ca needs --user-file, which says what a user may do")
+
+
+def _check_limits(limits: ConnectionLimits) -> None:
+    """Raises UsageError."""
+    if limits.connections_reserved >= limits.connections_max:
         raise click.UsageError("--connections-reserved must be less than --connections-max")
-    return ConnectionLimits(all, per_user, per_role, reserved)
 
 
 def _serve(config: SafekeeperConfig, hang_timeout: float) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from safekeeper.access import TRUST, AccessConfig
 from safekeeper.archive_progress import ArchiveSettings
+from safekeeper.metrics import SERIES_TIMELINES_MAX
 from safekeeper.replica import WAL_SENDER_TIMEOUT_SECONDS
 from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
 from safekeeper.scrub import DEFAULT_SCRUB, ScrubSettings
+from safekeeper.sleep import IDLE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,10 @@ class SafekeeperConfig:
     scrub: ScrubSettings = DEFAULT_SCRUB
     #: How long a replica may be silent; 0: for ever.
     wal_sender_timeout_seconds: float = WAL_SENDER_TIMEOUT_SECONDS
+    #: A timeline that nobody uses for so long sleeps.
+    idle_seconds: float = IDLE_SECONDS
+    #: So many have metrics of their own.
+    metrics_timelines_max: int = SERIES_TIMELINES_MAX
     #: Where it stands, as the operator calls the place: two copies at one site may go together.
     site: str = ""
     #: What libpq needs to read from another safekeeper (daisy chain): user, passfile, sslmode ...

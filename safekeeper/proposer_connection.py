@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from safekeeper.events import TakeWal
@@ -21,3 +22,17 @@ class ProposerConnection(Protocol):
     def close(self, reason: str) -> None: ...
 
     def take_wal(self, order: TakeWal) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GoneProposer:
+    """What is remembered of one that is gone: what it told of itself, and none of its buffers."""
+
+    description: dict[str, object]
+
+    @classmethod
+    def of(cls, connection: ProposerConnection) -> GoneProposer:
+        return cls(connection.describe())
+
+    def describe(self) -> dict[str, object]:
+        return self.description

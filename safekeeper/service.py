@@ -30,6 +30,7 @@ from safekeeper.data_directory import DataDirectory
 from safekeeper.errors import SafekeeperError
 from safekeeper.flush_times import FlushTimes
 from safekeeper.metrics import FlushCollector, StateCollector
+from safekeeper.open_files import raise_limit
 from safekeeper.replica import stop_replicas
 from safekeeper.replication_server import select_timeline
 from safekeeper.scrub import Scrub

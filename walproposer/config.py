@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from consensus.ids import TimelineId
+from walproposer.chain_rule import NO_CHAINS, ChainRule
 from walproposer.locks.lease import LEASE_SECONDS
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.stream.chains import NO_CHAINS, ChainRule
 
 
 @dataclass(frozen=True, slots=True)

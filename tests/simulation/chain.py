@@ -14,7 +14,7 @@ from safekeeper.acceptor import Acceptor
 from safekeeper.donor_rule import DonorRule
 from safekeeper.errors import SafekeeperError, WalDamaged
 from safekeeper.events import TakeWal
-from walproposer.stream.chains import NO_CHAINS, ChainRule
+from walproposer.chain_rule import NO_CHAINS, ChainRule
 
 from .log import PAGE_SIZE
 

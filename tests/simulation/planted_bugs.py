@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from . import bugs_of_chains, bugs_of_damage, bugs_of_proposer, bugs_of_safekeeper
-from .planting import PLANTS, Plant, planted
+from . import (
+    bugs_of_chains,
+    bugs_of_change,
+    bugs_of_damage,
+    bugs_of_membership,
+    bugs_of_proposer,
+    bugs_of_safekeeper,
+)
+from .planting import CHANGE_PLANTS, PLANTS, RARE_PLANTS, Plant, planted
 
 __all__ = [
     "CHANGE_PLANTS",
@@ -11,6 +18,7 @@ __all__ = [
     "RARE_PLANTS",
     "Plant",
     "bugs_of_chains",
+    "bugs_of_change",
     "bugs_of_damage",
     "bugs_of_membership",
     "bugs_of_proposer",

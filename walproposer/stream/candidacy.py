@@ -16,7 +16,7 @@ from consensus.ids import NodeId, TimelineId
 from consensus.membership import Membership
 from consensus.messages import ServerFacts, VoteResponse
 from consensus.quorum import has_quorum
-from walproposer.stream.chains import NO_CHAINS, ChainRule
+from walproposer.chain_rule import NO_CHAINS, ChainRule
 from walproposer.stream.election import fenced
 from walproposer.stream.events import Action
 from walproposer.stream.peer_set import PeerSet

@@ -10,12 +10,11 @@ connection: what follows is a new vote, and the WAL straight from here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from consensus.membership import Membership
 from consensus.messages import Follow
+from walproposer.chain_rule import NO_CHAINS, ChainRule
 from walproposer.stream.events import Action, Send
 from walproposer.stream.progress import PeerState, Progress
 
@@ -27,28 +26,6 @@ if TYPE_CHECKING:
 LATE_MS = 1000
 # A chain that ended is tried again after this.
 RETRY_MS = 30_000
-
-
-@dataclass(frozen=True, slots=True)
-class ChainRule:
-    """`via`: by the id of a member, that of its source. `by_sites`: besides, a member at another
-    site than `site`, which is the proposer's, has the first one at its own that streams."""
-
-    via: Mapping[int, int] = field(default_factory=dict)
-    site: str = ""
-    by_sites: bool = False
-
-    def sources_of(self, member_id: int, membership: Membership) -> tuple[int, ...]:
-        """Who may be the source, best first; who finds itself there is to stream directly."""
-        if member_id in self.via:
-            return (self.via[member_id],)
-        site = membership.member(member_id).site
-        if not self.by_sites or not site or site == self.site:
-            return ()
-        return tuple(i for i in membership.all_members if membership.member(i).site == site)
-
-
-NO_CHAINS = ChainRule()
 
 
 @dataclass(slots=True)

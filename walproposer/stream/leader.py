@@ -25,7 +25,8 @@ from pgwal.boundary import BoundaryFinder
 from pgwal.errors import WalFormatError
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
-from walproposer.stream.chains import NO_CHAINS, ChainRule, Chains
+from walproposer.chain_rule import NO_CHAINS, ChainRule
+from walproposer.stream.chains import Chains
 from walproposer.stream.events import (
     Action,
     CatchUpLost,

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from cli.chain_options import Via, chain_rule
-from walproposer.stream.chains import NO_CHAINS, ChainRule
+from walproposer.chain_rule import NO_CHAINS, ChainRule
 
 
 @pytest.mark.parametrize("text", ["4", "4=", "=2", "4=2=1", "4=4", "0=1", "a=2", "4=" + "9" * 5000])

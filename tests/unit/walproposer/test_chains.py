@@ -13,9 +13,10 @@ from wal_log import WalLog
 
 from consensus.messages import Follow
 from tests.steady_proposer import SteadyProposer
+from walproposer.chain_rule import ChainRule
 from walproposer.primary.primary import Primary
 from walproposer.stream.candidacy import Candidacy
-from walproposer.stream.chains import LATE_MS, RETRY_MS, ChainRule
+from walproposer.stream.chains import LATE_MS, RETRY_MS
 from walproposer.stream.events import (
     Action,
     ClosePeer,
