@@ -1,0 +1,83 @@
+"""Options of a safekeeper that archives: what is archived, how often, and by how many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from cli.archive_options import archive_options, parse_options
+from cli.parameters import ByteSize
+from safekeeper.archive_progress import PARTIAL_INTERVAL_SECONDS, ArchiveSettings
+from safekeeper.archive_workers import WORKERS
+
+
+def archiving_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """All of them, for one parameter `archive`, which is None without --archive."""
+
+    @wraps(function)
+    def gathered(
+        *args: Any,
+        archive: str | None,
+        archive_option: tuple[str, ...],
+        archive_partial_interval: float,
+        archive_compression: int,
+        archive_backlog_max: int,
+        archive_workers: int,
+        **others: Any,
+    ) -> Any:
+        settings = None
+        if archive is not None:
+            settings = ArchiveSettings(
+                archive,
+                parse_options(archive_option),
+                archive_compression or None,
+                archive_partial_interval,
+                archive_backlog_max,
+                archive_workers,
+            )
+        return function(*args, archive=settings, **others)
+
+    decorated: Callable[..., Any] = gathered
+    for option in reversed(_options()):
+        decorated = option(decorated)
+    return archive_options(required=False)(decorated)
+
+
+def _options() -> list[Callable[..., Any]]:
+    return [
+        click.option(
+            "--archive-partial-interval",
+            type=click.FloatRange(0.1),
+            default=PARTIAL_INTERVAL_SECONDS,
+            show_default=True,
+            metavar="SECONDS",
+            help="The unfinished segment is archived so long after its newest commit.",
+        ),
+        click.option(
+            "--archive-compression",
+            type=click.IntRange(0, 19),
+            default=1,
+            show_default=True,
+            metavar="LEVEL",
+            help="Of zstd; 0: none.",
+        ),
+        click.option(
+            "--archive-backlog-max",
+            type=ByteSize(),
+            default="0",
+            show_default=True,
+            help="WAL that may wait for the archive before more is refused; 0: what the disk "
+            "holds.",
+        ),
+        click.option(
+            "--archive-workers",
+            type=click.IntRange(1, 64),
+            default=WORKERS,
+            show_default=True,
+            metavar="N",
+            help="Timelines that are archived at the same time.",
+        ),
+    ]
