@@ -5,11 +5,11 @@ from __future__ import annotations
 from threading import Event
 
 import pytest
+from new_timeline import first_membership
 
 from cli import elect
 from cli.output import CommandError, ExitCode
 from consensus.ids import TimelineId
-from consensus.membership import Membership
 from consensus.messages import ServerFacts
 from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal
@@ -18,7 +18,7 @@ from walproposer.timelines.timeline_creation import FoundTimeline
 
 CONFIG = ProposerConfig(PrimaryAddress(""), ())
 FOUND = FoundTimeline(
-    TimelineId(bytes(16), bytes(16)), ServerFacts(7, 150018, 16 << 20), Membership(1, (1, 2, 3))
+    TimelineId(bytes(16), bytes(16)), ServerFacts(7, 150018, 16 << 20), first_membership(1, 2, 3)
 )
 
 

@@ -7,12 +7,11 @@ from pathlib import Path
 from threading import Event, active_count
 
 import pytest
-from new_timeline import SERVER
+from new_timeline import SERVER, first_membership
 from timeline_on_disk import HOOKS, Pusher, fill
 from wal_log import START_LSN, WAL_SEG_SIZE
 
 from consensus.ids import TimelineId
-from consensus.membership import Membership
 from objectstore.archive import TimelineArchive
 from objectstore.local import LocalStore
 from objectstore.store import Data
@@ -73,7 +72,7 @@ def running(timelines: Timelines, settings: ArchiveSettings) -> Iterator[Archivi
 
 
 def filled(timelines: Timelines, name: TimelineId, segments: float) -> Pusher:
-    timelines.create(name, SERVER, Membership(1, (1,)), START_LSN, TimelineHistory(1))
+    timelines.create(name, SERVER, first_membership(1), START_LSN, TimelineHistory(1))
     timelines.activate(name)
     pusher = Pusher(timelines.get(name), 1).lead()
     fill(pusher.log, segments * WAL_SEG_SIZE)
@@ -159,7 +158,7 @@ def test_one_that_sleeps_is_asked_nothing_until_it_wakes(
     timeline.disconnect(pusher)
     timeline.sleep.maybe_begin(0)
     assert timeline.sleep.is_asleep
-    archiver = running._archivers[NAMES[0]]
+    archiver = running._archivers[timeline]
     asked: list[str] = []
 
     def has_work() -> bool:

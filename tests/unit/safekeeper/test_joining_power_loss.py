@@ -157,7 +157,7 @@ class LossyMember:
         assert self._acknowledged_lsn > offer.start_lsn + PIECE_BYTES
 
     def try_torn_sectors(self, call: str, path: str) -> None:
-        for _ in range(4):
+        for _ in range(20):
             self.losses += 1
             loss = RandomLoss(self.losses)
             write_tree(self.disk.surviving(loss), self._after)
@@ -275,7 +275,7 @@ def joined_in_place(patch: Patch) -> None:
         folder = self.data_directory.folder(state.timeline)
         durable.make_directory(folder / "wal")
         durable.replace_file(folder / CONTROL_FILE_NAME, encode_control_state(state))
-        self._load(folder)
+        self._open(folder)
 
     patch(Timelines, "_write_new", write_new)
 

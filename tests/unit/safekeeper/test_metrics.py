@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from new_timeline import SERVER
+from new_timeline import SERVER, first_membership
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from timeline_on_disk import HOOKS, Pusher, fill
 from wal_log import START_LSN, WAL_SEG_SIZE
 
 from consensus.ids import TimelineId
-from consensus.membership import Membership
 from pgwal.history import TimelineHistory
 from safekeeper.access import TRUST, Access
 from safekeeper.data_directory import DataDirectory
@@ -32,7 +31,7 @@ def timelines(tmp_path: Path) -> Iterator[Timelines]:
     for start_seconds in (60.0, 0.0):
         made = Timelines(directory, HOOKS, TimelinePolicy(start_seconds=start_seconds))
         for name in NAMES:
-            made.create(name, SERVER, Membership(1, (1,)), START_LSN, TimelineHistory(1))
+            made.create(name, SERVER, first_membership(1), START_LSN, TimelineHistory(1))
             if start_seconds:
                 made.activate(name)
         if start_seconds:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 from acceptor_steps import A, history
+from new_timeline import INSTANCE
 from timeline_on_disk import (
     Pusher,
     fill,
@@ -98,7 +99,7 @@ def test_nothing_is_open_and_what_others_ask_for_is_there(tmp_path: Path) -> Non
     status = timeline_status(timeline)
     assert status["asleep"] is True
     assert status["wal_bytes"] == wal_bytes == 3 * WAL_SEG_SIZE
-    assert status["last_proposer"] == {"number": 1}
+    assert status["last_proposer"] == {"number": 1, "address": "10.0.0.9:40000"}
     assert timeline.streaming is None
 
 
@@ -455,6 +456,7 @@ def test_the_archive_is_believed_to_be_as_it_was_until_it_counts(
     settings = ArchiveSettings("memory://", {})
     timeline = Timeline(
         1,
+        INSTANCE,
         tmp_path,
         pusher.timeline._control_file,
         pusher.timeline.hooks,

@@ -9,12 +9,11 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from new_timeline import SERVER
+from new_timeline import SERVER, first_membership
 from timeline_on_disk import HOOKS, Pusher, fill, flip
 from wal_log import START_LSN, WAL_SEG_SIZE
 
 from consensus.ids import TimelineId
-from consensus.membership import Membership
 from pgwal.history import TimelineHistory
 from safekeeper.data_directory import DataDirectory
 from safekeeper.start_check import StartCheck
@@ -22,7 +21,7 @@ from safekeeper.status import damage_of
 from safekeeper.timeline import Timeline
 from safekeeper.timelines import TimelinePolicy, Timelines
 
-MEMBERS = Membership(1, (1, 2, 3))
+MEMBERS = first_membership(1, 2, 3)
 NAMES = [TimelineId(b"t" * 16, bytes([number]) * 16) for number in range(1, 7)]
 
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from new_timeline import SERVER
+from new_timeline import SERVER, first_membership
 from timeline_on_disk import HOOKS, Pusher, fill
 from wal_log import START_LSN, WAL_SEG_SIZE
 
 from consensus.ids import TimelineId
-from consensus.membership import Membership
 from pgwal.history import TimelineHistory
 from pgwire.errors import ConnectionRefused
 from safekeeper.data_directory import DataDirectory
@@ -39,7 +38,7 @@ def timelines(tmp_path: Path) -> Iterator[Timelines]:
 
 def create(timelines: Timelines, tenant_id: bytes, number: int) -> Timeline:
     name = TimelineId(tenant_id, bytes([number]) * 16)
-    timelines.create(name, SERVER, Membership(1, (1,)), START_LSN, TimelineHistory(1))
+    timelines.create(name, SERVER, first_membership(1), START_LSN, TimelineHistory(1))
     timelines.activate(name)
     return timelines.get(name)
 

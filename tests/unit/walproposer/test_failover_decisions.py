@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from new_timeline import first_membership
 
 from consensus.ids import TimelineId
-from consensus.membership import Membership
 from consensus.messages import ServerFacts
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
@@ -25,7 +25,7 @@ END = 0x5000000
 FORK = 0x4000000
 ADDRESS = SafekeeperAddress("a", 5454)
 FOUND = FoundTimeline(
-    TimelineId(bytes(16), bytes(16)), ServerFacts(7, 150018, 16 << 20), Membership(1, (1,))
+    TimelineId(bytes(16), bytes(16)), ServerFacts(7, 150018, 16 << 20), first_membership(1)
 )
 STANDBY = Standby(
     in_recovery=True,
