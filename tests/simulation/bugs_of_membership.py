@@ -217,7 +217,7 @@ def one_safekeeper_at_two_addresses_is_two(patch: Patch) -> None:
     patch(PeerSet, "greeted", greeted)
 
 
-@plant_change
+@plant_rare
 def a_learner_s_promise_fences_the_leader(patch: Patch) -> None:
     def is_fenced(self: Proposer, progress: Progress, promised: Any) -> bool:
         ours = self.candidate.ours

@@ -215,7 +215,7 @@ def window_forgets_what_no_quorum_holds(patch: Patch) -> None:
 @plant
 def idle_log_never_committed_on_safekeepers(patch: Patch) -> None:
     patch(Leader, "spread_commit", lambda self: [])
-    patch(Leader, "_heartbeat", lambda self, p: self._send(p, silent(self, p)))
+    patch(Leader, "heartbeat", lambda self, p: self._send(p, silent(self, p)))
 
 
 @plant
