@@ -18,6 +18,7 @@ import pytest
 from replication_client import ReplicationClient, ServerError
 from sk_command import sk
 
+from consensus.codec import encode_membership
 from consensus.ids import TimelineId
 from pg_fixtures.cloned_timelines import clone_timeline, numbered_names
 from pg_fixtures.http_status import http_get
@@ -28,6 +29,7 @@ from pg_fixtures.processes import SK
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_server.binaries import PostgresBinaries
+from tests.new_timeline import first_membership
 
 MIB = 1 << 20
 COUNT = 200
@@ -196,8 +198,8 @@ def test_a_tenant_has_its_limits(world: World) -> None:
     with ReplicationClient(conninfo) as client, pytest.raises(ServerError) as caught:
         client.command(
             f"CREATE_TIMELINE (tenant_id '{NAMES[0].tenant_id.hex()}', timeline_id '{'f' * 32}', "
-            "system_id '1', pg_version '160000', wal_seg_size '1048576', generation '1', "
-            "members '1', start_lsn '0/100000', tli '1')"
+            "system_id '1', pg_version '160000', wal_seg_size '1048576', start_lsn '0/100000', "
+            f"tli '1', membership '{encode_membership(first_membership(1)).hex()}')"
         )
     assert caught.value.sqlstate == "53400"
     assert "--tenant-timelines-max" in caught.value.hint
