@@ -13,14 +13,13 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import hand_written_proposer as by_hand
 import psycopg
 import pytest
-from replication_client import ReplicationClient
+from replication_client import ReplicationClient, ServerError
 from sk_command import sk
 
+from consensus.codec import encode_membership
 from consensus.ids import TimelineId
-from consensus.messages import ServerFacts
 from pg_fixtures.cloned_timelines import clone_timeline, numbered_names
 from pg_fixtures.http_status import http_get
 from pg_fixtures.ledger import Ledger
@@ -30,7 +29,7 @@ from pg_fixtures.processes import SK
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_server.binaries import PostgresBinaries
-from walproposer.errors import WalProposerError
+from tests.new_timeline import first_membership
 
 MIB = 1 << 20
 COUNT = 200
@@ -196,14 +195,11 @@ def test_a_tenant_has_its_limits(world: World) -> None:
             stack.enter_context(ReplicationClient(conninfo, options=named))
         other = f"-c tenant_id={WORKING.tenant_id.hex()}"
         stack.enter_context(ReplicationClient(conninfo, options=other))
-    one_more = TimelineId(NAMES[0].tenant_id, b"\xff" * 16)
-    with pytest.raises(WalProposerError) as caught:
-        by_hand.create_timeline(
-            world.crowded.address,
-            one_more,
-            ServerFacts(1, 150018, MIB),
-            members=(1,),
-            start_lsn=MIB,
+    with ReplicationClient(conninfo) as client, pytest.raises(ServerError) as caught:
+        client.command(
+            f"CREATE_TIMELINE (tenant_id '{NAMES[0].tenant_id.hex()}', timeline_id '{'f' * 32}', "
+            "system_id '1', pg_version '160000', wal_seg_size '1048576', start_lsn '0/100000', "
+            f"tli '1', membership '{encode_membership(first_membership(1)).hex()}')"
         )
     assert caught.value.sqlstate == "53400"
     assert "--tenant-timelines-max" in caught.value.hint
