@@ -262,8 +262,8 @@ class Incarnation:
                 self.upstream.report(action.commit_lsn)
             return
         match action:
-            case ClosePeer(peer, reason):
-                self.peers.drop(peer, reason)
+            case ClosePeer(peer, reason, at_once):
+                self.peers.drop(peer, reason, at_once=at_once)
             case OpenPeer(peer, host, port):
                 self.peers.add(peer, self.config.safekeeper(host, port))
             case ForgetPeer(peer):
