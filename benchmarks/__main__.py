@@ -27,6 +27,7 @@ from benchmarks import (
     decode,
     failover,
     lake,
+    many,
     profile,
     restart,
     restore,
@@ -208,6 +209,25 @@ def run_lake(options: Options) -> Report:
     return Report(lake.table(samples), lake.verdicts(samples), samples)
 
 
+def run_many(options: Options) -> Report:
+    samples = _told(
+        many.measure(
+            options.binaries,
+            options.directory,
+            options.rounds,
+            options.seconds,
+            options.timelines,
+            options.primaries,
+        )
+    )
+    return Report(
+        many.table(samples),
+        many.verdicts(samples),
+        samples,
+        more_tables={"One safekeeper, nobody connected": many.idle_table(samples)},
+    )
+
+
 def run_topologies(options: Options) -> Report:
     latencies = _told(
         topologies.measure_latencies(
@@ -236,6 +256,7 @@ BENCHMARKS = {
     "decode": run_decode,
     "lake": run_lake,
     "changes": run_changes,
+    "many": run_many,
     "topologies": run_topologies,
 }
 
@@ -248,7 +269,7 @@ BENCHMARKS = {
     type=click.IntRange(1),
     default=SECONDS,
     show_default=True,
-    help="commit, profile, topologies: length of one measurement.",
+    help="commit, profile, many, topologies: length of one measurement.",
 )
 @click.option(
     "--clients",

@@ -38,7 +38,7 @@
 #include <time.h>
 
 #define PORTS_MAX 16
-#define FRAMES 128           /* of one interface, that wait at the same time */
+#define FRAMES 512           /* of one interface, that wait at the same time: 64 MiB */
 #define FRAME_BYTES (1 << 17) /* a large segment has 64 KiB and headers */
 #define SECOND 1000000000LL
 #define MILLION 1000000

@@ -115,6 +115,10 @@ class Sites:
                 )
             if least < 2 * self.delay_ms(one, other):
                 raise FixtureError(f"from {one} to {other} and back takes {least:.3f} ms only")
+        self.check_line()
+
+    def check_line(self) -> None:
+        """Raises FixtureError when it has ended: from then on no packet arrived."""
         if not self._line.alive:
             raise FixtureError(f"the delay line has ended: {self._line.log_tail()}")
 
@@ -136,7 +140,11 @@ def open_sites(names: Sequence[str], delays: Delays, directory: Path) -> Iterato
         sites = Sites(names, delays, namespaces, links, line)
         stack.enter_context(sites.at(OUTSIDE))
         sites.check()
-        yield sites
+        try:
+            yield sites
+        except Exception:
+            sites.check_line()  # then that is why
+            raise
 
 
 def _give_addresses(namespace: Namespace, own: int, ends: int) -> None:

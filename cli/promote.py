@@ -13,6 +13,7 @@ from cli.attach import (
     proposer_listener,
     proposer_with_page,
 )
+from cli.chain_options import chain_options, chain_rule
 from cli.elect import elect_within
 from cli.listening import tls_files, tls_options
 from cli.parameters import (
@@ -61,6 +62,7 @@ from walproposer.timelines.timeline_creation import FoundTimeline
     "--no-attach", is_flag=True, help="End when it is promoted; its commits wait for sk attach."
 )
 @timeout_option("How long to wait for a quorum, and for a standby that makes no progress.")
+@chain_options
 @proposer_http_option
 @tls_options
 @admin_token_option
@@ -76,6 +78,9 @@ def promote(
     no_promote: bool,
     no_attach: bool,
     timeout: float,
+    via: tuple[tuple[int, int], ...],
+    via_sites: bool,
+    site: str,
     http: tuple[str, int],
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -94,6 +99,7 @@ def promote(
         safekeepers=with_conninfo(safekeepers, safekeeper_conninfo),
         timeline=timeline,
         configure=True,
+        chains=chain_rule(via, site, via_sites=via_sites),
     )
     failover = Failover(
         config,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from failover_world import SETTINGS, FailoverWorld
+from secured_cluster import Secrets, write_secrets
 from shared_cluster import TIMEOUT, SharedCluster, repair
 from wire_server import Server
 
@@ -107,6 +108,12 @@ def failover_world(
             return FailoverWorld(cluster, standby, front)
 
         yield make
+
+
+@pytest.fixture(scope="module")
+def secret_files(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
+    """Of a secured installation, for a file of tests."""
+    return write_secrets(tmp_path_factory.mktemp("secrets"))
 
 
 # ---- our half of the wire against libpq

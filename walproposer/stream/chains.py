@@ -5,7 +5,8 @@
 A chained member is told where the log ends in place of being sent it. Law: what it answers counts
 as any other's, under the same ballot, so a chain may cost time, but no commit. Nobody is chained
 behind one that is chained itself. A chain that is late, or whose source is, ends with the
-connection: what follows is a new vote, and the WAL straight from here.
+connection: what follows is a new vote, and the WAL straight from here. So that nobody waits for
+a hung source for more than a second, both take less together.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 
 # Who lacks for so long what his source has flushed, and a source that moves for so long by no byte
 # of what it owes, are late.
-LATE_MS = 1000
-# A chain that ended is tried again after this.
+LATE_MS = 700
+# A chain that ended is tried again after this, or twice as long each time that it did not even last
+# so long: who is never let in by his source loses no connection twice a minute for that.
 RETRY_MS = 30_000
+RETRY_DOUBLINGS_MAX = 5
 
 
 @dataclass(slots=True)
@@ -49,7 +52,21 @@ class Chain:
     source: int | None = None
     of_peer: Lateness = field(default_factory=Lateness)
     of_source: Lateness = field(default_factory=Lateness)
+    begun_ms: int = 0
     retry_ms: int = 0
+    #: So many in a row did not last.
+    failures: int = 0
+
+    def begin(self, progress: Progress, source: Progress, now_ms: int) -> None:
+        self.source, self.begun_ms = source.peer, now_ms
+        self.of_peer = Lateness(progress.durable_lsn, now_ms)
+        self.of_source = Lateness(source.durable_lsn, now_ms)
+
+    def end(self, now_ms: int) -> None:
+        has_lasted = now_ms - self.begun_ms >= RETRY_MS
+        self.failures = 0 if has_lasted else self.failures + 1
+        doublings = min(max(self.failures - 1, 0), RETRY_DOUBLINGS_MAX)
+        self.source, self.retry_ms = None, now_ms + (RETRY_MS << doublings)
 
 
 class Chains:
@@ -75,7 +92,7 @@ class Chains:
                 assert chain is not None
                 actions += self._check(leader, p, chain)
             elif chain is not None and chain.source is not None:
-                chain.source, chain.retry_ms = None, leader.now_ms + RETRY_MS
+                chain.end(leader.now_ms)
             if p.is_member and p.state is PeerState.STREAMING and p.is_whole(leader.window.end_lsn):
                 actions += self._maybe_begin(leader, p)
         return actions
@@ -95,17 +112,15 @@ class Chains:
             reason = f"late behind its source, safekeeper {source.safekeeper_id}"
         if not reason:
             return []
-        chain.source, chain.retry_ms = None, now_ms + RETRY_MS
-        return progress.close(reason)
+        chain.end(now_ms)
+        return progress.close(reason, at_once=True)
 
     def _maybe_begin(self, leader: Leader, progress: Progress) -> list[Action]:
-        chain = self._chains.get(progress.peer, Chain())
+        chain = self._chains.setdefault(progress.peer, Chain())
         source = self._choose(leader, progress)
         if source is None or leader.now_ms < chain.retry_ms:
             return []
-        now_ms = leader.now_ms
-        marks = Lateness(progress.durable_lsn, now_ms), Lateness(source.durable_lsn, now_ms)
-        self._chains[progress.peer] = Chain(source.peer, *marks)
+        chain.begin(progress, source, leader.now_ms)
         progress.state = PeerState.CHAINED
         member = leader.membership.member(source.safekeeper_id or 0)
         host, port = (member.host, member.port) if member.host else source.address

@@ -186,10 +186,11 @@ class Send(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class ClosePeer:
-    """Drop the connection and make a new one later; PeerLost is not expected back."""
+    """Drop the connection and make a new one, later or `at_once`; PeerLost is not expected back."""
 
     peer: int
     reason: str
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

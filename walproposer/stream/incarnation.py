@@ -21,6 +21,7 @@ from consensus.codec import encode
 from consensus.ids import NodeId
 from consensus.messages import Append, ProposerMessage
 from storage.compiled import compiled
+from walproposer.chain_rule import NO_CHAINS
 from walproposer.config import ProposerConfig
 from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
@@ -102,7 +103,9 @@ class Incarnation:
         self.config = config
         self.upstream = upstream
         primary = upstream.primary if upstream is not None else None
-        self.core = Proposer(replace(candidacy, chains=config.chains), primary)
+        # Who only completes a log has nothing to send that is worth a chain.
+        chains = config.chains if upstream is not None else NO_CHAINS
+        self.core = Proposer(replace(candidacy, chains=chains), primary)
         self.quorum_watch = QuorumWatch(has_primary=upstream is not None)
         self._loop = EventLoop()
         timeline = candidacy.timeline
@@ -262,8 +265,8 @@ class Incarnation:
                 self.upstream.report(action.commit_lsn)
             return
         match action:
-            case ClosePeer(peer, reason):
-                self.peers.drop(peer, reason)
+            case ClosePeer(peer, reason, at_once):
+                self.peers.drop(peer, reason, at_once=at_once)
             case OpenPeer(peer, host, port):
                 self.peers.add(peer, self.config.safekeeper(host, port))
             case ForgetPeer(peer):

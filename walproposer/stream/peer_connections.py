@@ -70,15 +70,18 @@ class PeerConnections:
         if copy is not None:
             self._close(copy)
 
-    def drop(self, peer: int, reason: str) -> None:
-        """Close what is there, and connect again later."""
+    def drop(self, peer: int, reason: str, *, at_once: bool = False) -> None:
+        """Close what is there, and connect again, `at_once` or later."""
         copy = self.open.pop(peer, None)
         if copy is None:
             return
         self._close(copy)
         self.errors[peer] = reason
         log.warning("safekeeper lost", safekeeper=str(self.addresses[peer]), reason=reason)
-        self._connect_later(peer)
+        if at_once:
+            self._connect(peer)
+        else:
+            self._connect_later(peer)
 
     def settle(self) -> None:
         """Who has ended is dropped; of the others, which sockets are worth waiting for."""

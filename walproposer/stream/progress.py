@@ -235,9 +235,9 @@ class Progress:
         self.lose_data()
         self.lost_lsn = 0
 
-    def close(self, reason: str) -> list[Action]:
-        """Drop the connection ourselves; the shell makes a new one later."""
-        return [*self.become_offline(reason), ClosePeer(self.peer, reason)]
+    def close(self, reason: str, *, at_once: bool = False) -> list[Action]:
+        """Drop the connection ourselves; the shell makes a new one, `at_once` or later."""
+        return [*self.become_offline(reason), ClosePeer(self.peer, reason, at_once)]
 
     def become_following(self, start_lsn: int, now_ms: int) -> None:
         """Elected was sent: its log is ours up to `start_lsn`, and the next byte goes there."""

@@ -16,7 +16,7 @@ from tests.steady_proposer import SteadyProposer
 from walproposer.chain_rule import ChainRule
 from walproposer.primary.primary import Primary
 from walproposer.stream.candidacy import Candidacy
-from walproposer.stream.chains import LATE_MS, RETRY_MS
+from walproposer.stream.chains import LATE_MS, RETRY_DOUBLINGS_MAX, RETRY_MS
 from walproposer.stream.events import (
     Action,
     ClosePeer,
@@ -53,6 +53,28 @@ class ChainWorld(World):
     def tick(self, milliseconds: int = 100) -> list[Action]:
         self.now_ms += milliseconds
         return self.proposer.step(Tick(self.now_ms))
+
+    def stay(self, milliseconds: int) -> None:
+        """All answer, and nothing happens."""
+        end_ms = self.now_ms + milliseconds
+        while self.now_ms < end_ms:
+            self.answer(0, 1, 2)
+            self.tick()
+
+    def wait_for_chain(self) -> int:
+        """The time at which 3 is chained."""
+        while self.state(2) is not PeerState.CHAINED:
+            self.answer(0, 1, 2)
+            self.tick()
+        return self.now_ms
+
+    def end_chain(self) -> int:
+        """It cannot take WAL, and is streamed to; the time of that."""
+        self.wait_for_chain()
+        self.proposer.step(PeerLost(2, "could not take WAL"))
+        self.rejoin(2, self.position)
+        self.tick()
+        return self.now_ms
 
     def state(self, peer: int) -> PeerState:
         return self.proposer.peers[peer].state
@@ -141,6 +163,13 @@ def test_a_source_that_moves_is_not_late_though_it_owes(world: ChainWorld) -> No
         assert not [a for a in world.tick() if isinstance(a, ClosePeer)]
 
 
+def test_who_is_taken_back_is_connected_to_at_once(world: ChainWorld) -> None:
+    """He has done nothing wrong, and commits may wait for him."""
+    world.tick()
+    world.proposer.step(PeerLost(1, "gone"))
+    assert [a.at_once for a in world.tick() if isinstance(a, ClosePeer)] == [True]
+
+
 def test_an_idle_chain_stays(world: ChainWorld) -> None:
     world.tick()
     for _ in range(50):
@@ -161,6 +190,19 @@ def test_a_chain_that_ended_is_tried_again_later(world: ChainWorld) -> None:
         assert sent(world.tick(), Follow) == []
     world.answer(0, 1, 2)
     assert sent(world.tick(200), Follow)
+
+
+def test_a_chain_that_never_lasts_is_tried_ever_later(world: ChainWorld) -> None:
+    """A wrong password costs a connection each time; one that had lasted begins anew."""
+    waits = []
+    for _ in range(RETRY_DOUBLINGS_MAX + 2):
+        ended_ms = world.end_chain()
+        waits.append(world.wait_for_chain() - ended_ms)
+    doubled = [RETRY_MS << number for number in range(RETRY_DOUBLINGS_MAX)]
+    assert waits == [*doubled, RETRY_MS << RETRY_DOUBLINGS_MAX, RETRY_MS << RETRY_DOUBLINGS_MAX]
+    world.stay(RETRY_MS)
+    ended_ms = world.end_chain()
+    assert world.wait_for_chain() - ended_ms == RETRY_MS
 
 
 def test_nobody_is_chained_behind_one_that_is_chained() -> None:

@@ -1,0 +1,247 @@
+"""Two timelines on the same three safekeepers: whatever becomes of one, the other's commits go on.
+
+The third safekeeper is down where it matters, so that the steady one needs those that are troubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from hand_written_proposer import command, named
+from pending_commit import PendingCommit
+from sk_command import sk
+
+from consensus.ids import TimelineId
+from pg_fixtures.failing_disk import FailingDisk
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.plugin import skip_if_unavailable
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.safekeeper import SafekeeperProcess
+from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries
+from safekeeper.control_file import CONTROL_FILE_NAME
+from safekeeper.data_directory import folder_name
+from walproposer.errors import WalProposerError
+
+MIB = 1 << 20
+TIMEOUT = 120.0
+ROWS = 200
+FLOOD_BYTES = 200 * MIB
+#: Without any commit of the steady one; a machine with other work alone makes seconds.
+SILENCE_SECONDS_MAX = 5.0
+STEADY = TimelineId(b"steady".ljust(16, b"\0"), b"1" * 16)
+#: Whose files fail: they are named as the process starts.
+FAILING = TimelineId(b"failing".ljust(16, b"\0"), b"2" * 16)
+
+_names = count(3)
+
+
+@dataclass
+class Attached:
+    """A primary with a timeline of its own."""
+
+    name: TimelineId
+    postgres: Postgres
+    proposer: ProposerProcess
+
+
+@dataclass
+class World:
+    root: Path
+    binaries: PostgresBinaries
+    safekeepers: list[SafekeeperProcess]
+    disks: list[FailingDisk]
+    stack: ExitStack
+    steady: Attached = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.steady = self.attach(STEADY, self.stack)
+
+    @property
+    def addresses(self) -> list[str]:
+        return [safekeeper.address for safekeeper in self.safekeepers]
+
+    def attach(self, name: TimelineId, stack: ExitStack) -> Attached:
+        """In the stack, a new primary that streams."""
+        folder = self.root / name.timeline_id.hex()
+        postgres = stack.enter_context(Postgres(self.binaries, folder, wal_seg_size=MIB))
+        members = ("--safekeepers", ",".join(self.addresses))
+        dsn = postgres.dsn()
+        created = sk("timeline", "create", "--primary", dsn, "--timeline", name, *members)
+        assert created.returncode == 0, created.stderr
+        proposer = ProposerProcess(
+            dsn,
+            self.addresses,
+            log_path=folder.with_name(f"{folder.name}-proposer.log"),
+            configure=True,
+            arguments=["--timeline", str(name)],
+        )
+        stack.enter_context(proposer)
+        proposer.wait_streaming()
+        postgres.execute("CREATE TABLE first (a int)")
+        return Attached(name, postgres, proposer)
+
+    @contextmanager
+    def troubled(self, name: TimelineId | None = None) -> Iterator[Attached]:
+        """In the block there is another primary; after it its timeline is gone."""
+        name = name or TimelineId(b"troubled".ljust(16, b"\0"), next(_names).to_bytes(16, "big"))
+        with ExitStack() as stack:
+            yield self.attach(name, stack)
+        gone = sk("timeline", "delete", name, "--yes", "--safekeepers", ",".join(self.addresses))
+        assert gone.returncode == 0, gone.stderr
+
+    def status(self, number: int, name: TimelineId) -> dict[str, Any]:
+        """Of a timeline on one of the safekeepers; {} where it cannot be opened, or not yet."""
+        try:
+            status = self.safekeepers[number].timeline(name.timeline_id.hex())
+        except OSError:
+            return {}
+        return status or {}
+
+    def stopped(self, number: int, name: TimelineId) -> dict[str, Any]:
+        """Its status, if it has stopped there."""
+        status = self.status(number, name)
+        return status if status["state"] == "stopped" else {}
+
+    @contextmanager
+    def without_the_third(self) -> Iterator[None]:
+        """In the block the first two are needed for every commit."""
+        third = self.safekeepers[2]
+        third.kill()
+        try:
+            yield
+        finally:
+            third.start()
+            third.wait_ready()
+
+    def restart_damaged(self, number: int, damage: Callable[[], None]) -> None:
+        """It is not healthy afterwards, and says how the steady one is. It ends in good order: what
+        a crash leaves of the last second may be a torn tail."""
+        self.safekeepers[number].terminate()
+        damage()
+        self.safekeepers[number].start()
+        wait_until(lambda: self.status(number, STEADY), TIMEOUT, "the status to answer")
+
+
+@pytest.fixture(scope="module")
+def world(
+    pg_binaries: PostgresBinaries, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    root = tmp_path_factory.mktemp("apart")
+    with ExitStack() as stack:
+        safekeepers, disks = [], []
+        for id in (1, 2, 3):
+            data_dir = root / f"safekeeper-{id}"
+            below = data_dir / "timelines" / folder_name(FAILING)
+            with skip_if_unavailable():
+                disks.append(FailingDisk(root / f"disk-{id}", only_below=below))
+            safekeepers.append(SafekeeperProcess(id, data_dir, env=disks[-1].env))
+            stack.enter_context(safekeepers[-1])
+        yield World(root, pg_binaries, safekeepers, disks, stack)
+
+
+@pytest.fixture
+def ledger(world: World) -> Iterator[Ledger]:
+    """Of the steady one; at the end nothing is lost."""
+    table = f"ledger_{next(_names)}"
+    with Ledger(world.steady.postgres.dsn(), clients=3, table=table) as ledger:
+        ledger.wait_for_progress(ROWS, TIMEOUT)
+        yield ledger
+        ledger.wait_for_progress(ROWS, TIMEOUT)
+        ledger.stop()
+        report = ledger.verify()
+        assert report.ok, report
+    for number in range(3):
+        assert world.status(number, STEADY)["state"] == "active"
+        assert not world.status(number, STEADY)["damage"]
+
+
+def test_one_that_is_stopped(world: World, ledger: Ledger) -> None:
+    """Its disk fails on two members: it stops there, and its commits wait."""
+    with world.troubled(FAILING) as troubled, world.without_the_third():
+        for disk in world.disks[:2]:
+            disk.fail_sync()
+        pending = PendingCommit(troubled.postgres)
+        for number in (0, 1):
+            status = wait_until(partial(world.stopped, number, FAILING), TIMEOUT, "it to stop")
+            assert "Input/output error" in status["stopped_reason"]
+        pending.wait_blocked(TIMEOUT)
+        ledger.wait_for_progress(ROWS, TIMEOUT)
+        assert not pending.has_returned
+        for disk in world.disks[:2]:
+            disk.heal()
+    assert ledger.longest_silence() < SILENCE_SECONDS_MAX
+
+
+def test_one_whose_log_has_rotten(world: World, ledger: Ledger) -> None:
+    """Its member has no vote, and the steady one's counts. Its proposer would mend it at once."""
+    with world.troubled() as troubled:
+        troubled.proposer.kill()
+        world.restart_damaged(0, lambda: rot_newest(world.safekeepers[0], troubled.name))
+        with world.without_the_third():
+            assert world.status(0, troubled.name)["damage"]
+            assert not world.status(0, STEADY)["damage"]
+            ledger.wait_for_progress(ROWS, TIMEOUT)
+
+
+def test_one_whose_control_file_has_rotten(world: World, ledger: Ledger) -> None:
+    """It is not opened, not created anew, and named; the others are there."""
+    safekeeper = world.safekeepers[0]
+    with world.troubled() as troubled:
+        path = timeline_folder(safekeeper, troubled.name) / CONTROL_FILE_NAME
+        world.restart_damaged(0, lambda: flip_bit(path, 100))
+        with world.without_the_third():
+            with pytest.raises(WalProposerError, match="has checksum"):
+                command(safekeeper.address, "TIMELINE_STATUS", **named(troubled.name))
+            ledger.wait_for_progress(ROWS, TIMEOUT)
+
+
+def test_one_that_is_flooded(world: World, ledger: Ledger) -> None:
+    """It writes as much as it can, and gets it through; the steady one's commits go between."""
+    with world.troubled() as troubled:
+        begin_lsn, ended = troubled.postgres.flush_lsn(), Event()
+        flooding = Thread(target=flood, args=(troubled.postgres, ended), daemon=True)
+        flooding.start()
+        wait_until(
+            lambda: troubled.postgres.flush_lsn() - begin_lsn > FLOOD_BYTES, TIMEOUT, "the flood"
+        )
+        ledger.wait_for_progress(ROWS, TIMEOUT)
+        ended.set()
+        flooding.join(TIMEOUT)
+        assert not flooding.is_alive()
+    assert ledger.longest_silence() < SILENCE_SECONDS_MAX
+
+
+def flood(postgres: Postgres, ended: Event) -> None:
+    with postgres.connect() as connection:
+        connection.execute("CREATE TABLE flood (t text)")
+        while not ended.is_set():
+            connection.execute(
+                "INSERT INTO flood SELECT repeat('x', 1000) FROM generate_series(1, 5000)"
+            )
+
+
+def timeline_folder(safekeeper: SafekeeperProcess, name: TimelineId) -> Path:
+    return safekeeper.data_dir / "timelines" / folder_name(name)
+
+
+def rot_newest(safekeeper: SafekeeperProcess, name: TimelineId) -> None:
+    """A bit of its newest record with content."""
+    folder = timeline_folder(safekeeper, name) / "wal"
+    path = max(path for path in folder.iterdir() if len(path.name) == len("0" * 24))
+    flip_bit(path, len(path.read_bytes().rstrip(b"\0")) - 20)
+
+
+def flip_bit(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 0x10
+    path.write_bytes(content)
