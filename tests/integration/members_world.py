@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
-from threading import Event, Thread
 from typing import Any
 
 from sk_command import Done, sk, sk_json
@@ -25,7 +24,6 @@ from pgwal.lsn import Lsn
 TIMEOUT = 120.0
 #: No commit may wait longer for a change itself.
 WAIT_SECONDS_MAX = 2.0
-LOOK_SECONDS = 0.01
 
 
 class MembersWorld:
@@ -159,21 +157,7 @@ def change_state(proposer: ProposerProcess) -> str:
 
 @contextmanager
 def longest_wait(ledger: Ledger) -> Iterator[list[float]]:
-    """The longest time without a commit inside the block, in the list at its end."""
-    longest, stopping = [0.0], Event()
-
-    def watch() -> None:
-        seen, since = ledger.acknowledged, time.monotonic()
-        while not stopping.wait(LOOK_SECONDS):
-            now, acknowledged = time.monotonic(), ledger.acknowledged
-            longest[0] = max(longest[0], now - since)
-            if acknowledged != seen:
-                seen, since = acknowledged, now
-
-    thread = Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield longest
-    finally:
-        stopping.set()
-        thread.join()
+    """The longest that a commit waited inside the block, in the list at its end."""
+    since, longest = time.monotonic(), [0.0]
+    yield longest
+    longest[0] = ledger.longest_wait(since)
