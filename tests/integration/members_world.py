@@ -35,6 +35,8 @@ class MembersWorld:
         self._stack = stack
         self._commands = count(1)
         self.keepers = {keeper.id: keeper for keeper in cluster.safekeepers}
+        #: --timeline, where safekeepers have several.
+        self.timeline: tuple[str, ...] = ()
 
     def new_keeper(self, id: int, *arguments: str, port: int | None = None) -> SafekeeperProcess:
         """An empty safekeeper, which nobody knows of."""
@@ -55,7 +57,7 @@ class MembersWorld:
 
     def member(self, command: str, *arguments: object, known: Sequence[int] = ()) -> Done:
         """To its end, whatever that is."""
-        return sk("member", command, *self.options(*known), *arguments)
+        return sk("member", command, *self.options(*known), *self.timeline, *arguments)
 
     def change(self, command: str, *arguments: object, known: Sequence[int] = ()) -> str:
         """One that must work; returns what it printed."""
@@ -67,7 +69,10 @@ class MembersWorld:
         """The same as a process that can be killed."""
         number = next(self._commands)
         process = ServiceProcess(
-            [*SK, "member", command, *self.options(*known), *map(str, arguments)],
+            [
+                *(*SK, "member", command, *self.options(*known), *self.timeline),
+                *map(str, arguments),
+            ],
             name=f"sk member {command}",
             log_path=self.cluster.root / f"member-{number}.log",
         )
@@ -76,7 +81,7 @@ class MembersWorld:
 
     def listed(self, *known: int) -> dict[str, Any]:
         """`sk member list --json`."""
-        page: dict[str, Any] = sk_json("member", "list", *self.options(*known))
+        page: dict[str, Any] = sk_json("member", "list", *self.options(*known), *self.timeline)
         return page
 
     def members(self, *known: int) -> list[int]:
