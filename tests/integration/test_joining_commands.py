@@ -29,7 +29,9 @@ from consensus.term_history import TermHistory
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.standby import replica_conninfo
 from pgwal.history import TimelineHistory
-from walproposer.errors import WalProposerError
+from walproposer.errors import Refusal, WalProposerError
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.stream import joining
 
 SEG_SIZE = 1 << 20
 START_LSN, JOIN_LSN = SEG_SIZE, 3 * SEG_SIZE
@@ -119,6 +121,23 @@ def test_one_joins_follows_leaves_and_leads_on(safekeeper: SafekeeperProcess) ->
     status = safekeeper.timeline()
     assert status is not None
     assert (status["state"], status["has_left"]) == ("left", True)
+
+
+def test_another_one_that_got_the_address_is_not_told_to_leave(
+    safekeeper: SafekeeperProcess,
+) -> None:
+    """Whom the leader means has gone; here is a learner, maybe, that would lose its log."""
+    join(safekeeper)
+    address = SafekeeperAddress.parse(safekeeper.address)
+    instance = bytes.fromhex(safekeeper.status()["instance"])
+    for who in ((4, bytes(8)), (3, instance)):
+        with pytest.raises(Refusal, match=f"safekeeper 4 .* answers at .*, expected {who[0]} of"):
+            joining.leave(address, TIMELINE, *who, OUTSIDE)
+    status = safekeeper.timeline()
+    assert status is not None
+    assert (status["state"], status["has_left"]) == ("active", False)
+    joining.leave(address, TIMELINE, 4, instance, OUTSIDE)
+    assert (safekeeper.timeline() or {})["has_left"] is True
 
 
 def test_consumers_are_told_where_to_go(safekeeper: SafekeeperProcess) -> None:

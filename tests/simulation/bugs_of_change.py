@@ -173,8 +173,11 @@ def a3_told_to_leave_while_joint(patch: Patch) -> None:
         joint = leader.membership
         if not joint.is_joint or not leader.is_in_force:
             return tell(self, leader)
-        going = [p for p in leader.peers if p.is_member and p.is_following]
-        return [Leave(p.peer, joint) for p in going if p.safekeeper_id not in joint.new_members]
+        return [
+            Leave(p.peer, p.safekeeper_id or 0, p.instance, joint)
+            for p in leader.peers
+            if p.is_member and p.is_following and p.safekeeper_id not in joint.new_members
+        ]
 
     patch(Outsiders, "tell", early)
 

@@ -26,7 +26,7 @@ from pg_server.binaries import PostgresBinaries, find_postgres
 from pg_server.errors import PgServerError
 
 from .books import Books
-from .chronicle import Chronicle, Silence, SilenceWatch
+from .chronicle import Chronicle, SilenceWatch
 from .members_run import MembersSoak
 from .members_world import MembersWorld
 from .run import Soak
@@ -121,7 +121,7 @@ def _print_outcome(soak: Soak | MembersSoak) -> None:
     for what, count in sorted(chronicle.survived.items()):
         print(f"{count:9}  {what}")
     if isinstance(soak, MembersSoak):
-        print(f"{soak.changes:9}  changes of the members")
+        _print_changes(soak)
     else:
         print(f"{sum(chronicle.survived.values()):9}  faults survived")
         print(f"{soak.inspections:9}  times sk status was asked, and came to say what was so")
@@ -133,17 +133,21 @@ def _print_outcome(soak: Soak | MembersSoak) -> None:
     print(f"{reckoned.wrong:9}  rows that nobody inserted so")
     print(f"{books.unknown:9}  rows of unknown outcome: their connection broke in COMMIT")
     if isinstance(soak, MembersSoak):
-        _print_silence("in a change in which nobody died", soak.longest_calm, chronicle)
+        wait = soak.longest_wait
+        print(f"the longest wait of a commit for a change itself: {wait.seconds:.2f} s, during")
+        print(f"           {wait.during}")
     else:
         print(f"{soak.world.disk_bytes_max >> 20:9}  MiB of disk at most")
-    _print_silence("", longest, chronicle)
-
-
-def _print_silence(when: str, silence: Silence, chronicle: Chronicle) -> None:
-    where = f" {when}" if when else ""
-    print(f"the longest time without a commit{where}: {silence.seconds:.1f} s, during")
-    for what in chronicle.at(silence):
+    print(f"the longest time without a commit: {longest.seconds:.1f} s, during")
+    for what in chronicle.at(longest):
         print(f"           {what}")
+
+
+def _print_changes(soak: MembersSoak) -> None:
+    print(f"{soak.changes:9}  changes of the members")
+    print(f"{soak.calm_changes:9}  of them in which nobody was struck")
+    print(f"{soak.struck_under_way:9}  strikes while a change was made")
+    print(f"{soak.kills:9}  kills")
 
 
 if __name__ == "__main__":

@@ -86,6 +86,7 @@ class MembersWorld:
         #: Those that run or may be started: members, newcomers, and some that have left.
         self.keepers: dict[int, SafekeeperProcess] = {}
         self.members: list[int] = []
+        self._frozen: list[SafekeeperProcess] = []
 
     def __enter__(self) -> Self:
         try:
@@ -146,6 +147,15 @@ class MembersWorld:
         keeper = self.keepers.pop(id)
         keeper.kill()
         shutil.rmtree(keeper.data_dir, ignore_errors=True)
+
+    def freeze(self, id: int) -> None:
+        """It answers nobody, until thaw()."""
+        self.keepers[id].pause()
+        self._frozen.append(self.keepers[id])
+
+    def thaw(self) -> None:
+        while self._frozen:
+            self._frozen.pop().resume()
 
     def revive(self) -> None:
         """All that were killed run again, but those whose disk is gone."""

@@ -233,9 +233,15 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """LEAVE_TIMELINE at this address, answered by Left, on a connection of its own."""
+    """LEAVE_TIMELINE at this address, answered by Left, on a connection of its own.
+
+    The one there must be this safekeeper, by id and instance: an address may be given to another
+    one at any time, a learner perhaps, and that would delete its log.
+    """
 
     peer: int
+    safekeeper_id: int
+    instance: bytes
     membership: Membership
 
 

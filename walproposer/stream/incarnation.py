@@ -419,7 +419,8 @@ class Incarnation:
                 log.warning("safekeeper not told", safekeeper=str(address), reason=str(result))
             self._step(Left(action.peer, str(result or "")))
 
-        self._loop.in_thread(lambda: leave(address, timeline, action.membership), done)
+        who = action.safekeeper_id, action.instance
+        self._loop.in_thread(lambda: leave(address, timeline, *who, action.membership), done)
 
     # ---- the primary
 
