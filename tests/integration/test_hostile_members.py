@@ -25,6 +25,7 @@ from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.waiting import wait_until
 
 ROWS = 50
+STATES = ["joining", "catching up", "entered", "leaving", "telling", "done"]
 ELSEWHERE = TimelineId(bytes(16), b"elsewhere".ljust(16))
 
 LedgerOf = Callable[[QuorumCluster], Ledger]
@@ -81,6 +82,37 @@ def test_a_newcomer_hangs_and_another_one_is_taken(
 
 def is_at_rest(world: MembersWorld) -> bool:
     return world.change_state() in ("", "done", "refused", "gone back")
+
+
+# ---- all die
+
+
+@pytest.mark.parametrize("state", ["catching up", "entered", "leaving"])
+def test_all_die_in_the_middle_of_a_change_of_all_members(
+    world: MembersWorld, ledger_of: LedgerOf, state: str
+) -> None:
+    """Also those that were to come, and the primary. The proposer that comes back knows the old
+    addresses; the same requests, one after another, lead to the same members."""
+    ledger = ledger_of(world.cluster)
+    for id in (4, 5):
+        world.new_keeper(id)
+    command = world.begin("add", world.address(4), world.address(5))
+    late = STATES[STATES.index(state) :]
+    wait_until(lambda: world.change_state() in late, TIMEOUT, f"the change to be {state}")
+    command.kill()
+    world.cluster.kill_all()
+    for keeper in world.keepers.values():
+        keeper.kill()
+    for keeper in world.keepers.values():
+        keeper.start()
+        keeper.wait_ready()
+    world.cluster.postgres.start()
+    world.cluster.proposer.start()
+    ledger.wait_for_progress(ROWS, TIMEOUT)
+    world.change("add", world.address(4), world.address(5))
+    world.change("remove", 1, 2)
+    world.wait_members(3, 4, 5, known=(1,))
+    world.reckon(ledger, 3, 4, 5)
 
 
 # ---- not who it is taken for
