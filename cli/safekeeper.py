@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from cli.archiving_options import archiving_options
+from cli.chain_options import PeerConninfo
 from cli.listening import (
     PATH,
     HostPort,
@@ -19,7 +20,7 @@ from cli.listening import (
 )
 from cli.many_options import ManyOptions, many_options
 from cli.output import CommandError
-from cli.parameters import ByteSize, Dsn
+from cli.parameters import ByteSize
 from consensus.membership import TEXT_BYTES_MAX
 from safekeeper.access import AccessConfig
 from safekeeper.admission import DEFAULT_LIMITS, ConnectionLimits
@@ -156,7 +157,7 @@ def safekeeper() -> None:
 )
 @click.option(
     "--peer-conninfo",
-    type=Dsn(),
+    type=PeerConninfo(),
     default="",
     help="libpq settings to read WAL from another safekeeper, of a user with the role proposer: "
     "user, passfile, sslmode, ... (daisy chain).",
