@@ -20,7 +20,7 @@ from cli.listening import (
 )
 from cli.many_options import ManyOptions, many_options
 from cli.output import CommandError
-from cli.parameters import ByteSize
+from cli.parameters import ByteSize, FiniteRange
 from consensus.membership import TEXT_BYTES_MAX
 from safekeeper.access import AccessConfig
 from safekeeper.admission import DEFAULT_LIMITS, ConnectionLimits
@@ -100,7 +100,7 @@ def safekeeper() -> None:
 )
 @click.option(
     "--wal-sender-timeout",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=WAL_SENDER_TIMEOUT_SECONDS,
     show_default=True,
     metavar="SECONDS",
@@ -172,7 +172,7 @@ def safekeeper() -> None:
 )
 @click.option(
     "--hang-timeout",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=HANG_TIMEOUT_SECONDS,
     show_default=True,
     metavar="SECONDS",
@@ -180,7 +180,7 @@ def safekeeper() -> None:
 )
 @click.option(
     "--scrub-rate",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=RATE_MEGABYTES,
     show_default=True,
     metavar="MB/S",
@@ -188,7 +188,7 @@ def safekeeper() -> None:
 )
 @click.option(
     "--scrub-period",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=PERIOD_HOURS,
     show_default=True,
     metavar="HOURS",
