@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from cli.archive_options import archive_options, parse_options
-from cli.parameters import ByteSize
+from cli.parameters import ByteSize, FiniteRange
 from safekeeper.archive_progress import PARTIAL_INTERVAL_SECONDS, ArchiveSettings
 from safekeeper.archive_workers import WORKERS
 
@@ -50,7 +50,7 @@ def _options() -> list[Callable[..., Any]]:
     return [
         click.option(
             "--archive-partial-interval",
-            type=click.FloatRange(0.1),
+            type=FiniteRange(0.1),
             default=PARTIAL_INTERVAL_SECONDS,
             show_default=True,
             metavar="SECONDS",

@@ -23,6 +23,7 @@ from cli.listening import (
 )
 from cli.output import CommandError
 from cli.parameters import (
+    FiniteRange,
     application_name_option,
     primary_option,
     safekeepers_option,
@@ -82,7 +83,7 @@ admin_token_option = click.option(
 )
 @click.option(
     "--lock-ttl",
-    type=click.FloatRange(1.0),
+    type=FiniteRange(1.0),
     default=LEASE_SECONDS,
     show_default=True,
     metavar="SECONDS",

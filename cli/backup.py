@@ -22,7 +22,7 @@ from backup.target import check_of_log, format_time
 from backup.unpack import Unpacking
 from cli.archive_options import archive_options, open_archive
 from cli.output import CommandError, console, plain_table, print_json
-from cli.parameters import ByteSize, Dsn, json_option, timeline_option
+from cli.parameters import ByteSize, Dsn, FiniteRange, json_option, timeline_option
 from cli.progress import ByteProgress
 from consensus.ids import TimelineId
 from objectstore.archive import require_archive
@@ -84,7 +84,7 @@ def open_catalog(url: str, options: tuple[str, ...], timeline: TimelineId | None
 @click.option("--no-wait", is_flag=True, help="Do not wait until its WAL is archived.")
 @click.option(
     "--wait-timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="SECONDS",
     default=600.0,
     show_default=True,
@@ -365,7 +365,7 @@ def delete(
 @click.option("--keep", type=click.IntRange(1), metavar="N", help="Keep the newest N.")
 @click.option(
     "--days",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="D",
     help="Keep what a restore to any moment of the last D days needs.",
 )

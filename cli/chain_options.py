@@ -1,4 +1,5 @@
-"""--via, --via-sites and --site: which members take the WAL from another one (daisy chain)."""
+"""--via, --via-sites and --site: which members take the WAL from another one (daisy chain); and
+--peer-conninfo, how they connect to it."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
+from psycopg.conninfo import conninfo_to_dict
 
+from cli.parameters import Dsn
 from walproposer.chain_rule import ChainRule
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,6 +27,27 @@ class Via(click.ParamType[tuple[int, int]]):
         if ids[0] == ids[1]:
             self.fail(f"safekeeper {ids[0]} cannot take its WAL from itself", param, ctx)
         return ids[0], ids[1]
+
+
+#: Of a chain the leader says whom to connect to, and the timeline what to ask for.
+NOT_FOR_PEERS = ("host", "hostaddr", "port", "dbname", "options", "replication")
+
+
+class PeerConninfo(Dsn):
+    """libpq settings for any safekeeper, so without an address."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        conninfo = super().convert(value, param, ctx)
+        named = conninfo_to_dict(conninfo)
+        wrong = next((name for name in NOT_FOR_PEERS if name in named), None)
+        if wrong is not None:
+            self.fail(
+                f"it says {wrong}, which is the source's and comes from the membership; expected "
+                "user, passfile, sslmode, ...",
+                param,
+                ctx,
+            )
+        return conninfo
 
 
 def _is_id(text: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cli.parameters import ByteSize
+from cli.parameters import ByteSize, FiniteRange
 from safekeeper.metrics import SERIES_TIMELINES_MAX
 from safekeeper.sleep import IDLE_SECONDS
 from safekeeper.tenant_limits import TenantLimits
@@ -75,7 +75,7 @@ def _options() -> list[Callable[..., Any]]:
         ),
         click.option(
             "--idle-timeout",
-            type=click.FloatRange(0),
+            type=FiniteRange(0),
             default=IDLE_SECONDS,
             show_default=True,
             metavar="SECONDS",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,6 +103,16 @@ class ByteSize(click.ParamType[int]):
         return int(match["number"]) << _UNIT_BITS[match["unit"] or "B"]
 
 
+class FiniteRange(click.FloatRange):
+    """A number in a range. Neither nan, which is in every range, nor inf, which no clock waits."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        number = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value} is no number to count with", param, ctx)
+        return number
+
+
 def primary_option(*, required: bool = True) -> Callable[[F], F]:
     """--primary DSN."""
     return click.option(
@@ -133,7 +144,7 @@ def timeout_option(text: str) -> Callable[[F], F]:
     """--timeout, of whoever waits for a quorum."""
     return click.option(
         "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
+        type=FiniteRange(min=0, min_open=True),
         metavar="SECONDS",
         default=60.0,
         show_default=True,

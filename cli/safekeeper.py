@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from cli.archiving_options import archiving_options
+from cli.chain_options import PeerConninfo
 from cli.listening import (
     PATH,
     HostPort,
@@ -19,7 +20,7 @@ from cli.listening import (
 )
 from cli.many_options import ManyOptions, many_options
 from cli.output import CommandError
-from cli.parameters import ByteSize, Dsn
+from cli.parameters import ByteSize, FiniteRange
 from consensus.membership import TEXT_BYTES_MAX
 from safekeeper.access import AccessConfig
 from safekeeper.admission import DEFAULT_LIMITS, ConnectionLimits
@@ -99,7 +100,7 @@ def safekeeper() -> None:
 )
 @click.option(
     "--wal-sender-timeout",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=WAL_SENDER_TIMEOUT_SECONDS,
     show_default=True,
     metavar="SECONDS",
@@ -156,7 +157,7 @@ def safekeeper() -> None:
 )
 @click.option(
     "--peer-conninfo",
-    type=Dsn(),
+    type=PeerConninfo(),
     default="",
     help="libpq settings to read WAL from another safekeeper, of a user with the role proposer: "
     "user, passfile, sslmode, ... (daisy chain).",
@@ -171,7 +172,7 @@ def safekeeper() -> None:
 )
 @click.option(
     "--hang-timeout",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=HANG_TIMEOUT_SECONDS,
     show_default=True,
     metavar="SECONDS",
@@ -179,7 +180,7 @@ def safekeeper() -> None:
 )
 @click.option(
     "--scrub-rate",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=RATE_MEGABYTES,
     show_default=True,
     metavar="MB/S",
@@ -187,7 +188,7 @@ def safekeeper() -> None:
 )
 @click.option(
     "--scrub-period",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=PERIOD_HOURS,
     show_default=True,
     metavar="HOURS",

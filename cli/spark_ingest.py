@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from cli.archive_options import parse_options as parse_store_options
+from cli.parameters import FiniteRange
 from cli.spark_session import command_session
 from cli.wal_input_options import master_option, source_options, wal_input_options
 from spark.changes.catalog import load_catalog
@@ -39,7 +40,7 @@ from telemetry.stop_signal import StopSignal
 @click.option("--once", is_flag=True, help="End when all there is has been ingested.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=10.0,
     show_default=True,
     metavar="SECONDS",

@@ -317,7 +317,7 @@ class Acceptor:
         if self._ends is not None or not follow.host or not follow.port:
             problem = f"follow of {follow.host}:{follow.port}, expected one address, once"
             return [Refuse(connection, PROTOCOL_VIOLATION, problem)]
-        self._ends = NamedEnds()
+        self._ends = NamedEnds(self.written_lsn)
         return [
             TakeWal(connection, follow.node_id, follow.host, follow.port, self.written_lsn),
         ]
@@ -327,7 +327,7 @@ class Acceptor:
         if append.wal:
             problem = "append brings WAL that is taken from another safekeeper"
             return [Refuse(connection, PROTOCOL_VIOLATION, problem)]
-        ends.name(append.record_end_lsn)
+        ends.name(append.record_end_lsn, append.end_lsn)
         record_end_lsn = ends.reached(self.written_lsn)
         self._take_append(self.written_lsn, record_end_lsn, append.commit_lsn, append.truncate_lsn)
         return []
@@ -346,7 +346,14 @@ class Acceptor:
                 f"expected {format_lsn(self.written_lsn)}"
             )
             return [Refuse(connection, PROTOCOL_VIOLATION, problem)]
-        self.written_lsn += len(chained.wal)
+        end_lsn = self.written_lsn + len(chained.wal)
+        if not ends.allow(end_lsn):
+            problem = (
+                f"chained WAL goes to {format_lsn(end_lsn)}, "
+                f"the leader's log ends at {format_lsn(ends.log_end_lsn)}"
+            )
+            return [Refuse(connection, PROTOCOL_VIOLATION, problem)]
+        self.written_lsn = end_lsn
         self.record_end_lsn = max(self.record_end_lsn, ends.reached(self.written_lsn))
         return [WriteWal(chained.begin_lsn, chained.wal)] if chained.wal else []
 

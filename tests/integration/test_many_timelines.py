@@ -29,6 +29,8 @@ from pg_fixtures.processes import SK
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_server.binaries import PostgresBinaries
+from safekeeper.control_file import CONTROL_FILE_NAME
+from safekeeper.data_directory import folder_name
 from tests.new_timeline import first_membership
 
 MIB = 1 << 20
@@ -41,6 +43,8 @@ WORKING = TimelineId(b"working".ljust(16, b"\0"), b"1" * 16)
 FULL = TimelineId(b"full".ljust(16, b"\0"), b"2" * 16)
 NAMES = numbered_names(COUNT)
 ROTTEN = NAMES[COUNT // 2]
+#: Its control file is damaged, so nothing but its folder is known of it.
+UNREADABLE = TimelineId(b"unreadable".ljust(16, b"\0"), b"3" * 16)
 OPTIONS = (
     *("--idle-timeout", "1", "--tenant-wal-max", f"{TENANT_WAL >> 20}MB"),
     *("--tenant-timelines-max", str(COUNT), "--tenant-connections-max", "4"),
@@ -99,11 +103,18 @@ def attach(root: Path, postgres: Postgres, name: TimelineId, addresses: list[str
 
 def rot(data_dir: Path, name: TimelineId) -> None:
     """A bit of its newest record with content."""
-    folder = data_dir / "timelines" / f"{name.tenant_id.hex()}.{name.timeline_id.hex()}" / "wal"
+    folder = data_dir / "timelines" / folder_name(name) / "wal"
     path = max(path for path in folder.iterdir() if len(path.name) == 24)
     content = bytearray(path.read_bytes())
     end = len(content.rstrip(b"\0"))
     content[end - 20] ^= 0x10
+    path.write_bytes(content)
+
+
+def rot_control_file(data_dir: Path, name: TimelineId) -> None:
+    path = data_dir / "timelines" / folder_name(name) / CONTROL_FILE_NAME
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
     path.write_bytes(content)
 
 
@@ -131,10 +142,15 @@ def made(
         )
         proposer.wait_streaming()
         working.execute("CREATE TABLE first (a int)")
-        crowded = safekeepers[0]
+        crowded, second = safekeepers[:2]
+        second.terminate()
+        clone_timeline(second.data_dir, WORKING, [UNREADABLE])
+        second.start()
+        second.wait_ready()
         crowded.terminate()
-        clone_timeline(crowded.data_dir, WORKING, NAMES)
+        clone_timeline(crowded.data_dir, WORKING, [*NAMES, UNREADABLE])
         rot(crowded.data_dir, ROTTEN)
+        rot_control_file(crowded.data_dir, UNREADABLE)
         crowded.start()
         yield World(safekeepers, working, proposer)
 
@@ -154,6 +170,9 @@ def test_those_that_nobody_uses_are_looked_at_and_sleep(world: World) -> None:
     statuses = world.statuses()
     assert not statuses[str(WORKING)]["asleep"]
     assert [name for name, status in statuses.items() if status["damage"]] == [str(ROTTEN)]
+    ((folder, why),) = world.crowded.status()["damaged"].items()
+    assert folder == folder_name(UNREADABLE)
+    assert "has checksum" in why
     files = os.listdir(f"/proc/{world.crowded.pid}/fd")
     tasks = os.listdir(f"/proc/{world.crowded.pid}/task")
     assert len(files) < 60
@@ -164,10 +183,12 @@ def test_those_that_nobody_uses_are_looked_at_and_sleep(world: World) -> None:
 def test_lists_and_metrics_name_them_all_or_count_them(world: World) -> None:
     listed = sk("timeline", "list", "--safekeepers", world.crowded.address, "--json")
     assert listed.returncode == 0, listed.stderr
-    assert str(ROTTEN.timeline_id.hex()) in listed.stdout
+    for name in (ROTTEN, UNREADABLE):
+        assert name.timeline_id.hex() in listed.stdout
     _, page = http_get(world.crowded.http_address, "/metrics")
     lines = page.splitlines()
     assert f'sk_timelines{{state="asleep"}} {COUNT}.0' in lines
+    assert "sk_timelines_damaged 1.0" in lines
     assert f"sk_timelines_without_series {len(world.statuses()) - 100}.0" in lines
     shown = [line for line in lines if line.startswith("sk_timeline_lost_lsn{")]
     assert len(shown) == 100

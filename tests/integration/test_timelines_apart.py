@@ -203,6 +203,8 @@ def test_one_whose_control_file_has_rotten(world: World, ledger: Ledger) -> None
             with pytest.raises(WalProposerError, match="has checksum"):
                 command(safekeeper.address, "TIMELINE_STATUS", **named(troubled.name))
             ledger.wait_for_progress(ROWS, TIMEOUT)
+        with world.troubled() as another:
+            assert another.postgres.execute("SELECT count(*) FROM first") == [(0,)]
 
 
 def test_one_that_is_flooded(world: World, ledger: Ledger) -> None:

@@ -23,7 +23,12 @@ from walproposer.primary.log_marker import (
 from walproposer.primary.primary_settings import PrimarySettings
 from walproposer.primary.standby_names import names_us
 from walproposer.timelines.discovery import SafekeeperReport
-from walproposer.timelines.survey import folder_name, greatest_membership, is_known
+from walproposer.timelines.survey import (
+    folder_name,
+    foreign_folders,
+    greatest_membership,
+    is_known,
+)
 from walproposer.timelines.timeline_creation import DAMAGE_HINT
 
 DISK_FREE_BYTES_MIN = 1 << 30
@@ -143,13 +148,22 @@ def _timeline(
         )
     elif names_us(primary.settings["synchronous_standby_names"], application_name):
         yield fail("timeline", UNKNOWN_LOG, UNKNOWN_LOG_HINT)
-    elif damaged := [report for report in answering if report.damaged]:
-        folder, reason = next(iter(damaged[0].damaged.items()))
-        text = f"safekeeper {damaged[0].safekeeper_id} cannot open timeline {folder}: {reason}"
-        yield fail("timeline", text, DAMAGE_HINT)
+    elif damaged := _damaged(answering, primary.system_id):
+        yield fail("timeline", damaged[0], DAMAGE_HINT)
     else:
         name = f" {wanted}" if wanted is not None else ""
         yield ok("timeline", f"none yet, sk attach creates it{name}")
+
+
+def _damaged(reports: Sequence[SafekeeperReport], system_id: int) -> list[str]:
+    """Timelines that somebody cannot open, and that may be this primary's."""
+    foreign = foreign_folders(reports, system_id)
+    return [
+        f"safekeeper {report.safekeeper_id} cannot open timeline {folder}: {reason}"
+        for report in reports
+        for folder, reason in report.damaged.items()
+        if folder not in foreign
+    ]
 
 
 def _belongs(

@@ -8,11 +8,11 @@ on, and has nothing of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, Protocol
 
 from consensus.ids import TimelineId, parse_id
 from consensus.membership import Member as ListedMember
@@ -300,12 +300,36 @@ def folder_name(timeline: TimelineId) -> str:
     return f"{timeline.tenant_id.hex()}.{timeline.timeline_id.hex()}"
 
 
-def damage_of(members: Sequence[Member]) -> str:
-    """The first timeline that a member cannot open; "" when there is none."""
+class Surveyed(Protocol):
+    """What a safekeeper told of its timelines."""
+
+    @property
+    def timelines(self) -> Mapping[TimelineId, Mapping[str, Any]]: ...
+
+    @property
+    def left(self) -> Mapping[TimelineId, Mapping[str, Any]]: ...
+
+
+def foreign_folders(surveyed: Iterable[Surveyed], system_id: int) -> set[str]:
+    """The folders of timelines that one of them knows as another system's: where a member cannot
+    open such a one, that is nothing to the primaries of this system."""
+    return {
+        folder_name(timeline)
+        for each in surveyed
+        for timeline, status in (*each.timelines.items(), *each.left.items())
+        if int(status["system_id"]) != system_id
+    }
+
+
+def damage_of(members: Sequence[Member], system_id: int | None) -> str:
+    """The first timeline that a member cannot open, and that may be of this system (None: of any);
+    "" when there is none."""
+    foreign = set[str]() if system_id is None else foreign_folders(members, system_id)
     for member in members:
         for folder, reason in member.damaged.items():
-            return (
-                f"safekeeper {member.safekeeper_id} ({member.address}) cannot open "
-                f"timeline {folder}: {reason}"
-            )
+            if folder not in foreign:
+                return (
+                    f"safekeeper {member.safekeeper_id} ({member.address}) cannot open "
+                    f"timeline {folder}: {reason}"
+                )
     return ""

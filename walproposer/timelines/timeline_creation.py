@@ -130,7 +130,7 @@ def require_timeline(
         text = f"the safekeepers have no timeline of system {system_id}"
     else:
         text = "the safekeepers have no such timeline" if wanted else "there is no timeline"
-    damage = damage_of(members)
+    damage = damage_of(members, system_id)
     if damage:
         raise Refusal(f"{text} that can be opened; {damage}", hint=DAMAGE_HINT)
     raise Refusal(text, hint="sk timeline list shows those there are.")
@@ -232,7 +232,7 @@ def create_timeline(
             f"a new timeline needs all safekeepers: {unreachable[0]}",
             hint="Once created, it lives with a quorum of them.",
         )
-    damage = damage_of(members)
+    damage = damage_of(members, primary.server.system_id)
     if damage:
         raise Refusal(f"no timeline is created: {damage}", hint=DAMAGE_HINT)
     _check_nothing_left(members, primary.server.system_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from cli.chain_options import Via, chain_rule
+from cli.chain_options import NOT_FOR_PEERS, PeerConninfo, Via, chain_rule
 from walproposer.chain_rule import NO_CHAINS, ChainRule
 
 
@@ -34,3 +34,14 @@ def test_a_rule_that_contradicts_itself_is_refused(via: list[tuple[int, int]], w
 def test_sites_need_our_own() -> None:
     with pytest.raises(click.UsageError, match="--site"):
         chain_rule([], "", via_sites=True)
+
+
+def test_how_to_connect_to_a_source_names_no_source() -> None:
+    """A hostaddr would send every chain to one host, whomever the leader names."""
+    conninfo = "user=chain passfile=/etc/sk/pass sslmode=verify-full"
+    assert PeerConninfo().convert(conninfo, None, None) == conninfo
+    assert PeerConninfo().convert("", None, None) == ""
+    for name in NOT_FOR_PEERS:
+        with pytest.raises(click.BadParameter, match=f"it says {name}, which is the source's") as e:
+            PeerConninfo().convert(f"user=chain password=secret {name}=7", None, None)
+        assert "secret" not in str(e.value)

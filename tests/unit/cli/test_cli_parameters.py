@@ -85,3 +85,17 @@ def test_nothing_of_an_invalid_dsn_is_printed(dsn: str) -> None:
     with pytest.raises(click.UsageError, match="not a libpq connection string") as error:
         parsed("check", "--primary", dsn, "--safekeepers", "a")
     assert SECRET not in error.value.format_message()
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "1e999", "-1"])
+def test_a_number_can_be_counted_with(number: str) -> None:
+    """nan is in every range, and neither can be waited for."""
+    run = ("safekeeper", "run", "--id", "1", "--data-dir", "d")
+    for words in (
+        (*run, "--idle-timeout", number),
+        (*run, "--scrub-rate", number),
+        ("elect", "--safekeepers", "sk1", "--timeout", number),
+        ("attach", "--primary", "", "--safekeepers", "sk1", "--lock-ttl", number),
+    ):
+        with pytest.raises(click.UsageError, match=r"no number to count with|in the range"):
+            parsed(*words)

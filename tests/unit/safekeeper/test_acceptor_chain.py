@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from acceptor_steps import (
     A,
     C,
@@ -21,6 +22,7 @@ from wal_log import START_LSN
 
 from consensus.ids import NodeId
 from consensus.messages import AppendResponse, Follow
+from safekeeper import named_ends
 from safekeeper.acceptor import Acceptor
 from safekeeper.events import (
     Action,
@@ -108,6 +110,18 @@ def test_the_leader_sends_one_that_is_chained_no_wal() -> None:
     assert "taken from another" in the_refusal(acceptor.step(append(A, at(100), 8)))
 
 
+def test_wal_far_beyond_the_leaders_log_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source may have what the leader has not spoken of yet, but not a disk full of it."""
+    monkeypatch.setattr(named_ends, "AHEAD_BYTES_MAX", 1000)
+    acceptor = chained_acceptor()
+    assert kinds(acceptor.step(wal(100, 1000))) == ["WriteWal"]
+    assert "the leader's log ends at" in the_refusal(acceptor.step(wal(1100, 1)))
+    # Inside a long record the leader names no new end of one.
+    acceptor.step(append(A, at(300), 0, record_end_lsn=at(100)))
+    assert kinds(acceptor.step(wal(1100, 200))) == ["WriteWal"]
+    assert acceptor.record_end_lsn == at(100)
+
+
 def test_chained_wal_begins_where_the_log_ends() -> None:
     acceptor = chained_acceptor()
     for begin in (92, 108):
@@ -178,10 +192,10 @@ def test_no_steady_state_while_chained() -> None:
 
 
 def test_named_ends_are_bounded_and_keep_the_newest() -> None:
-    ends = NamedEnds()
+    ends = NamedEnds(0)
     for lsn in range(1, ENDS_MAX + 11):
-        ends.name(lsn)
+        ends.name(lsn, lsn)
     assert ends.reached(ENDS_MAX + 9) == ENDS_MAX - 1
     assert ends.reached(ENDS_MAX + 10) == ENDS_MAX + 10
-    ends.name(5)
+    ends.name(5, 5)
     assert ends.reached(4) == 0

@@ -69,6 +69,20 @@ LEFT = {ITS_LOG: {"system_id": str(SERVER.system_id)}}
 DAMAGED = {folder_name(ITS_LOG): "control file is damaged"}
 
 
+def known_members(system_id: int) -> list[Member]:
+    """The first cannot open a timeline that the others have, of that system; not begun yet."""
+    members = empty_members(damaged=DAMAGED)
+    for member in members[1:]:
+        member.timelines = {ITS_LOG: {"system_id": str(system_id), "active": True}}
+    return members
+
+
+def test_what_is_known_as_another_systems_keeps_nobody_away() -> None:
+    """One tenant's damaged control file is no reason to refuse all others."""
+    members = known_members(SERVER.system_id + 1)
+    assert attach(UNMARKED, members).server == SERVER
+
+
 def test_a_primary_of_no_log_gets_one() -> None:
     members = empty_members()
     assert attach(UNMARKED, members).server == SERVER
@@ -95,9 +109,17 @@ def test_its_membership_says_who_the_members_are_and_where() -> None:
         (MARKED, empty_members(error=Unreachable("silent")), Unreachable, "silent"),
         (log_of(commits_wait=True), empty_members(), Refusal, "commits of the primary wait for"),
         (UNMARKED, empty_members(damaged=DAMAGED), Refusal, "no timeline is created: safekeeper 1"),
+        (UNMARKED, known_members(SERVER.system_id), Refusal, "cannot open timeline"),
         (UNMARKED, empty_members(left=LEFT), Refusal, "has left timeline .* lives on without it"),
     ],
-    ids=["marked", "marked, one is silent", "commits wait", "a damaged folder", "one has left"],
+    ids=[
+        "marked",
+        "marked, one is silent",
+        "commits wait",
+        "a damaged folder",
+        "a damaged folder that others know as its own",
+        "one has left",
+    ],
 )
 def test_it_gets_no_second_one(
     log: PrimaryLog, members: list[Member], error: type[WalProposerError], text: str
