@@ -46,6 +46,11 @@ class Layout:
         """Their ids."""
         return tuple(id for id, place in enumerate(self.placement.members, 1) if place == site)
 
+    @property
+    def chained(self) -> tuple[int, ...]:
+        """With --via-sites: of each other site all members but the first."""
+        return tuple(id for site in self.other_sites for id in self.members_at(site)[1:])
+
     def _round_trip_ms(self, site: str) -> float:
         """From the primary's site."""
         one, other = self.placement.primary, site

@@ -2,7 +2,8 @@
 
 Each play has a cluster of its own. It ends when everything that was lost is back, all members
 follow, and every row that was acknowledged has been looked for on the server that is the primary.
-What a layout says of itself (`Layout.survives`) is what a play expects: otherwise it does not end.
+What a layout says of itself (`Layout.survives`), and `sk status` of it, is what a play expects:
+otherwise it does not end.
 """
 
 from __future__ import annotations
@@ -89,10 +90,18 @@ def drill(
         cluster = SiteCluster(sites, layout.placement, directory, binaries, template)
         stack.enter_context(cluster)
         played = Drill(layout, cluster, stack.enter_context(cluster.with_standby()))
+        _check_status(layout, cluster)
         ledger = stack.enter_context(played.ledger)
         ledger.wait_for_progress(ROWS, TIMEOUT)
         yield played
         sites.check()
+
+
+def _check_status(layout: Layout, cluster: SiteCluster) -> None:
+    """`sk status` promises what is about to be played. Raises FixtureError."""
+    promised, expected = cluster.survived_sites(), {s for s in layout.sites if layout.survives(s)}
+    if promised != expected:
+        raise FixtureError(f"sk status says that {promised} may be lost, expected {expected}")
 
 
 Play = Callable[[Drill], LossSample]

@@ -8,6 +8,7 @@ to listen on the loopback are moved into one.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import socket
@@ -65,6 +66,12 @@ class Namespace:
     def ip(self, *commands: str) -> None:
         """Run these of `ip`, inside, by one program. Raises ProgramFailed."""
         self.run("sh", "-ec", "\n".join(f"ip {command}" for command in commands))
+
+    def sent_bytes(self, interface: str) -> int:
+        """By the interface, since it is there."""
+        shown = self.run("ip", "-json", "-statistics", "link", "show", "dev", interface).stdout
+        (link,) = json.loads(shown)
+        return int(link["stats64"]["tx"]["bytes"])
 
     @contextmanager
     def entered(self) -> Iterator[None]:

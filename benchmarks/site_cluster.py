@@ -6,7 +6,8 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +107,7 @@ class SiteCluster:
             self.root / f"safekeeper-{id}",
             port=SAFEKEEPER_PORT + id,
             http_port=SAFEKEEPER_HTTP_PORT + id,
-            arguments=self.sites.service_options,
+            arguments=[*self.sites.service_options, "--site", site],
         )
         self.sites.place(member, site)
         return member
@@ -159,6 +160,28 @@ class SiteCluster:
             wait_until(lambda: standby.execute(receiving), TIMEOUT, "the standby to stream")
             yield standby
 
+    @contextmanager
+    def chained(self, *ids: int) -> Iterator[None]:
+        """In the block these take their WAL from the first member of their site."""
+        options = ["--site", self.placement.primary, "--via-sites"]
+        self.proposer.kill()
+        self.proposer.program += options
+        self.proposer.start()
+        self._wait_states(ids, "chained")
+        yield
+        self.proposer.kill()
+        del self.proposer.program[-len(options) :]
+        self.proposer.start()
+        self._wait_states(ids, "streaming")
+
+    def _wait_states(self, ids: Sequence[int], state: str) -> None:
+        def are_so() -> bool:
+            peers = self.proposer.status()["safekeepers"]
+            return all(peer["state"] == state for peer in peers if peer["id"] in ids)
+
+        self.proposer.wait_streaming(TIMEOUT)
+        self.proposer.wait_until(are_so, TIMEOUT, f"members {ids} to be {state}")
+
     def promotion(self, standby: SitePostgres) -> ProposerProcess:
         """`sk promote` at the standby's site; not started."""
         return self._proposer(standby)
@@ -188,6 +211,12 @@ class SiteCluster:
         return [member.address for member in (*own, *(m for m in self.members if m not in own))]
 
     # ---- what is so
+
+    def survived_sites(self) -> set[str]:
+        """Whose loss is survived, as `sk status` says."""
+        words = ["status", "--json", "--safekeepers", ",".join(self.addresses)]
+        (timeline,) = json.loads(run_program([*SK, *words]).stdout)["timelines"]
+        return {*timeline["site_losses"]["survived"]}
 
     def _is_synchronous(self) -> bool:
         statement = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"

@@ -106,6 +106,10 @@ class Sites:
             self._delays[one, other] if (one, other) in self._delays else self._delays[other, one]
         )
 
+    def sent_bytes(self, site: str) -> int:
+        """To other sites and to the outside, up to now, with the heads of all packets."""
+        return self._namespaces[site].sent_bytes(INTERFACE)
+
     def check(self) -> None:
         """Raises FixtureError when a round trip is shorter than two delays, or the line ended."""
         for one, other in permutations(self.names, 2):

@@ -30,17 +30,20 @@ WELL = "nothing amiss"
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Members that are away, and why: stopped, or at a site that is cut off; packets lost."""
+    """Members that are away, and why: stopped, or at a site that is cut off; packets lost; a daisy
+    chain at each other site."""
 
     name: str
     down: tuple[int, ...] = ()
     cut_off: tuple[str, ...] = ()
     loss_percent: float = 0
+    chained: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LatencySample:
-    """`round_trip_ms`: between the primary's site and the last member that a commit waits for."""
+    """`round_trip_ms`: between the primary's site and the last member that a commit waits for.
+    `sent_per_wal_byte`: from there to other sites, all heads of packets and messages included."""
 
     layout: str
     condition: str
@@ -50,12 +53,15 @@ class LatencySample:
     tps: float
     p50_ms: float
     p99_ms: float
+    sent_per_wal_byte: float
 
 
 def conditions(layout: Layout) -> list[Condition]:
     beside, nearest = layout.members_at(layout.placement.primary)[0], layout.nearest_site
+    chains = [Condition("a daisy chain at each site", chained=layout.chained)]
     return [
         Condition(WELL),
+        *(chains if layout.chained else []),
         Condition(f"{LOSS_PERCENT:g} % of packets lost", loss_percent=LOSS_PERCENT),
         Condition("a member beside the primary stopped", down=(beside,)),
         Condition(f"{nearest} cut off", down=layout.members_at(nearest), cut_off=(nearest,)),
@@ -104,6 +110,10 @@ def _filled(layout: Layout, directory: Path, binaries: PostgresBinaries) -> Iter
 @contextmanager
 def _amiss(cluster: SiteCluster, condition: Condition) -> Iterator[None]:
     sites = cluster.sites
+    if condition.chained:
+        with cluster.chained(*condition.chained):
+            yield
+        return
     sites.mend(condition.loss_percent)
     if condition.cut_off:
         sites.cut_off(*condition.cut_off)
@@ -124,9 +134,13 @@ def _sample(
     number: int,
     seconds: int,
 ) -> LatencySample:
-    with cluster.sites.at(cluster.primary.site):
-        pgbench.run(cluster.primary, clients, SETTLE_SECONDS)
-        result = pgbench.run(cluster.primary, clients, seconds)
+    sites, primary = cluster.sites, cluster.primary
+    with sites.at(primary.site):
+        pgbench.run(primary, clients, SETTLE_SECONDS)
+        sent_bytes, begin_lsn = sites.sent_bytes(primary.site), primary.flush_lsn()
+        result = pgbench.run(primary, clients, seconds)
+        sent_bytes = sites.sent_bytes(primary.site) - sent_bytes
+        wal_bytes = primary.flush_lsn() - begin_lsn
     return LatencySample(
         layout.name,
         condition.name,
@@ -136,6 +150,7 @@ def _sample(
         result.tps,
         result.p50_ms,
         result.p99_ms,
+        sent_bytes / wal_bytes,
     )
 
 
@@ -161,7 +176,8 @@ def description() -> str:
 
 
 def latency_table(samples: Sequence[LatencySample]) -> list[list[str]]:
-    rows = [["layout", "what is so", "round trip ms", "clients", "p50 ms", "p99 ms", "TPS"]]
+    rows = [["layout", "what is so", "round trip ms", "clients", "p50 ms", "p99 ms", "TPS",
+             "sent / WAL"]]  # fmt: skip
     keys = dict.fromkeys((s.layout, s.condition, s.round_trip_ms, s.clients) for s in samples)
     for layout, condition, round_trip_ms, clients in keys:
         own = [
@@ -176,6 +192,7 @@ def latency_table(samples: Sequence[LatencySample]) -> list[list[str]]:
                 Spread.of([s.p50_ms for s in own]).format(1),
                 Spread.of([s.p99_ms for s in own]).format(1),
                 Spread.of([s.tps for s in own]).format(0),
+                Spread.of([s.sent_per_wal_byte for s in own]).format(2),
             ]
         )
     return rows

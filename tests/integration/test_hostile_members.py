@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hand_written_proposer import command, named
+from hand_written_proposer import HandWrittenProposer, lawful_greeting, named, timeline_id
+from hand_written_proposer import command as ask
 from members_world import TIMEOUT, MembersWorld
 from sk_command import assert_refused, sk_json
 from test_joining_commands import OFFER
@@ -176,7 +177,7 @@ def test_a_safekeeper_of_another_cluster_serves_both_and_loses_only_what_it_leav
 def join_elsewhere(keeper: SafekeeperProcess) -> None:
     membership = Membership(OFFER.membership.stamp, (11, 12))
     offer = replace(OFFER, server=replace(OFFER.server, system_id=1), membership=membership)
-    command(keeper.address, "JOIN_TIMELINE", **named(ELSEWHERE), offer=encode_offer(offer).hex())
+    ask(keeper.address, "JOIN_TIMELINE", **named(ELSEWHERE), offer=encode_offer(offer).hex())
 
 
 def logs(keeper: SafekeeperProcess) -> list[dict[str, object]]:
@@ -262,4 +263,29 @@ def test_the_same_command_twice_at_once_is_one_change(
         assert each.wait(TIMEOUT) == 0, each.log_text()
     world.wait_members(1, 2, 4)
     assert world.listed()["membership"]["generation"] == 3
+    world.reckon(ledger, 1, 2, 4)
+
+
+# ---- the primary is away
+
+
+def test_a_proposer_that_waits_for_its_primary_is_not_outvoted(
+    world: MembersWorld, ledger_of: LedgerOf
+) -> None:
+    """Its commits would wait until somebody starts it again. The change waits with it. Others that
+    come, and are fenced, as a deposed one is, do not hide it."""
+    ledger = ledger_of(world.cluster)
+    world.new_keeper(4)
+    for id in (1, 2, 3):
+        status = world.keepers[id].timeline()
+        assert status is not None
+        with HandWrittenProposer(world.address(id), timeline_id(status)) as another:
+            another.ask(lawful_greeting(status))
+    world.cluster.postgres.crash()
+    command = world.begin("replace", 3, world.address(4))
+    wait_until(lambda: "it waits for its primary" in command.log_text(), TIMEOUT, "it to be asked")
+    world.cluster.postgres.start()
+    assert command.wait(TIMEOUT) == 0, command.log_text()
+    assert world.cluster.proposer.alive, world.cluster.proposer.log_tail()
+    world.wait_members(1, 2, 4)
     world.reckon(ledger, 1, 2, 4)

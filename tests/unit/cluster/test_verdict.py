@@ -195,6 +195,17 @@ def test_the_last_proposer_waits_for_its_primary() -> None:
     )
 
 
+def test_the_last_leader_waits_for_its_primary_and_another_one_came_and_went() -> None:
+    last = {"address": "10.0.0.9:40000", "http": HTTP}
+    gone = {"address": "10.0.0.8:40000", "http": "10.0.0.8:7000"}
+    waiting = page(state="waiting_for_primary", node_id=None, primary={"dsn": "host=db"})
+    reports = [
+        safekeeper(i, proposer=None, last_proposer=gone, last_leader=last) for i in (1, 2, 3)
+    ]
+    answers = Answers(reports, {HTTP: waiting, "10.0.0.8:7000": None})
+    assert verdict_of(answers).startswith(f"NO PRIMARY: proposer ({HTTP}) waits for the primary")
+
+
 def test_a_last_proposer_that_is_gone_or_another_ones_is_none() -> None:
     last = {"address": "10.0.0.9:40000", "http": HTTP}
     reports = [safekeeper(i, proposer=None, last_proposer=last) for i in (1, 2, 3)]
