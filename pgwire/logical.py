@@ -123,10 +123,13 @@ class RollbackPrepared:
     @classmethod
     def parse(cls, payload: bytes) -> Self:
         """Raises ProtocolError."""
-        flags, *fields = _unpack(_ROLLBACK_PREPARED, payload)
+        flags, prepare_end_lsn, end_lsn, prepare_us, rollback_us, xid = _unpack(
+            _ROLLBACK_PREPARED, payload
+        )
         _check_flags(payload, flags)
-        _check_lsns(payload, fields[0], fields[1])
-        return cls(*fields, _decode_gid(payload, _ROLLBACK_PREPARED))
+        _check_lsns(payload, prepare_end_lsn, end_lsn)
+        gid = _decode_gid(payload, _ROLLBACK_PREPARED)
+        return cls(prepare_end_lsn, end_lsn, prepare_us, rollback_us, xid, gid)
 
 
 LogicalMessage: TypeAlias = BeginPrepare | Prepare | CommitPrepared | RollbackPrepared

@@ -3,7 +3,8 @@
     skq1.d.19c1f0a3e55.2-16b374d848-2f1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e
     |    | |           | |          |   '- uuid, version 7: it is never used twice
     |    | |           | |          '- xid, 64 bits: pg_current_xact_id_if_assigned()
-    |    | |           | '- begin_lsn: pg_current_wal_insert_lsn() just before PREPARE
+    |    | |           | '- begin_lsn: pg_current_wal_insert_lsn() just before PREPARE, so
+    |    | |           |      the record of PREPARE ends above it
     |    | |           '- tli: the timeline of the primary it is prepared on
     |    | '- deadline: milliseconds since the Unix epoch
     |    '- policy: d (detach) or r (rollback)
