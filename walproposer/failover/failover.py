@@ -29,12 +29,14 @@ from walproposer.failover.promotion import (
     Step,
     ahead_problem,
     fork_problem,
+    is_at_or_past,
     next_step,
 )
 from walproposer.failover.standby import StandbyServer, safekeepers_conninfo
 from walproposer.primary.log_marker import check_log
 from walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
 from walproposer.primary.slot import PREDECESSOR_SECONDS
+from walproposer.qsync.resolve import commit_limbo
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timelines.survey import LATE_SECONDS, statuses_of, survey
 from walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
@@ -94,6 +96,9 @@ class Failover:
         self._stall_at = 0.0
         self._configured_at = 0.0
         self._is_settled = False
+        self._is_closed = False
+        #: What is prepared in it is in the quorum's log: it was promoted at, or before, its end.
+        self._has_quorum_wal = True
 
     # ---- before anything is changed
 
@@ -117,7 +122,11 @@ class Failover:
             _refuse(fork_problem(history, view.history, view.start_lsn, standby.end_lsn))
             _refuse(ahead_problem(standby, view.flush_lsn))
         else:
-            self._check_promoted(self.server.read_history_of(settings), view, attaches=attaches)
+            history = self.server.read_history_of(settings)
+            self._check_promoted(history, view, attaches=attaches)
+            self._has_quorum_wal = promotion_lsn(history) <= view.commit_lsn
+            if standby.limbo_len and not self._has_quorum_wal:
+                log.warning("what is prepared waits for the proposer, the quorum may lack it")
         self._found = found
         self.config = replace(self.config, safekeepers=found.addresses)
         self._configured_at = time.monotonic()
@@ -163,6 +172,8 @@ class Failover:
             self._progress_lsn, self._progress_at = progress_lsn, now
             self._stall_at = now + STALL_SECONDS
         end_lsn = self._log_end_lsn
+        if not self._has_quorum_wal:
+            standby = replace(standby, limbo_len=0)  # its proposer commits them, once they are
         return Situation(
             standby=standby,
             safekeepers=tuple(map(str, self.config.safekeepers)),
@@ -170,12 +181,14 @@ class Failover:
             log_end_lsn=end_lsn,
             is_settled=self._is_settled,
             is_stalled=end_lsn is not None and standby.end_lsn < end_lsn and now > self._stall_at,
+            is_closed=self._is_closed,
         )
 
     # ---- the steps
 
     def run(self, until: Step = Step.ATTACH) -> None:
-        """Until the proposer can be attached; or to another step, which is left to the caller."""
+        """Until the proposer can be attached; or to another step, which is left to the caller, as
+        are those after it."""
         last: Step | None = None
         while True:
             situation = self._situation(self.server.read())
@@ -186,7 +199,7 @@ class Failover:
                 log.info(step.value, step=step.name.lower())
                 self._began(step)
             last = step
-            if step in (until, Step.ATTACH):
+            if is_at_or_past(step, until):
                 return
             self._do(step, situation)
 
@@ -211,6 +224,15 @@ class Failover:
             case Step.RESERVE:
                 assert self._found is not None
                 self.server.reserve(self._found.timeline)
+            case Step.CLOSE:
+                self.server.close()
+                self._is_closed = True
+            case Step.RESOLVE:
+                commit_limbo(self.config.primary, self.server.read_limbo(), self._timeout_seconds)
+            case Step.OPEN:
+                for foreign in self.server.read_foreign():
+                    log.warning("a transaction of others stays prepared", prepared=str(foreign))
+                self.server.open()
             case Step.PROMOTE:
                 if not self.server.promote(PROMOTE_SECONDS):
                     raise Unreachable(
@@ -285,6 +307,11 @@ class Failover:
             else "See its log: can it reach the safekeepers, do they still have the WAL it needs, "
             "is a query in its way? Then run sk promote again, for this one or another.",
         )
+
+
+def promotion_lsn(history: TimelineHistory) -> int:
+    """Where a primary left the timeline before its own; 0 when there was none."""
+    return max((int(switch.switch_lsn) for switch in history.entries), default=0)
 
 
 def _refuse(problem: Problem | None) -> None:

@@ -6,12 +6,17 @@
     REPLAY     wait until it has replayed the log to its end
     SETTLE     wait until synchronous_standby_names is in force
     RESERVE    our slot: the new primary keeps its WAL until the proposer has it
+    CLOSE      sessions are read-only by default: promoted, it takes no more writes than a standby
     PROMOTE    pg_promote
+    RESOLVE    the limbo of qsync that the log has is committed
+    OPEN       sessions may write again
     ATTACH     the proposer; the new timeline begins with its term
 
-Law: a standby is promoted only when it has replayed the whole log of an election and its commits
-already wait. A step that is done is not done again, so a failover may be broken off at any moment
-and started anew; only an election is always held again, as it costs nothing and proves the end.
+Laws: a standby is promoted only when it has replayed the whole log of an election and its commits
+already wait. Clients are let in when what the log has prepared is committed; where nothing can be
+prepared (max_prepared_transactions is 0) the three steps for that are left out. A step that is done
+is not done again, so a failover may be broken off at any moment and started anew; only an election
+is always held again, as it costs nothing and proves the end.
 """
 
 from __future__ import annotations
@@ -35,7 +40,10 @@ class Step(Enum):
     REPLAY = "wait until the standby has replayed the log to its end"
     SETTLE = "wait until synchronous_standby_names is in force"
     RESERVE = "create the proposer's slot"
+    CLOSE = "make it read-only for clients, until prepared transactions are resolved"
     PROMOTE = "promote the standby"
+    RESOLVE = "commit the prepared transactions of qsync that the log has"
+    OPEN = "let clients write"
     ATTACH = "attach the proposer"
 
 
@@ -43,7 +51,9 @@ class Step(Enum):
 class Standby:
     """What the server to be promoted says of itself. LSNs are 0 where it says nothing.
 
-    `sources` are the host:port of its primary_conninfo.
+    `sources` are the host:port of its primary_conninfo. `may_prepare`: it has room for prepared
+    transactions; `limbo_len`: so many of qsync wait in it from before it was promoted, 0 on a
+    standby, which cannot tell. `is_closed`: ALTER SYSTEM has made its sessions read-only.
     """
 
     in_recovery: bool
@@ -55,6 +65,9 @@ class Standby:
     has_slot: bool
     checkpointer_idle: bool
     config_age_seconds: float
+    may_prepare: bool = False
+    limbo_len: int = 0
+    is_closed: bool = False
 
     @property
     def end_lsn(self) -> int:
@@ -66,7 +79,7 @@ class Standby:
 class Situation:
     """`log_end_lsn` is that of our election, None before. `is_settled`: synchronous_standby_names
     is surely in force. `is_stalled`: the standby names the safekeepers, but nothing has come from
-    them for a while."""
+    them for a while. `is_closed`: every session is surely read-only by now."""
 
     standby: Standby
     safekeepers: tuple[str, ...]
@@ -74,6 +87,7 @@ class Situation:
     log_end_lsn: int | None = None
     is_settled: bool = False
     is_stalled: bool = False
+    is_closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +104,7 @@ def next_step(situation: Situation) -> Step:
     if standby.standby_names != situation.standby_names:
         return Step.CONFIGURE
     if not standby.in_recovery:
-        return Step.ATTACH
+        return _next_of_primary(standby)
     if situation.log_end_lsn is None:
         return Step.ELECT
     if not follows(standby, situation.safekeepers) or situation.is_stalled:
@@ -99,7 +113,21 @@ def next_step(situation: Situation) -> Step:
         return Step.REPLAY
     if not situation.is_settled:
         return Step.SETTLE
-    return Step.PROMOTE if standby.has_slot else Step.RESERVE
+    if not standby.has_slot:
+        return Step.RESERVE
+    return Step.CLOSE if standby.may_prepare and not situation.is_closed else Step.PROMOTE
+
+
+def _next_of_primary(server: Standby) -> Step:
+    if server.limbo_len:
+        return Step.RESOLVE
+    return Step.OPEN if server.is_closed else Step.ATTACH
+
+
+def is_at_or_past(step: Step, until: Step) -> bool:
+    """In the order of a failover."""
+    order = list(Step)
+    return order.index(step) >= order.index(until)
 
 
 def follows(standby: Standby, safekeepers: Sequence[str]) -> bool:
@@ -137,8 +165,16 @@ def _after(step: Step, situation: Situation) -> Situation:
             situation = replace(situation, is_settled=True)
         case Step.RESERVE:
             standby = replace(standby, has_slot=True)
+        case Step.CLOSE:
+            standby = replace(standby, is_closed=True)
+            situation = replace(situation, is_closed=True)
         case Step.PROMOTE:
-            standby = replace(standby, in_recovery=False)
+            # What is prepared in its WAL is known only now; in a plan there always is something.
+            standby = replace(standby, in_recovery=False, limbo_len=int(standby.may_prepare))
+        case Step.RESOLVE:
+            standby = replace(standby, limbo_len=0)
+        case Step.OPEN:
+            standby = replace(standby, is_closed=False)
         case Step.ATTACH:
             pass  # the last one
         case _:
