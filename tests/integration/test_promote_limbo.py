@@ -111,10 +111,10 @@ def test_what_the_log_has_prepared_is_committed_before_clients_come(
     world, gids = with_limbo(failover_world)
     world.lose(loss)
     visitor = Visitor(world.standby)
-    reader = world.standby.connect()  # from before the promotion
-    with world.promotion() as promotion:
+    with world.standby.connect() as reader, world.promotion() as promotion:
         promotion.wait_streaming(TIMEOUT)
         assert_resolved(world, gids, visitor)
+        # A session from before the promotion.
         assert reader.execute("SHOW transaction_read_only").fetchall() == [("off",)]
         words = promotion.log_text()
         assert FOREIGN in words
