@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import resource
 
-from safekeeper.admission import ConnectionLimits
+from access.admission import ConnectionLimits
 from safekeeper.archive_workers import UPLOADS_MAX
 from safekeeper.errors import SafekeeperError
 from telemetry.status_server import HTTP_CONNECTIONS_MAX

@@ -8,8 +8,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from access.admission import ConnectionLimits
 from safekeeper import open_files
-from safekeeper.admission import ConnectionLimits
 from safekeeper.errors import SafekeeperError
 from safekeeper.open_files import files_needed, raise_limit
 from telemetry.accept_trouble import AcceptTrouble
