@@ -45,7 +45,9 @@ from pgwire.auth import MECHANISM_PLUS, ScramClient, ScramServer, ScramVerifier
 from pgwire.certificate import end_point_hash
 from pgwire.commands import parse_command
 from pgwire.errors import CommandSyntaxError, ConnectionRefused, ProtocolError
+from pgwire.logical import parse_logical_message
 from pgwire.replication import parse_server_message, parse_standby_message
+from qsync.gid import Gid, GidError
 from safekeeper import startup_parameters
 from safekeeper.block_sums import decode_block_sums
 from safekeeper.control_state import decode_control_state
@@ -258,6 +260,9 @@ PARSERS: list[Parser] = [
            seeds=seeds.FROM_WAL_SENDER),
     Parser("pgwire.replication.parse_standby_message", parse_standby_message, (ProtocolError,),
            seeds=seeds.FROM_STANDBY),
+    Parser("pgwire.logical.parse_logical_message", parse_logical_message, (ProtocolError,),
+           seeds=seeds.FROM_LOGICAL_STREAM, covers=("pgwire.logical.*",)),
+    Parser("qsync.gid.Gid.parse", Gid.parse, (GidError,), texts=seeds.GIDS),
     Parser("pgwire.commands.parse_command", parse_command, (CommandSyntaxError,),
            texts=seeds.COMMANDS, covers=("pgwire.monitoring_query.parse_monitoring_query",)),
     Parser("pgwire.auth.ScramVerifier.parse", ScramVerifier.parse, (ValueError,),

@@ -38,6 +38,7 @@ PACKAGES = (
     "telemetry",
     "pg_server",
     "cluster",
+    "qsync",
 )
 #: What is no parser of its own, with the reason.
 NO_PARSERS = {
