@@ -1,6 +1,7 @@
 """Errors of `access`.
 
-AccessError             what the operator gave cannot be used: a certificate, a user file; `hint`
+AccessError             what the operator gave cannot be used: a certificate, a user file, a limit
+|                       of open files; `hint`
 `-- PermissionDenied    a user's roles do not allow a command (42501)
 """
 
@@ -14,9 +15,11 @@ class AccessError(Exception):
 
     sqlstate = "F0000"  # config_file_error
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", sqlstate: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        if sqlstate:
+            self.sqlstate = sqlstate
 
 
 class PermissionDenied(AccessError):

@@ -22,6 +22,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from access.access import Access
+from access.open_files import raise_limit
 from consensus.errors import ConsensusError
 from pgwire.blocking import ServerConfig, Session, accept_connection
 from pgwire.errors import ConnectionRefused, WireError
@@ -31,7 +32,7 @@ from safekeeper.data_directory import DataDirectory
 from safekeeper.errors import SafekeeperError
 from safekeeper.flush_times import FlushTimes
 from safekeeper.metrics import FlushCollector, StateCollector
-from safekeeper.open_files import raise_limit
+from safekeeper.open_files import files_needed
 from safekeeper.replica import stop_replicas
 from safekeeper.replication_server import select_timeline
 from safekeeper.scrub import Scrub
@@ -90,7 +91,8 @@ class Safekeeper:
         config = self.config
         with ExitStack() as stack:
             workers_max = config.archive.workers_max if config.archive is not None else 0
-            raise_limit(config.access.limits, workers_max)
+            limits = config.access.limits
+            raise_limit(files_needed(limits, workers_max), limits)
             self.data_directory = DataDirectory(config.data_dir, config.safekeeper_id)
             stack.callback(self.data_directory.close)
             self.access = Access(config.access, [TenantConnections(config.tenant_limits)], TRUSTED)
