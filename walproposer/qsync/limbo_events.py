@@ -101,7 +101,8 @@ class LimboRead:
 
 @dataclass(frozen=True, slots=True)
 class WaitAsked:
-    """WAIT_LSN: tell when the quorum has `lsn`; at `deadline_ms` at the latest.
+    """WAIT_LSN: tell when the quorum has `lsn`; at `deadline_ms` at the latest. A deadline that is
+    over, as 0 always is, asks just once.
 
     With `gid` the waiter is that transaction's client, from now on until WaiterGone, or until it
     names another one. `lsn` is then an upper bound of the end of its PREPARE.
