@@ -6,7 +6,9 @@
 5. the janitor never rolls back what commit_lsn covers;
 6. when fenced, nothing is answered but that;
 7. nothing is decided before commit_lsn has reached the term_start_lsn of the incarnation that
-   leads: until then it may be smaller than what an older term has told.
+   leads: until then it may be smaller than what an older term has told. Nor before the quorum has
+   the first byte of the primary's timeline: until then the primary before may come back, and go on
+   as if this one had never been.
 
 What a promotion commits (2), and what became of a transaction (3, 4), is decided elsewhere
 (`outcome_answer.py`). Nothing of an older incarnation counts: what comes late is dropped here.
@@ -111,8 +113,8 @@ class Limbo:
 
     @property
     def is_deciding(self) -> bool:
-        """Law 7: it leads, and the quorum has all that was ever confirmed."""
-        return self.led is not None and self.commit_lsn >= max(self.led.term_start_lsn, 1)
+        """Law 7."""
+        return self.led is not None and self.commit_lsn >= self.led.decides_lsn
 
     @property
     def wake_lsn(self) -> int:
@@ -120,7 +122,7 @@ class Limbo:
         if self.led is None:
             return NEVER_LSN
         least_lsn = self._waits.least_lsn
-        return least_lsn if self.is_deciding else min(least_lsn, self.led.term_start_lsn)
+        return least_lsn if self.is_deciding else min(least_lsn, self.led.decides_lsn)
 
     @property
     def age_ms(self) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from consensus.ids import NodeId
+from consensus.tli_history import last_switch_lsn
 from pgwal.history import TimelineHistory
 from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
 from qsync.gid import Gid
@@ -32,6 +33,12 @@ class Led:
     node_id: NodeId
     term_start_lsn: int
     history: TimelineHistory
+
+    @property
+    def decides_lsn(self) -> int:
+        """From which commit_lsn on there are verdicts: what any older term has told is below, and
+        so is the first byte of the primary's timeline, which makes that the only one."""
+        return max(self.term_start_lsn, last_switch_lsn(self.history) + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@
 
 Laws (docs/qsync.md): "rolled back" is told only when no later primary can have it, and there is one
 answer for one gid. So nothing is told before the quorum has what it rests on, pending until then:
-the end that was seen; all that was flushed when the xid was looked at; and of a timeline that was
-left, the first byte of the next. Until a quorum has that byte, the old primary may come back and go
-on where it was left, and then it is the next that never was.
+the first byte of the primary's timeline (`Led.decides_lsn`), the end that was seen, all that was
+flushed when the xid was looked at.
 
 An xid is used again after a failover that cut the log, and after a crash that lost WAL which was
 not flushed. So "committed" may be said of a stranger. It is believed only of a PREPARE that was
@@ -24,11 +23,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
 
 from pgwal.errors import TimelineHistoryError
-from pgwal.history import TimelineHistory
+from pgwal.lsn import Lsn
 from qsync.gid import Gid
+from walproposer.qsync.limbo_events import Led
 from walproposer.qsync.limbo_table import Departure, Fate
 
 
@@ -44,8 +43,8 @@ class XidStatus(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Gathered from the primary of the term that leads: first `is_prepared` (pg_prepared_xacts has
-    the gid), then the status, then the flush position, then the rest, of the coordinator.
+    """Gathered from the primary of the incarnation that leads: first `is_prepared` (the gid is in
+    pg_prepared_xacts), then the status, then the flush position, then the rest, of the coordinator.
 
     `lsn`: an upper bound of the end of PREPARE, if its client got that far, else 0. `was_seen`: the
     core has had it in its table since this incarnation leads.
@@ -53,8 +52,7 @@ class Evidence:
 
     gid: Gid
     lsn: int
-    history: TimelineHistory
-    term_start_lsn: int
+    led: Led
     departure: Departure | None
     was_seen: bool
     is_prepared: bool
@@ -73,50 +71,37 @@ class OutcomeAnswer:
 
 def outcome_of(evidence: Evidence) -> OutcomeAnswer:
     """Raises nothing."""
-    if evidence.is_prepared or evidence.commit_lsn < max(evidence.term_start_lsn, 1):
+    if evidence.is_prepared or evidence.commit_lsn < evidence.led.decides_lsn:
         return OutcomeAnswer(Fate.PENDING)
     departure = evidence.departure
     if departure is not None and departure.fate is not Fate.UNKNOWN:
         assert departure.end_lsn is not None
         return _once_covered(departure.fate, departure.end_lsn, evidence)
-    gid, history = evidence.gid, evidence.history
+    gid, history = evidence.gid, evidence.led.history
     if gid.tli > history.tli:
         return OutcomeAnswer(Fate.UNKNOWN)  # there is a newer primary than this one
     try:
         left_lsn = history.switch_lsn_of(gid.tli)
     except TimelineHistoryError:
-        return _of_another_branch(evidence)
+        left_lsn = Lsn(0)  # the log never was on it
+        if not history.entries:
+            return OutcomeAnswer(Fate.UNKNOWN)  # nothing is known of the ancestors
     if left_lsn is not None and gid.begin_lsn >= left_lsn:
-        return _once_covered(Fate.ROLLED_BACK, left_lsn + 1, evidence)
+        return OutcomeAnswer(Fate.ROLLED_BACK, evidence.led.decides_lsn)
     return _by_xid(evidence, left_lsn)
-
-
-def _of_another_branch(evidence: Evidence) -> OutcomeAnswer:
-    """The log never was on that timeline: it is over once it is on a later one."""
-    begin_lsn = None
-    for before, after in pairwise((*evidence.history.entries, None)):
-        assert before is not None
-        tli = evidence.history.tli if after is None else after.tli
-        if tli > evidence.gid.tli:
-            begin_lsn = before.switch_lsn
-            break
-    if begin_lsn is None:  # nothing is known of the ancestors
-        return OutcomeAnswer(Fate.UNKNOWN)
-    return _once_covered(Fate.ROLLED_BACK, begin_lsn + 1, evidence)
 
 
 def _by_xid(evidence: Evidence, left_lsn: int | None) -> OutcomeAnswer:
     """`left_lsn`: where its timeline was left, None for the present one."""
-    status = evidence.xid_status
+    status, flushed_lsn = evidence.xid_status, evidence.flushed_lsn
     if status is XidStatus.IN_PROGRESS:
         return OutcomeAnswer(Fate.PENDING)
-    covered_lsn = max(evidence.flushed_lsn, 0 if left_lsn is None else left_lsn + 1)
     if status in (XidStatus.ABORTED, XidStatus.FUTURE):
-        return _once_covered(Fate.ROLLED_BACK, covered_lsn, evidence)
-    end_lsn = evidence.flushed_lsn if left_lsn is None else left_lsn
+        return _once_covered(Fate.ROLLED_BACK, flushed_lsn, evidence)
+    end_lsn = flushed_lsn if left_lsn is None else left_lsn
     is_its_own = evidence.was_seen or evidence.gid.begin_lsn < evidence.lsn <= end_lsn
     if status is XidStatus.COMMITTED and is_its_own:
-        return _once_covered(Fate.COMMITTED, covered_lsn, evidence)
+        return _once_covered(Fate.COMMITTED, flushed_lsn, evidence)
     return OutcomeAnswer(Fate.UNKNOWN)
 
 
