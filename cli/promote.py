@@ -111,12 +111,12 @@ def promote(
     with proposer_with_page(config, listener, stopping) as proposer:
         found, _, situation = failover.prepare(attaches=attaches)
         click.echo(f"timeline {found.timeline}")
-        failover.run(Step.CLOSE if no_promote else Step.ATTACH)
+        failover.run(Step.PROMOTE if no_promote else Step.ATTACH)
         if no_promote and situation.standby.in_recovery:
             click.echo("it has the whole log; promote it, then sk attach", err=True)
             return
         if not attaches:
-            click.echo("promoted; commits wait until sk attach", err=True)
+            click.echo("promoted; clients wait until sk attach", err=True)
             return
         stopping.install()
         Attachment(proposer, stopping).run()

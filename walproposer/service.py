@@ -23,6 +23,7 @@ from consensus.ids import NodeId
 from consensus.membership_page import membership_of_page
 from consensus.messages import VoteResponse
 from consensus.term_history import TermHistory, TermStart
+from consensus.tli_history import last_switch_lsn
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
 from telemetry.status_server import Pages
@@ -31,10 +32,13 @@ from walproposer.change_requests import ChangeRequests
 from walproposer.checks.commit_watch import CommitWatch
 from walproposer.config import ProposerConfig
 from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
+from walproposer.failover.opening import Opening
+from walproposer.failover.standby import StandbyServer
 from walproposer.locks.lease import Lease, open_lock
 from walproposer.mender import Mender
 from walproposer.metrics import ProposerCollector
 from walproposer.primary.primary import Primary
+from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.synchronous_standby import configure_when_streaming
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.status import hung_reason, incarnation_status
@@ -95,6 +99,7 @@ class WalProposer:
         self._primary_error = ""
         self._configured: Event | None = None
         self._lease: Lease | None = None
+        self._opening: Opening | None = None
 
     def _stop_incarnation(self) -> None:
         if self._incarnation is not None:
@@ -117,6 +122,7 @@ class WalProposer:
                 **incarnation_status(self._incarnation),
                 "commit_problems": self._commit_watch.problems,
                 "configured": self._is_configured(),
+                "failover": self._failover_status(),
                 "lock": self._lock_status(),
             }
         return {
@@ -140,6 +146,8 @@ class WalProposer:
             return "no term won yet"
         if not incarnation.quorum_watch.ok:
             return "the quorum is lost, commits wait"
+        if self._opening is not None and self._opening.error:
+            return f"clients are kept out: {self._opening.error}"
         return hung_reason(incarnation)
 
     @property
@@ -157,6 +165,11 @@ class WalProposer:
         if not self.config.configure:
             return None
         return self._configured is not None and self._configured.is_set()
+
+    def _failover_status(self) -> dict[str, Any]:
+        opening = self._opening
+        is_finished = opening is not None and opening.is_done
+        return {"finished": is_finished, "error": opening.error or None if opening else None}
 
     def _lock_status(self) -> dict[str, Any] | None:
         lease = self._lease
@@ -261,6 +274,8 @@ class WalProposer:
 
     def _run_incarnation(self, incarnation: Incarnation, upstream: Upstream) -> Stop | None:
         self._incarnation = self._collector.incarnation = incarnation
+        opening = self._opening = _opening(self.config.primary, incarnation, upstream)
+        opening.start()
         try:
             return incarnation.run()
         except PrimaryLost as error:
@@ -274,6 +289,7 @@ class WalProposer:
             )
             return None
         finally:
+            opening.end()
             self._addresses = incarnation.known_addresses
             self._incarnation = None
             self._waiting_for = WAITING_FOR_PRIMARY
@@ -304,6 +320,15 @@ class WalProposer:
                 last_reason = self._primary_error = str(error)
                 self._stopping.wait(PRIMARY_RETRY_SECONDS)
         return None
+
+
+def _opening(address: PrimaryAddress, incarnation: Incarnation, upstream: Upstream) -> Opening:
+    switch_lsn = last_switch_lsn(upstream.primary.tli_history)
+
+    def decides() -> bool:
+        return incarnation.is_leading and incarnation.commit_signal.commit_lsn > switch_lsn
+
+    return Opening(StandbyServer(address), decides)
 
 
 def _timeline_status(found: FoundTimeline | None) -> dict[str, Any]:

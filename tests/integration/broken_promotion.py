@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import cli.promote
 from cli.main import cli as sk
+from walproposer.failover import opening
 from walproposer.failover.failover import Failover
 from walproposer.failover.promotion import Step
+from walproposer.failover.standby import StandbyServer
 from walproposer.qsync import resolve
 
 HALF = "half of RESOLVE"
@@ -23,26 +26,33 @@ HALF = "half of RESOLVE"
 
 def main() -> None:
     at, *arguments = sys.argv[1:]
-    if at == HALF:
-        die_after_a_commit()
-    else:
-        cli.promote.Failover = partial(Failover, began=partial(die_at, at))  # type: ignore[misc]
+    match at:
+        case "half of RESOLVE":
+            resolve._try_commit = _and_die(resolve._try_commit)
+        case "RESOLVE":
+            opening.commit_limbo = die
+        case "OPEN":
+            StandbyServer.open = die  # type: ignore[method-assign]
+        case _:
+            cli.promote.Failover = partial(Failover, began=partial(die_at, at))  # type: ignore[misc]
     sk(["promote", *arguments], prog_name="sk")
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_at(at: str, step: Step) -> None:
     if step.name == at:
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
 
 
-def die_after_a_commit() -> None:
-    commit = resolve._try_commit
+def _and_die(act: Callable[..., Any]) -> Callable[..., Any]:
+    def act_and_die(*arguments: Any) -> None:
+        act(*arguments)
+        die()
 
-    def commit_and_die(*arguments: Any) -> None:
-        assert commit(*arguments) is None
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    resolve._try_commit = commit_and_die
+    return act_and_die
 
 
 if __name__ == "__main__":

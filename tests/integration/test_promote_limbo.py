@@ -16,10 +16,11 @@ import pytest
 from failover_world import TIMEOUT, FailoverWorld, Loss
 from limbo import prepare, prepared_gids
 from pending_commit import PendingCommit
-from sk_command import assert_refused, sk
+from sk_command import sk
 
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.processes import ServiceProcess
+from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.standby import wait_replayed
 from pg_fixtures.waiting import wait_until
 from pg_server.binaries import all_postgres
@@ -31,7 +32,7 @@ READ_ONLY = "25006"
 FOREIGN = "of another transaction manager"
 LOCAL = "-c synchronous_commit=local"
 #: From here on what a kill leaves behind is a standby that is closed, or a primary.
-LATE_STEPS = (Step.CLOSE, Step.PROMOTE, Step.RESOLVE, Step.OPEN, Step.ATTACH)
+LATE_STEPS = (Step.CLOSE, Step.PROMOTE, Step.ATTACH, Step.RESOLVE, Step.OPEN)
 
 
 def with_limbo(failover_world: Callable[..., FailoverWorld]) -> tuple[FailoverWorld, list[str]]:
@@ -95,16 +96,20 @@ def assert_resolved(world: FailoverWorld, gids: Sequence[str], visitor: Visitor)
     """On the new primary, which takes writes; and nobody has seen it without the rows."""
     standby = world.standby
     wait_until(lambda: visitor.seen, TIMEOUT, "a client to come in")
+    assert is_open(standby)
     assert all(seen == [0, 1, 3] for seen in visitor.stop())
     assert prepared_gids(standby) == {FOREIGN}
     assert rows(standby) == [0, 1, 3, 2]
     standby.execute("INSERT INTO t VALUES (4)")
     standby.execute(f"ROLLBACK PREPARED '{FOREIGN}'")
-    assert standby.execute("SHOW default_transaction_read_only") == [("off",)]
 
 
-@pytest.mark.parametrize("pg_binaries", all_postgres(), ids=lambda b: b.version, indirect=True)
-@pytest.mark.parametrize("loss", [Loss.MACHINE, Loss.CUT_OFF], ids=lambda loss: loss.name.lower())
+@pytest.mark.parametrize(
+    ("pg_binaries", "loss"),
+    [(binaries, Loss.MACHINE) for binaries in all_postgres()] + [(None, Loss.CUT_OFF)],
+    ids=lambda value: getattr(value, "version", getattr(value, "name", "default")),
+    indirect=["pg_binaries"],
+)
 def test_what_the_log_has_prepared_is_committed_before_clients_come(
     failover_world: Callable[..., FailoverWorld], loss: Loss
 ) -> None:
@@ -112,7 +117,6 @@ def test_what_the_log_has_prepared_is_committed_before_clients_come(
     world.lose(loss)
     visitor = Visitor(world.standby)
     with world.standby.connect() as reader, world.promotion() as promotion:
-        promotion.wait_streaming(TIMEOUT)
         assert_resolved(world, gids, visitor)
         # A session from before the promotion.
         assert reader.execute("SHOW transaction_read_only").fetchall() == [("off",)]
@@ -144,7 +148,7 @@ def test_killed_at_each_step_and_run_again(failover_world: Callable[..., Failove
     standby = world.standby
     world.lose(Loss.MACHINE)
     visitor = Visitor(standby)
-    for step in (Step.ELECT, Step.CLOSE, Step.PROMOTE, Step.RESOLVE):
+    for step in (Step.ELECT, Step.CLOSE, Step.PROMOTE, Step.ATTACH, Step.RESOLVE):
         killed_at(world, step.name)
         with pytest.raises(psycopg.Error) as refused:
             standby.execute("INSERT INTO t VALUES (5)")
@@ -155,7 +159,6 @@ def test_killed_at_each_step_and_run_again(failover_world: Callable[..., Failove
     killed_at(world, Step.OPEN.name)
     assert prepared_gids(standby) == {FOREIGN}
     assert visitor.seen == []
-    killed_at(world, Step.ATTACH.name)
     with world.promotion() as promotion:
         promotion.wait_streaming(TIMEOUT)
         assert_resolved(world, gids, visitor)
@@ -184,54 +187,76 @@ def test_a_database_that_refuses_us_is_named(failover_world: Callable[..., Failo
     hba.write_text(f"host other all all reject\n{lines}")
     standby.execute("SELECT pg_reload_conf()")
     world.lose(Loss.MACHINE)
-    arguments = ("--standby", standby.dsn(), "--safekeepers", ",".join(world.addresses))
-    done = sk("promote", *arguments, "--http", "127.0.0.1:0")
-    assert_refused(done, 4, f'prepared transaction "{gids[1]}" cannot be committed', "pg_hba.conf")
-    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-        standby.execute("INSERT INTO t VALUES (5)")
-    hba.write_text(lines)
-    standby.execute("SELECT pg_reload_conf()")
     visitor = Visitor(standby)
     with world.promotion() as promotion:
         promotion.wait_streaming(TIMEOUT)
+        error = wait_until(lambda: promotion.status()["failover"]["error"], TIMEOUT, "an error")
+        assert f'prepared transaction "{gids[1]}" cannot be committed' in error
+        assert "pg_hba.conf" in error
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            standby.execute("INSERT INTO t VALUES (5)")
+        assert visitor.seen == []
+        hba.write_text(lines)
+        standby.execute("SELECT pg_reload_conf()")
         assert_resolved(world, gids, visitor)
+        assert promotion.status()["failover"] == {"finished": True, "error": None}
 
 
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
-def test_who_was_first_and_waits_for_the_quorum_is_not_waited_for(
+def test_who_was_first_is_waited_for(
     failover_world: Callable[..., FailoverWorld], end: str
 ) -> None:
-    """A session that ends one of ours before us holds it, and waits for a proposer that would come
-    after us."""
+    """A session that ends one of ours before us holds it until the quorum has its record."""
     world, gids = with_limbo(failover_world)
     world.lose(Loss.MACHINE)
-    killed_at(world, Step.RESOLVE.name)
+    killed_at(world, Step.ATTACH.name)
     first = PendingCommit(world.standby, f"{end} PREPARED '{gids[0]}'")
     first.wait_blocked(TIMEOUT)
     with world.promotion() as promotion:
         promotion.wait_streaming(TIMEOUT)
-        wait_until(lambda: first.has_returned, TIMEOUT, "it to return")
+        first.wait_returned(TIMEOUT)
+        wait_until(lambda: is_open(world.standby), TIMEOUT, "clients to be let in")
         assert prepared_gids(world.standby) == {FOREIGN}
         assert (1 in rows(world.standby)) == (end == "COMMIT")
         assert rows(world.standby)[-2:] == [3, 2]
 
 
-def test_somebody_else_promotes_it(failover_world: Callable[..., FailoverWorld]) -> None:
-    """With --no-promote nothing is closed: who promotes it would not open it."""
+def is_open(postgres: Postgres) -> bool:
+    return postgres.execute("SHOW default_transaction_read_only") == [("off",)]
+
+
+def test_somebody_else_promotes_it_and_attaches(
+    failover_world: Callable[..., FailoverWorld],
+) -> None:
+    """Whoever attaches lets clients in."""
     world, gids = with_limbo(failover_world)
     standby = world.standby
     world.lose(Loss.MACHINE)
+    visitor = Visitor(standby)
     with world.promotion("--no-promote") as promotion:
         assert promotion.wait(TIMEOUT) == 0, promotion.log_tail()
     assert standby.execute("SELECT pg_promote(true, 60)") == [(True,)]
-    assert standby.execute("SHOW default_transaction_read_only") == [("off",)]
     assert prepared_gids(standby) == {*gids, FOREIGN}
-    visitor = Visitor(standby)
-    wait_until(lambda: visitor.seen, TIMEOUT, "a client to come in")
-    visitor.stop()
-    with world.promotion() as promotion:
-        promotion.wait_streaming(TIMEOUT)
-        assert prepared_gids(standby) == {FOREIGN}
+    assert not is_open(standby)
+    with ProposerProcess(
+        standby.dsn(), world.addresses, log_path=world.cluster.root / "attach.log"
+    ) as proposer:
+        proposer.wait_streaming(TIMEOUT)
+        assert_resolved(world, gids, visitor)
+
+
+def test_an_administrator_s_own_setting_stays(failover_world: Callable[..., FailoverWorld]) -> None:
+    world, _ = with_limbo(failover_world)
+    primary = world.cluster.postgres
+    primary.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+    primary.execute("SELECT pg_reload_conf()")
+    world.cluster.proposer.kill()
+    world.cluster.proposer.start()
+    finished = {"finished": True, "error": None}
+    wait_until(
+        lambda: world.cluster.proposer.status().get("failover") == finished, TIMEOUT, "its start"
+    )
+    assert not is_open(primary)
 
 
 def test_what_the_quorum_lacks_is_not_committed(
@@ -252,4 +277,5 @@ def test_what_the_quorum_lacks_is_not_committed(
     assert prepared_gids(standby) == {gid}
     with world.promotion() as promotion:
         promotion.wait_streaming(TIMEOUT)
-        assert "the quorum may lack it" in promotion.log_text()
+        wait_until(lambda: not prepared_gids(standby), TIMEOUT, "it to be committed")
+        assert rows_in(standby, "postgres") == [1]

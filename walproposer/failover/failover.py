@@ -36,7 +36,6 @@ from walproposer.failover.standby import StandbyServer, safekeepers_conninfo
 from walproposer.primary.log_marker import check_log
 from walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
 from walproposer.primary.slot import PREDECESSOR_SECONDS
-from walproposer.qsync.resolve import commit_limbo
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timelines.survey import LATE_SECONDS, statuses_of, survey
 from walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
@@ -97,8 +96,6 @@ class Failover:
         self._configured_at = 0.0
         self._is_settled = False
         self._is_closed = False
-        #: What is prepared in it is in the quorum's log: it was promoted at, or before, its end.
-        self._has_quorum_wal = True
 
     # ---- before anything is changed
 
@@ -122,11 +119,7 @@ class Failover:
             _refuse(fork_problem(history, view.history, view.start_lsn, standby.end_lsn))
             _refuse(ahead_problem(standby, view.flush_lsn))
         else:
-            history = self.server.read_history_of(settings)
-            self._check_promoted(history, view, attaches=attaches)
-            self._has_quorum_wal = promotion_lsn(history) <= view.commit_lsn
-            if standby.limbo_len and not self._has_quorum_wal:
-                log.warning("what is prepared waits for the proposer, the quorum may lack it")
+            self._check_promoted(self.server.read_history_of(settings), view, attaches=attaches)
         self._found = found
         self.config = replace(self.config, safekeepers=found.addresses)
         self._configured_at = time.monotonic()
@@ -172,8 +165,6 @@ class Failover:
             self._progress_lsn, self._progress_at = progress_lsn, now
             self._stall_at = now + STALL_SECONDS
         end_lsn = self._log_end_lsn
-        if not self._has_quorum_wal:
-            standby = replace(standby, limbo_len=0)  # its proposer commits them, once they are
         return Situation(
             standby=standby,
             safekeepers=tuple(map(str, self.config.safekeepers)),
@@ -205,8 +196,8 @@ class Failover:
 
     def _do(self, step: Step, situation: Situation) -> None:
         match step:
-            case Step.ATTACH:
-                raise AssertionError("the proposer's own step")
+            case Step.ATTACH | Step.RESOLVE | Step.OPEN:
+                raise AssertionError("the proposer's own steps")
             case Step.CONFIGURE:
                 if not situation.standby.in_recovery:
                     log.warning("it was promoted before its commits waited for the quorum")
@@ -227,12 +218,6 @@ class Failover:
             case Step.CLOSE:
                 self.server.close()
                 self._is_closed = True
-            case Step.RESOLVE:
-                commit_limbo(self.config.primary, self.server.read_limbo(), self._timeout_seconds)
-            case Step.OPEN:
-                for foreign in self.server.read_foreign():
-                    log.warning("a transaction of others stays prepared", prepared=str(foreign))
-                self.server.open()
             case Step.PROMOTE:
                 if not self.server.promote(PROMOTE_SECONDS):
                     raise Unreachable(
@@ -307,11 +292,6 @@ class Failover:
             else "See its log: can it reach the safekeepers, do they still have the WAL it needs, "
             "is a query in its way? Then run sk promote again, for this one or another.",
         )
-
-
-def promotion_lsn(history: TimelineHistory) -> int:
-    """Where a primary left the timeline before its own; 0 when there was none."""
-    return max((int(switch.switch_lsn) for switch in history.entries), default=0)
 
 
 def _refuse(problem: Problem | None) -> None:

@@ -13,14 +13,12 @@ from pgwal.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """`flush_lsn` and `commit_lsn` are the greatest; the history is that of the one that would be
-    the donor."""
+    """`flush_lsn` is the greatest; the history is that of the one that would be the donor."""
 
     flush_lsn: int
     start_lsn: int
     history: TimelineHistory
     answering: int
-    commit_lsn: int
 
 
 def log_view(statuses: Sequence[Mapping[str, Any]]) -> LogView:
@@ -31,7 +29,6 @@ def log_view(statuses: Sequence[Mapping[str, Any]]) -> LogView:
         start_lsn=parse(best["start_lsn"]),
         history=TimelineHistory.parse(best["tli"], best["tli_history"]),
         answering=len(statuses),
-        commit_lsn=max(parse(status["commit_lsn"]) for status in statuses),
     )
 
 

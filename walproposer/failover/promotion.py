@@ -8,15 +8,17 @@
     RESERVE    our slot: the new primary keeps its WAL until the proposer has it
     CLOSE      sessions are read-only by default: promoted, it takes no more writes than a standby
     PROMOTE    pg_promote
-    RESOLVE    the limbo of qsync that the log has is committed
-    OPEN       sessions may write again
     ATTACH     the proposer; the new timeline begins with its term
+    RESOLVE    the limbo of qsync is committed; as the next one the proposer does it (`opening.py`)
+    OPEN       sessions may write again
 
 Laws: a standby is promoted only when it has replayed the whole log of an election and its commits
-already wait. Clients are let in when what the log has prepared is committed; where nothing can be
-prepared (max_prepared_transactions is 0) the three steps for that are left out. A step that is done
-is not done again, so a failover may be broken off at any moment and started anew; only an election
-is always held again, as it costs nothing and proves the end.
+already wait. Clients are let in when what the log has prepared is committed, and that is done when
+the quorum has the new timeline: before, the old primary may be given the term back, and end the
+same transactions otherwise. Where nothing can be prepared (max_prepared_transactions is 0) the
+three steps for that are left out. A step that is done is not done again, so a failover may be
+broken off at any moment and started anew; only an election is always held again, as it costs
+nothing and proves the end.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ class Step(Enum):
     RESERVE = "create the proposer's slot"
     CLOSE = "make it read-only for clients, until prepared transactions are resolved"
     PROMOTE = "promote the standby"
+    ATTACH = "attach the proposer"
     RESOLVE = "commit the prepared transactions of qsync that the log has"
     OPEN = "let clients write"
-    ATTACH = "attach the proposer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ class Standby:
 
     `sources` are the host:port of its primary_conninfo. `may_prepare`: it has room for prepared
     transactions; `limbo_len`: so many of qsync wait in it from before it was promoted, 0 on a
-    standby, which cannot tell. `is_closed`: ALTER SYSTEM has made its sessions read-only.
+    standby, which cannot tell. `is_closed`: we have made its sessions read-only.
     """
 
     in_recovery: bool
@@ -104,7 +106,7 @@ def next_step(situation: Situation) -> Step:
     if standby.standby_names != situation.standby_names:
         return Step.CONFIGURE
     if not standby.in_recovery:
-        return _next_of_primary(standby)
+        return Step.ATTACH
     if situation.log_end_lsn is None:
         return Step.ELECT
     if not follows(standby, situation.safekeepers) or situation.is_stalled:
@@ -118,10 +120,11 @@ def next_step(situation: Situation) -> Step:
     return Step.CLOSE if standby.may_prepare and not situation.is_closed else Step.PROMOTE
 
 
-def _next_of_primary(server: Standby) -> Step:
+def next_of_attached(server: Standby) -> Step | None:
+    """What its proposer does, once the quorum has its timeline; None: all is done."""
     if server.limbo_len:
         return Step.RESOLVE
-    return Step.OPEN if server.is_closed else Step.ATTACH
+    return Step.OPEN if server.is_closed else None
 
 
 def is_at_or_past(step: Step, until: Step) -> bool:
@@ -137,12 +140,12 @@ def follows(standby: Standby, safekeepers: Sequence[str]) -> bool:
 
 def plan(situation: Situation) -> Iterator[Step]:
     """All that is left to do, if every step does what it is for."""
-    while True:
-        step = next_step(situation)
+    step: Step | None = next_step(situation)
+    while step is not None:
         yield step
-        if step is Step.ATTACH:
-            return
+        is_attached = is_at_or_past(step, Step.ATTACH)
         situation = _after(step, situation)
+        step = next_of_attached(situation.standby) if is_attached else next_step(situation)
 
 
 def _after(step: Step, situation: Situation) -> Situation:
@@ -176,7 +179,7 @@ def _after(step: Step, situation: Situation) -> Situation:
         case Step.OPEN:
             standby = replace(standby, is_closed=False)
         case Step.ATTACH:
-            pass  # the last one
+            pass  # nothing that is seen in the server
         case _:
             assert_never(step)
     return replace(situation, standby=standby)

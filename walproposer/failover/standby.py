@@ -61,9 +61,11 @@ SELECT CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_ch
 """
 _HISTORY_FILE = "SELECT pg_read_file(%s)"
 READ_ONLY = "default_transaction_read_only"
-# What ALTER SYSTEM has written; what postgresql.conf says is its owner's.
+# A spelling of `on` that tells ours from what an administrator sets; it needs no second place,
+# which a crash could part from the first.
+OUR_ON = "yes"
 _IS_CLOSED = """
-SELECT EXISTS (SELECT FROM pg_file_settings WHERE name = %s AND setting = 'on'
+SELECT EXISTS (SELECT FROM pg_file_settings WHERE name = %s AND setting = %s
     AND sourcefile LIKE '%%postgresql.auto.conf')
 """
 _LOADED_AT = "SELECT pg_conf_load_time()"
@@ -196,7 +198,7 @@ class StandbyServer:
     def close(self) -> None:
         """On return sessions are read-only, unless they say otherwise themselves; as on a standby,
         with its SQLSTATE, and to libpq it is none to write to (target_session_attrs)."""
-        self._alter({READ_ONLY: "on"})
+        self._alter({READ_ONLY: OUR_ON})
         self._wait_reloaded()
 
     def open(self) -> None:
@@ -255,7 +257,7 @@ def _limbo(connection: psycopg.Connection[Any]) -> tuple[PreparedTransaction, ..
 def _is_closed(connection: psycopg.Connection[Any]) -> bool:
     """Only a superuser may know; another role may not have closed it either."""
     try:
-        row = connection.execute(_IS_CLOSED, (READ_ONLY,)).fetchone()
+        row = connection.execute(_IS_CLOSED, (READ_ONLY, OUR_ON)).fetchone()
     except psycopg.errors.InsufficientPrivilege:
         return False
     return row is not None and bool(row[0])

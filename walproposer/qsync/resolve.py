@@ -4,12 +4,12 @@
     pg_prepared_xacts of the new primary: b, c            -> COMMIT PREPARED b, c
 
 Law (PromotionCommits): it is done before clients are let in, and never is one rolled back here. The
-old primary may have committed and shown any of them, its record of that being lost; its client was
-told nothing else but that it is pending. A client that was told `rolled back` was told so when the
-quorum had the record of that, so it is not in this list.
+old primary may have committed and shown any of them, its record of that being lost. A client that
+was told `rolled back` was told so when the quorum had the record of that, so it is not in the list.
 
-Nobody confirms commits yet: the sessions have synchronous_commit = local. One session a database,
-as Postgres demands. What is not ours is listed and left alone.
+The sessions have synchronous_commit = local: what they do is done again at the next failover,
+should the quorum lack it. One session a database, as Postgres demands. When it is done: see
+`failover/opening.py`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,9 @@ from walproposer.primary.primary_address import PrimaryAddress
 
 log = structlog.get_logger()
 
-#: A session that is about to end a transaction holds its gid for moments; or it waits for a quorum.
+#: A session that is about to end a transaction holds its gid, until the quorum has the end.
 BUSY_POLL_SECONDS = 0.02
-BUSY_SECONDS = 1.0
-# Its record of the end is written, and what it waits for comes after us: as with our own sessions,
-# it goes on without. Its client has a warning, and asks the coordinator.
-_RELEASE = """
-SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
-    WHERE wait_event = 'SyncRep' AND strpos(query, %s) > 0
-"""
-BY_HAND = "End it by hand, in that database: COMMIT PREPARED '...'; then run sk promote again."
+BY_HAND = "To end it by hand, in that database: COMMIT PREPARED '...';"
 
 
 def commit_limbo(
@@ -77,7 +70,7 @@ def _connect(
     except Unreachable as error:
         raise Unreachable(
             f'prepared transaction "{entry.gid}" cannot be committed: {error}',
-            hint="Let our role connect to that database (pg_hba.conf); then run sk promote again.",
+            hint="Let our role connect to that database (pg_hba.conf). " + BY_HAND,
         ) from error
 
 
@@ -86,15 +79,11 @@ def _commit(
 ) -> None:
     began = time.monotonic()
     while (error := _try_commit(connection, entry)) is not None:
-        busy_seconds = time.monotonic() - began
-        if busy_seconds > timeout_seconds:
+        if time.monotonic() - began > timeout_seconds:
             raise Unreachable(
                 f'prepared transaction "{entry.gid}" is busy: another session holds it',
-                hint="pg_stat_activity shows who; then run sk promote again.",
+                hint="pg_stat_activity shows who.",
             ) from error
-        if busy_seconds > BUSY_SECONDS:
-            with refusing("could not free a prepared transaction"):
-                connection.execute(_RELEASE, (entry.gid,))
         time.sleep(BUSY_POLL_SECONDS)
 
 
@@ -123,7 +112,7 @@ def _refused(error: WalProposerError, entry: PreparedTransaction, role: str) -> 
         return Refusal(
             f'role "{role}" may not commit prepared transaction "{entry.gid}" of role '
             f'"{entry.owner}" in database "{entry.database}"',
-            hint=f'A superuser may, and "{entry.owner}" itself: --standby is for a superuser.',
+            hint=f'Give the proposer a superuser, or end it as "{entry.owner}": COMMIT PREPARED.',
             sqlstate=error.sqlstate,
         )
     return Refusal(str(error), hint=error.hint or BY_HAND, sqlstate=error.sqlstate)

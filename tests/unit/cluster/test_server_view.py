@@ -20,7 +20,7 @@ LEADER = Leader("127.0.0.1:7677", "host=winner")
 
 
 def log_of(history: TimelineHistory, flush_lsn: int = 0x5000000) -> LogView:
-    return LogView(flush_lsn, 0x1000000, history, 3, flush_lsn)
+    return LogView(flush_lsn, 0x1000000, history, 3)
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,12 @@ def test_the_log_is_that_of_the_would_be_donor() -> None:
     def status(term: int, flush_lsn: str, tli: int, history: str) -> dict[str, object]:
         return {
             "last_log_node_id": {"term": term, "uuid": "00" * 16}, "flush_lsn": flush_lsn,
-            "commit_lsn": "0/4000000", "start_lsn": "0/1000000", "tli": tli, "tli_history": history,
+            "start_lsn": "0/1000000", "tli": tli, "tli_history": history,
         }  # fmt: skip
 
     view = log_view([status(1, "0/9000000", 1, ""), status(2, "0/5000000", 2, "1\t0/3000000\t\n")])
     assert view.history.tli == 2
     assert view.flush_lsn == 0x9000000
-    assert view.commit_lsn == 0x4000000
     assert view.answering == 2
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,10 +14,9 @@ from pgwal.lsn import Lsn
 from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal
 from walproposer.failover import failover
-from walproposer.failover.failover import Failover, promotion_lsn
+from walproposer.failover.failover import Failover
 from walproposer.failover.log_view import LogView
 from walproposer.failover.promotion import Standby, Step
-from walproposer.primary.prepared_transactions import PreparedTransaction
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timelines.timeline_creation import FoundTimeline
@@ -40,9 +38,6 @@ STANDBY = Standby(
     checkpointer_idle=False,
     config_age_seconds=1.0,
 )
-
-
-LIMBO = PreparedTransaction(f"skq1.d.0.1-5000-7.{'0' * 32}", "app", "alice", 7.0)
 
 
 class FakeServer:
@@ -72,19 +67,9 @@ class FakeServer:
         self.orders.append("close")
         self.state = replace(self.state, is_closed=True)
 
-    def open(self) -> None:
-        self.orders.append("open")
-        self.state = replace(self.state, is_closed=False)
-
-    def read_foreign(self) -> tuple[PreparedTransaction, ...]:
-        return (PreparedTransaction("of others", "app", "alice", 7.0),)
-
-    def read_limbo(self) -> tuple[PreparedTransaction, ...]:
-        return (LIMBO,) * self.state.limbo_len
-
     def promote(self, timeout_seconds: int) -> bool:
         self.orders.append("promote")
-        self.state = replace(self.state, in_recovery=False, limbo_len=int(self.state.may_prepare))
+        self.state = replace(self.state, in_recovery=False)
         return True
 
 
@@ -147,56 +132,23 @@ def test_a_stalled_standby_is_pointed_at_the_safekeepers_again() -> None:
     assert server.orders == ["wake", "follow", "promote"]
 
 
-@pytest.fixture
-def resolved(monkeypatch: pytest.MonkeyPatch) -> list[FakeServer]:
-    """The servers in which a limbo is committed, and nothing else happens to it."""
-    servers: list[FakeServer] = []
-
-    def commit(
-        address: PrimaryAddress, limbo: Sequence[PreparedTransaction], timeout_seconds: float
-    ) -> None:
-        assert limbo
-        for server in servers:
-            server.orders += [f"commit {entry.gid}" for entry in limbo]
-            server.state = replace(server.state, limbo_len=0)
-
-    monkeypatch.setattr(failover, "commit_limbo", commit)
-    return servers
-
-
-def test_clients_are_let_in_when_the_limbo_is_committed(resolved: list[FakeServer]) -> None:
+def test_what_can_prepare_is_closed_before_it_is_promoted() -> None:
     server, steps = (
         FakeServer(replace(STANDBY, checkpointer_idle=True, may_prepare=True)),
         list[Step](),
     )
-    resolved.append(server)
     failover_of(server, steps).run()
-    assert server.orders == ["wake", "close", "promote", f"commit {LIMBO.gid}", "open"]
-    assert steps[-5:] == [Step.CLOSE, Step.PROMOTE, Step.RESOLVE, Step.OPEN, Step.ATTACH]
+    assert server.orders == ["wake", "close", "promote"]
+    assert steps[-3:] == [Step.CLOSE, Step.PROMOTE, Step.ATTACH]
 
 
-def test_it_ends_before_it_closes_what_somebody_else_promotes() -> None:
+def test_who_else_promotes_it_gets_it_closed() -> None:
     server, steps = (
         FakeServer(replace(STANDBY, checkpointer_idle=True, may_prepare=True)),
         list[Step](),
     )
-    failover_of(server, steps).run(Step.CLOSE)
-    assert server.orders == ["wake"]
-
-
-def test_what_the_quorum_may_lack_is_not_committed() -> None:
-    """A server that was promoted by hand, ahead of the quorum: its proposer comes first."""
-    server, steps = FakeServer(replace(STANDBY, in_recovery=False, limbo_len=1)), list[Step]()
-    made = failover_of(server, steps)
-    made._has_quorum_wal = False
-    made.run()
-    assert server.orders == []
-    assert steps == [Step.ATTACH]
-
-
-def test_where_a_primary_was_promoted() -> None:
-    assert promotion_lsn(TimelineHistory(1)) == 0
-    assert promotion_lsn(promoted_at(FORK)) == FORK
+    failover_of(server, steps).run(Step.PROMOTE)
+    assert server.orders == ["wake", "close"]
 
 
 def promoted_at(lsn: int) -> TimelineHistory:
@@ -204,7 +156,7 @@ def promoted_at(lsn: int) -> TimelineHistory:
 
 
 def log_with(history: TimelineHistory) -> LogView:
-    return LogView(flush_lsn=END, start_lsn=0x1000000, history=history, answering=3, commit_lsn=END)
+    return LogView(flush_lsn=END, start_lsn=0x1000000, history=history, answering=3)
 
 
 @pytest.mark.parametrize("attaches", [True, False])
