@@ -252,9 +252,10 @@ def test_an_administrator_s_own_setting_stays(failover_world: Callable[..., Fail
     primary.execute("SELECT pg_reload_conf()")
     world.cluster.proposer.kill()
     world.cluster.proposer.start()
+    world.cluster.proposer.wait_streaming(TIMEOUT)
     finished = {"finished": True, "error": None}
     wait_until(
-        lambda: world.cluster.proposer.status().get("failover") == finished, TIMEOUT, "its start"
+        lambda: world.cluster.proposer.status()["failover"] == finished, TIMEOUT, "it to look"
     )
     assert not is_open(primary)
 

@@ -24,6 +24,7 @@ from walproposer.connection import open_connection, refusing
 from walproposer.errors import WalProposerError
 from walproposer.primary.commit_waits import NO_WAITS, CommitWaits, may_see_waits, read_commit_waits
 from walproposer.primary.log_marker import read_markers
+from walproposer.primary.prepared_transactions import PreparedTransaction, read_prepared
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.walsenders import WalSender, read_walsenders
 
@@ -38,6 +39,8 @@ SETTINGS = (
     "full_page_writes",
     "max_slot_wal_keep_size",  # MB, -1 for no limit
     "wal_sender_timeout",  # ms, 0 for none
+    "max_prepared_transactions",
+    "default_transaction_read_only",
     "data_directory",
 )
 
@@ -106,7 +109,7 @@ class PrimarySettings:
     `flush_lsn` is None on a standby; `replication_error` is why no replication connection can be
     made, "" when one can; `clock_ahead_seconds` compares its clock with ours; `disk_free_bytes` is
     known when the server runs on this machine. `log_markers` say which log it belongs to
-    (`log_marker.py`). `sees_all`: the role may see what other sessions do; without, nothing is
+    (`log_marker.py`); `prepared` are transactions. `sees_all`: the role may see what other sessions do; without, nothing is
     known of commits that wait. `standbys` are all that the primary streams to. The configuration
     was loaded `config_age_seconds` ago; while the checkpointer does not obey reloads, it may not be
     in force.
@@ -134,6 +137,7 @@ class PrimarySettings:
     commit_waits: CommitWaits = NO_WAITS
     config_age_seconds: float = 0.0
     checkpointer_obeys: bool = True
+    prepared: tuple[PreparedTransaction, ...] = ()
 
     @property
     def major(self) -> int:
@@ -187,6 +191,7 @@ def _read(
         commit_waits=read_commit_waits(connection),
         config_age_seconds=config_age_seconds,
         checkpointer_obeys=checkpointer_obeys,
+        prepared=read_prepared(connection),
     )
 
 
