@@ -23,7 +23,6 @@ from consensus.ids import NodeId
 from consensus.membership_page import membership_of_page
 from consensus.messages import VoteResponse
 from consensus.term_history import TermHistory, TermStart
-from consensus.tli_history import last_switch_lsn
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
 from telemetry.status_server import Pages
@@ -33,12 +32,10 @@ from walproposer.checks.commit_watch import CommitWatch
 from walproposer.config import ProposerConfig
 from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
 from walproposer.failover.opening import Opening
-from walproposer.failover.standby import StandbyServer
 from walproposer.locks.lease import Lease, open_lock
 from walproposer.mender import Mender
 from walproposer.metrics import ProposerCollector
 from walproposer.primary.primary import Primary
-from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.synchronous_standby import configure_when_streaming
 from walproposer.qsync.coordinator import Coordinator, open_coordinator
 from walproposer.qsync.prepared_setting import limbo_max
@@ -126,7 +123,7 @@ class WalProposer:
                 **incarnation_status(self._incarnation),
                 "commit_problems": self._commit_watch.problems,
                 "configured": self._is_configured(),
-                "failover": self._failover_status(),
+                "failover": self._opening.status if self._opening is not None else None,
                 "lock": self._lock_status(),
                 **self._qsync_status(),
             }
@@ -172,11 +169,6 @@ class WalProposer:
         if not self.config.configure:
             return None
         return self._configured is not None and self._configured.is_set()
-
-    def _failover_status(self) -> dict[str, Any]:
-        opening = self._opening
-        is_finished = opening is not None and opening.is_done
-        return {"finished": is_finished, "error": opening.error or None if opening else None}
 
     def _lock_status(self) -> dict[str, Any] | None:
         lease = self._lease
@@ -299,7 +291,7 @@ class WalProposer:
 
     def _run_incarnation(self, incarnation: Incarnation, upstream: Upstream) -> Stop | None:
         self._incarnation = self._collector.incarnation = incarnation
-        opening = self._opening = _opening(self.config.primary, incarnation, upstream)
+        opening = self._opening = Opening.of(self.config.primary, upstream.primary, incarnation)
         opening.start()
         if self._coordinator is not None:
             self._coordinator.begin(incarnation)
@@ -350,15 +342,6 @@ class WalProposer:
                 last_reason = self._primary_error = str(error)
                 self._stopping.wait(PRIMARY_RETRY_SECONDS)
         return None
-
-
-def _opening(address: PrimaryAddress, incarnation: Incarnation, upstream: Upstream) -> Opening:
-    switch_lsn = last_switch_lsn(upstream.primary.tli_history)
-
-    def decides() -> bool:
-        return incarnation.is_leading and incarnation.commit_signal.commit_lsn > switch_lsn
-
-    return Opening(StandbyServer(address), decides)
 
 
 def _timeline_status(found: FoundTimeline | None) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from cli.main import cli as sk
 from walproposer.failover import opening
 from walproposer.failover.failover import Failover
 from walproposer.failover.promotion import Step
-from walproposer.failover.standby import StandbyServer
 from walproposer.qsync import resolve
 
 HALF = "half of RESOLVE"
@@ -32,7 +31,7 @@ def main() -> None:
         case "RESOLVE":
             opening.commit_limbo = die
         case "OPEN":
-            StandbyServer.open = die  # type: ignore[method-assign]
+            opening.open_again = die
         case _:
             cli.promote.Failover = partial(Failover, began=partial(die_at, at))  # type: ignore[misc]
     sk(["promote", *arguments], prog_name="sk")

@@ -228,7 +228,7 @@ def is_open(postgres: Postgres) -> bool:
 def test_somebody_else_promotes_it_and_attaches(
     failover_world: Callable[..., FailoverWorld],
 ) -> None:
-    """Whoever attaches lets clients in."""
+    """Whoever attaches lets clients in, although libpq would not let him in as it says."""
     world, gids = with_limbo(failover_world)
     standby = world.standby
     world.lose(Loss.MACHINE)
@@ -239,7 +239,9 @@ def test_somebody_else_promotes_it_and_attaches(
     assert prepared_gids(standby) == {*gids, FOREIGN}
     assert not is_open(standby)
     with ProposerProcess(
-        standby.dsn(), world.addresses, log_path=world.cluster.root / "attach.log"
+        standby.dsn(target_session_attrs="read-write"),
+        world.addresses,
+        log_path=world.cluster.root / "attach.log",
     ) as proposer:
         proposer.wait_streaming(TIMEOUT)
         assert_resolved(world, gids, visitor)

@@ -54,8 +54,8 @@ class Standby:
     """What the server to be promoted says of itself. LSNs are 0 where it says nothing.
 
     `sources` are the host:port of its primary_conninfo. `may_prepare`: it has room for prepared
-    transactions; `limbo_len`: so many of qsync wait in it from before it was promoted, 0 on a
-    standby, which cannot tell. `is_closed`: we have made its sessions read-only.
+    transactions; `limbo_len`: so many of qsync wait in it, 0 on a standby, which cannot tell.
+    `is_closed`: we have made its sessions read-only.
     """
 
     in_recovery: bool
@@ -120,11 +120,11 @@ def next_step(situation: Situation) -> Step:
     return Step.CLOSE if standby.may_prepare and not situation.is_closed else Step.PROMOTE
 
 
-def next_of_attached(server: Standby) -> Step | None:
+def next_of_attached(*, limbo_len: int, is_closed: bool) -> Step | None:
     """What its proposer does, once the quorum has its timeline; None: all is done."""
-    if server.limbo_len:
+    if limbo_len:
         return Step.RESOLVE
-    return Step.OPEN if server.is_closed else None
+    return Step.OPEN if is_closed else None
 
 
 def is_at_or_past(step: Step, until: Step) -> bool:
@@ -145,7 +145,12 @@ def plan(situation: Situation) -> Iterator[Step]:
         yield step
         is_attached = is_at_or_past(step, Step.ATTACH)
         situation = _after(step, situation)
-        step = next_of_attached(situation.standby) if is_attached else next_step(situation)
+        server = situation.standby
+        step = (
+            next_of_attached(limbo_len=server.limbo_len, is_closed=server.is_closed)
+            if is_attached
+            else next_step(situation)
+        )
 
 
 def _after(step: Step, situation: Situation) -> Situation:

@@ -5,17 +5,12 @@ postmaster, which tells the other processes in the same breath. Of those the che
 it alone puts synchronous_standby_names in force, and in a restartpoint it may be late. It has done
 so when it is seen idle later, or when it has answered a CHECKPOINT. Sources: Postgres
 `checkpointer.c` (UpdateSharedMemoryConfig), `syncrep.c` (SyncRepUpdateSyncStandbysDefined).
-
-Sessions obey a reload before their next command, so default_transaction_read_only is in force for
-all of them as soon as a new one has it (`postgres.c`, PostgresMain).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -28,15 +23,10 @@ from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from pgwire.startup import format_options
 from walproposer.connection import open_connection, port_number, refusing
-from walproposer.errors import Refusal
+from walproposer.failover import client_writes
 from walproposer.failover.promotion import Standby
 from walproposer.primary.log_marker import mark_log
-from walproposer.primary.prepared_transactions import (
-    PreparedTransaction,
-    ours,
-    prepared_before,
-    read_prepared,
-)
+from walproposer.primary.prepared_transactions import ours, read_prepared
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.primary_settings import PrimarySettings
 from walproposer.primary.slot import ensure_slot, read_slot
@@ -60,18 +50,6 @@ SELECT CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_ch
     ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END
 """
 _HISTORY_FILE = "SELECT pg_read_file(%s)"
-READ_ONLY = "default_transaction_read_only"
-# A spelling of `on` that tells ours from what an administrator sets; it needs no second place,
-# which a crash could part from the first.
-OUR_ON = "yes"
-_IS_CLOSED = """
-SELECT EXISTS (SELECT FROM pg_file_settings WHERE name = %s AND setting = %s
-    AND sourcefile LIKE '%%postgresql.auto.conf')
-"""
-_LOADED_AT = "SELECT pg_conf_load_time()"
-
-RELOAD_SECONDS = 30.0
-POLL_SECONDS = 0.01
 
 # A standby goes on with the next safekeeper when the host of its own is gone without a word. Of the
 # settings that are for this a WAL receiver looks at no connect_timeout; this one ends an attempt to
@@ -90,8 +68,8 @@ class StandbyServer:
     def read(self) -> Standby:
         with self._session("could not inspect the standby") as connection:
             row = connection.execute(_STATE, (self.address.slot,)).fetchone()
-            limbo = _limbo(connection)
-            is_closed = _is_closed(connection)
+            limbo = ours(read_prepared(connection))
+            is_closed = client_writes.is_closed(connection)
         assert row is not None
         in_recovery, received, replayed, paused, conninfo, names, has_slot, idle, age, room = row
         return Standby(
@@ -108,17 +86,6 @@ class StandbyServer:
             limbo_len=len(limbo),
             is_closed=is_closed,
         )
-
-    def read_limbo(self) -> tuple[PreparedTransaction, ...]:
-        """What of qsync is prepared in it since before it was promoted; nothing on a standby."""
-        with self._session("could not read the prepared transactions") as connection:
-            return _limbo(connection)
-
-    def read_foreign(self) -> tuple[PreparedTransaction, ...]:
-        """Prepared transactions that are not of qsync; none on a standby."""
-        with self._session("could not read the prepared transactions") as connection:
-            prepared = read_prepared(connection)
-        return tuple(set(prepared) - set(ours(prepared)))
 
     def proposer_pid(self) -> int | None:
         """The proposer that streams from it: our name, with our slot."""
@@ -162,12 +129,10 @@ class StandbyServer:
         # Not a name that could be quoted wrongly: a list of quoted identifiers inside a literal.
         names = sql.Identifier(self.address.application_name).as_string()
         self._alter({"synchronous_standby_names": names})
-        self.wake()
 
     def follow(self, conninfo: str) -> None:
         """Its WAL receiver begins anew with this primary_conninfo, and without a slot."""
         self._alter({"primary_conninfo": conninfo, "primary_slot_name": ""})
-        self.wake()
 
     def wake(self) -> None:
         """A reload ends the pause (wal_retrieve_retry_interval) in which it waits for WAL."""
@@ -196,71 +161,23 @@ class StandbyServer:
         return row is not None and bool(row[0])
 
     def close(self) -> None:
-        """On return sessions are read-only, unless they say otherwise themselves; as on a standby,
-        with its SQLSTATE, and to libpq it is none to write to (target_session_attrs)."""
-        self._alter({READ_ONLY: OUR_ON})
-        self._wait_reloaded()
+        """To clients that would write. Raises Refusal when the configuration is not loaded."""
+        client_writes.close(lambda: self._session("could not keep clients from writing"))
 
-    def open(self) -> None:
-        """The end of close()."""
-        self._alter({READ_ONLY: None})
-        self._wait_reloaded()
-
-    def _alter(self, settings: dict[str, str | None]) -> None:
-        """For the next reload; None: what the other configuration files say."""
+    def _alter(self, settings: dict[str, str]) -> None:
         with self._session("could not configure the standby") as connection:
             for name, value in settings.items():
-                statement = sql.SQL("ALTER SYSTEM RESET {}").format(sql.Identifier(name))
-                if value is not None:
-                    statement = sql.SQL("ALTER SYSTEM SET {} = {}").format(
+                connection.execute(
+                    sql.SQL("ALTER SYSTEM SET {} = {}").format(
                         sql.Identifier(name), sql.Literal(value)
                     )
-                connection.execute(statement)
-
-    def _wait_reloaded(self) -> None:
-        """A reload, until it has reached the postmaster. Raises Refusal."""
-        before, deadline = self._loaded_at(reloads=True), time.monotonic() + RELOAD_SECONDS
-        while self._loaded_at() == before:
-            if time.monotonic() > deadline:
-                raise Refusal(
-                    "the server does not load its configuration again",
-                    hint="Its log says what is wrong in it; then run sk promote again.",
                 )
-            time.sleep(POLL_SECONDS)
-
-    def _loaded_at(self, *, reloads: bool = False) -> datetime:
-        """When a new session's configuration was loaded; then it is loaded again."""
-        with self._session("could not reload the standby") as connection:
-            row = connection.execute(_LOADED_AT).fetchone()
-            if reloads:
-                connection.execute("SELECT pg_reload_conf()")
-        assert row is not None
-        (loaded_at,) = row
-        assert isinstance(loaded_at, datetime)
-        return loaded_at
+            connection.execute("SELECT pg_reload_conf()")
 
     @contextmanager
     def _session(self, doing: str) -> Iterator[psycopg.Connection[Any]]:
         with closing(self.address.connect()) as connection, refusing(doing):
             yield connection
-
-
-def _limbo(connection: psycopg.Connection[Any]) -> tuple[PreparedTransaction, ...]:
-    prepared = ours(read_prepared(connection))
-    if not prepared:
-        return ()
-    row = connection.execute(_TIMELINE).fetchone()
-    assert row is not None
-    return prepared_before(prepared, row[0])
-
-
-def _is_closed(connection: psycopg.Connection[Any]) -> bool:
-    """Only a superuser may know; another role may not have closed it either."""
-    try:
-        row = connection.execute(_IS_CLOSED, (READ_ONLY, OUR_ON)).fetchone()
-    except psycopg.errors.InsufficientPrivilege:
-        return False
-    return row is not None and bool(row[0])
 
 
 def _lsn(text: str | None) -> int:

@@ -2,7 +2,8 @@
 back. Those of qsync are its limbo; the others belong to somebody else, and are only ever listed.
 
 A standby shows none, whatever its WAL has: Postgres makes the view of them when its recovery ends.
-Source: Postgres `twophase.c` (pg_prepared_xact, RecoverPreparedTransactions).
+Names are read as bytes: those of others need not be text in any encoding. Source: Postgres
+`twophase.c` (pg_prepared_xact, RecoverPreparedTransactions).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import psycopg
 from qsync.gid import Gid
 
 _PREPARED = (
-    "SELECT gid, database::text, owner::text,"
+    "SELECT convert_to(gid, 'SQL_ASCII'), convert_to(database::text, 'SQL_ASCII'),"
+    " convert_to(coalesce(owner::text, ''), 'SQL_ASCII'),"
     " greatest(extract(epoch FROM clock_timestamp() - prepared), 0)::float8"
     " FROM pg_prepared_xacts ORDER BY prepared, gid"
 )
@@ -36,15 +38,25 @@ class PreparedTransaction:
         return Gid.is_ours(self.gid)
 
     def __str__(self) -> str:
+        """As it can be printed."""
+        gid = self.gid.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
         return (
-            f"{self.gid}, database {self.database}, owner {self.owner}, "
+            f"{gid}, database {self.database}, owner {self.owner}, "
             f"prepared {self.age_seconds:.0f} s ago"
         )
 
 
 def read_prepared(connection: psycopg.Connection) -> tuple[PreparedTransaction, ...]:
     """The oldest first; none on a standby. Raises psycopg.Error."""
-    return tuple(PreparedTransaction(*row) for row in connection.execute(_PREPARED).fetchall())
+    rows = connection.execute(_PREPARED).fetchall()
+    return tuple(
+        PreparedTransaction(_text(gid), _text(database), _text(owner), age)
+        for gid, database, owner, age in rows
+    )
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
 
 
 def ours(prepared: Iterable[PreparedTransaction]) -> tuple[PreparedTransaction, ...]:

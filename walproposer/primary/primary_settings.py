@@ -109,7 +109,7 @@ class PrimarySettings:
     `flush_lsn` is None on a standby; `replication_error` is why no replication connection can be
     made, "" when one can; `clock_ahead_seconds` compares its clock with ours; `disk_free_bytes` is
     known when the server runs on this machine. `log_markers` say which log it belongs to
-    (`log_marker.py`); `prepared` are transactions. `sees_all`: the role may see what other sessions do; without, nothing is
+    (`log_marker.py`). `sees_all`: the role may see what other sessions do; without, nothing is
     known of commits that wait. `standbys` are all that the primary streams to. The configuration
     was loaded `config_age_seconds` ago; while the checkpointer does not obey reloads, it may not be
     in force.

@@ -15,71 +15,52 @@ should the quorum lack it. One session a database, as Postgres demands. When it 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 import psycopg
 import structlog
-from psycopg import sql
 
-from walproposer.connection import refusing
 from walproposer.errors import Refusal, Unreachable, WalProposerError
 from walproposer.primary.prepared_transactions import PreparedTransaction
-from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.qsync.finisher import finish_prepared
+from walproposer.qsync.primary_session import PrimarySession
 
 log = structlog.get_logger()
 
 #: A session that is about to end a transaction holds its gid, until the quorum has the end.
 BUSY_POLL_SECONDS = 0.02
-BY_HAND = "To end it by hand, in that database: COMMIT PREPARED '...';"
+BY_HAND = "Or end it by hand, in that database: COMMIT PREPARED."
+
+#: Of a database.
+SessionOf = Callable[[str], PrimarySession]
 
 
 def commit_limbo(
-    address: PrimaryAddress, limbo: Sequence[PreparedTransaction], timeout_seconds: float
+    session_of: SessionOf, limbo: Sequence[PreparedTransaction], busy_seconds_max: float
 ) -> None:
     """COMMIT PREPARED of each. What somebody else has ended meanwhile has ended.
 
     Raises Refusal, which names the transaction and what is missing; Unreachable.
     """
     for database, entries in groupby(sorted(limbo, key=_database), _database):
-        _commit_in(address, database, list(entries), timeout_seconds)
+        session = session_of(database)
+        try:
+            for entry in entries:
+                _commit(session, entry, busy_seconds_max)
+                log.info("committed, as the log has it", gid=entry.gid, database=database)
+        finally:
+            session.close()
 
 
 def _database(entry: PreparedTransaction) -> str:
     return entry.database
 
 
-def _commit_in(
-    address: PrimaryAddress,
-    database: str,
-    entries: Sequence[PreparedTransaction],
-    timeout_seconds: float,
-) -> None:
-    with closing(_connect(address, database, entries[0])) as connection:
-        for entry in entries:
-            _commit(connection, entry, timeout_seconds)
-            log.info("committed, as the log has it", gid=entry.gid, database=database)
-
-
-def _connect(
-    address: PrimaryAddress, database: str, entry: PreparedTransaction
-) -> psycopg.Connection:
-    try:
-        return address.connect(dbname=database)
-    except Unreachable as error:
-        raise Unreachable(
-            f'prepared transaction "{entry.gid}" cannot be committed: {error}',
-            hint="Let our role connect to that database (pg_hba.conf). " + BY_HAND,
-        ) from error
-
-
-def _commit(
-    connection: psycopg.Connection, entry: PreparedTransaction, timeout_seconds: float
-) -> None:
+def _commit(session: PrimarySession, entry: PreparedTransaction, busy_seconds_max: float) -> None:
     began = time.monotonic()
-    while (error := _try_commit(connection, entry)) is not None:
-        if time.monotonic() - began > timeout_seconds:
+    while (error := _try_commit(session, entry)) is not None:
+        if time.monotonic() - began > busy_seconds_max:
             raise Unreachable(
                 f'prepared transaction "{entry.gid}" is busy: another session holds it',
                 hint="pg_stat_activity shows who.",
@@ -87,32 +68,35 @@ def _commit(
         time.sleep(BUSY_POLL_SECONDS)
 
 
-def _try_commit(
-    connection: psycopg.Connection, entry: PreparedTransaction
-) -> WalProposerError | None:
+def _try_commit(session: PrimarySession, entry: PreparedTransaction) -> WalProposerError | None:
     """Why it is busy; None when it is no more prepared."""
-    statement = sql.SQL("COMMIT PREPARED {}").format(sql.Literal(entry.gid))
     try:
-        with refusing(f'could not commit prepared transaction "{entry.gid}"'):
-            connection.execute(statement)
+        with session.opened(_cannot(entry)) as connection:
+            finish_prepared(connection, entry.gid, commit=True)
     except WalProposerError as error:
         if error.sqlstate == psycopg.errors.UndefinedObject.sqlstate:
             return None
         if error.sqlstate == psycopg.errors.ObjectNotInPrerequisiteState.sqlstate:
             return error
-        raise _refused(error, entry, connection.info.user) from error
+        raise _explained(error, entry) from error
     return None
 
 
-def _refused(error: WalProposerError, entry: PreparedTransaction, role: str) -> WalProposerError:
+def _explained(error: WalProposerError, entry: PreparedTransaction) -> WalProposerError:
     """In the server's words, with what to do about it."""
-    if isinstance(error, Unreachable):
-        return error
     if error.sqlstate == psycopg.errors.InsufficientPrivilege.sqlstate:
         return Refusal(
-            f'role "{role}" may not commit prepared transaction "{entry.gid}" of role '
-            f'"{entry.owner}" in database "{entry.database}"',
-            hint=f'Give the proposer a superuser, or end it as "{entry.owner}": COMMIT PREPARED.',
+            f'{_cannot(entry)}: it is of role "{entry.owner}", database "{entry.database}"',
+            hint="Give the proposer a superuser, or a member of that role. " + BY_HAND,
             sqlstate=error.sqlstate,
         )
-    return Refusal(str(error), hint=error.hint or BY_HAND, sqlstate=error.sqlstate)
+    if isinstance(error, Unreachable) and str(entry.gid) not in str(error):
+        return Unreachable(
+            f'{_cannot(entry)}: database "{entry.database}": {error}',
+            hint=error.hint or BY_HAND,
+        )
+    return error
+
+
+def _cannot(entry: PreparedTransaction) -> str:
+    return f'prepared transaction "{entry.gid}" cannot be committed'

@@ -154,7 +154,7 @@ def test_nobody_is_let_in_before_what_the_log_has_prepared_is_committed() -> Non
         assert (Step.RESOLVE in steps) == (in_recovery or bool(limbo_len))
         assert (Step.OPEN in steps) == (in_recovery or is_closed)
         if not in_recovery:
-            assert next_of_attached(standby) is (
+            assert next_of_attached(limbo_len=limbo_len, is_closed=is_closed) is (
                 Step.RESOLVE if limbo_len else Step.OPEN if is_closed else None
             )
 
