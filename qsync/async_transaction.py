@@ -53,11 +53,14 @@ class AsyncHandle:
             return two_phase.result
         two_phase.set_deadline(timeout)
         await run(two_phase.await_verdict())
-        connection = await take(self._source)
         try:
-            return await run(two_phase.conclude(connection))
+            connection = await take(self._source)
+            try:
+                return await run(two_phase.conclude(connection))
+            finally:
+                await give_back(self._source, connection)
         finally:
-            await give_back(self._source, connection)
+            two_phase.let_go()
 
 
 class AsyncTransaction:
@@ -95,7 +98,8 @@ class AsyncTransaction:
 
     def cursor(self, *arguments: Any, **options: Any) -> psycopg.AsyncCursor[Any]:
         """connection.cursor()."""
-        return self.connection.cursor(*arguments, **options)
+        cursor: psycopg.AsyncCursor[Any] = self.connection.cursor(*arguments, **options)
+        return cursor
 
     # ---- after it
 
@@ -153,5 +157,6 @@ class AsyncTransaction:
             note_interruption(self._two_phase, error)
             raise
         finally:
+            self._two_phase.let_go()
             await give_back(self._source, connection)
         return False

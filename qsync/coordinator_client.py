@@ -1,139 +1,129 @@
-"""The client of a coordinator's port: ADMIT, WAIT_LSN, BARRIER and OUTCOME, for both drivers.
-
-Connections are kept when they are idle and taken by whoever asks next, any thread or task; each
-serves one question at a time. Of several hosts one is preferred until it is gone, or does not lead.
+"""The verbs of the coordinator's port, for both drivers: ADMIT, WAIT_LSN, BARRIER, OUTCOME. Pure.
 
 A wait that names a gid also tells that its client lives: the janitor leaves that gid alone while
-the connection is open. So a connection whose wait was not confirmed, or was interrupted, is closed.
+the connection is open. So a connection that has spoken for a gid goes back among the idle ones only
+when the gid is finished; else it is ended, and the janitor takes over.
 
-A forked process leaves its parent's connections alone: not even a farewell is sent on them.
+Each wait names its gid, which tells the timeline it was prepared on: of two primaries only one
+continues it, and a coordinator of the other one may not confirm its position.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import psycopg
-
-from qsync.coordinator_hosts import hosts_of
+from qsync.coordinator_connections import CoordinatorConnections
 from qsync.errors import (
-    NOT_REACHED,
     BarrierFailed,
     CoordinatorError,
     OutcomeUnknown,
     TransactionPending,
     TransactionRefused,
-    first_line,
 )
 from qsync.gid import Gid
 from qsync.outcome import Committed, Pending, Refused, RolledBack
-from qsync.statements import Result, format_lsn, parse_lsn
-from qsync.steps import AnyConnection, Ask, Connect, Pause, Steps
+from qsync.statements import format_lsn, parse_lsn
+from qsync.steps import AnyConnection, Pause, Steps
 
 #: An admission counts for this long, for all transactions of this client: few of them ask.
 ADMISSION_SECONDS = 0.1
-#: What a coordinator may take for its answer, beyond the wait that it was asked for.
-ANSWER_SECONDS = 1.0
 _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.02, 0.5
-
-ENDS = "57P01"  # also what a server told a connection that was idle when it ended
-
-Row = tuple[str | None, ...]
-#: Its timeout is reckoned when it is sent.
-Command = Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reason` says why it is not confirmed."""
+    """`speaker`: the connection that speaks for the gid, of a verdict that confirms; else `reason`
+    says why it does not."""
 
-    is_confirmed: bool
+    speaker: AnyConnection | None = None
     reason: str = ""
 
-
-def _always(row: Row) -> bool:
-    return True
+    @property
+    def is_confirmed(self) -> bool:
+        return self.speaker is not None
 
 
 class CoordinatorClient:
-    """`owner` names the process, or the event loop, that connections belong to: in another one
-    they are of no use. `clock` is time.monotonic."""
+    """One for each Qsync; any thread or task may use it. Arguments as CoordinatorConnections'."""
 
     def __init__(
         self, conninfo: str, owner: Callable[[], object], clock: Callable[[], float]
     ) -> None:
-        self._hosts = hosts_of(conninfo)
-        self._owner_of = owner
-        self._owner: object = None
+        self._connections = CoordinatorConnections(conninfo, owner, clock)
         self._clock = clock
-        self._idle: deque[AnyConnection] = deque()
-        self._inherited: list[AnyConnection] = []  # kept, so that nothing is sent on them
-        self._preferred = 0
         self._admitted_until = -math.inf
 
     def close(self) -> None:
-        """End idle connections; legal at any time, they are opened again."""
-        self._leave_inherited()
-        while self._idle:
-            self._idle.pop().pgconn.finish()
-
-    # ---- the verbs
+        """End idle connections; legal at any time, others are opened again."""
+        self._connections.close()
 
     def admit(self, deadline: float) -> Steps[None]:
         """Raises TransactionRefused."""
         if self._clock() < self._admitted_until:
             return
         try:
-            yield from self._ask(lambda: "ADMIT", deadline)
+            answer = yield from self._connections.ask(lambda: "ADMIT", deadline)
         except CoordinatorError as error:
             refused = Refused(error.sqlstate, error.message, error.hint)
             raise TransactionRefused(refused) from error
+        self._connections.keep(answer.connection)
         self._admitted_until = self._clock() + ADMISSION_SECONDS
 
-    def wait(self, lsn: int, deadline: float, gid: Gid | None = None) -> Steps[Verdict]:
+    def wait(self, lsn: int, gid: Gid, deadline: float) -> Steps[Verdict]:
         """Asked at least once, and again when a coordinator is lost, or does not lead, until the
-        deadline. Raises nothing."""
-        named = "" if gid is None else f" GID '{gid}'"
+        deadline. It raises nothing; a verdict that confirms must be given to let_go()."""
 
         def command() -> str:
-            return f"WAIT_LSN {format_lsn(lsn)} TIMEOUT {self._left_ms(deadline)}{named}"
+            return f"WAIT_LSN {format_lsn(lsn)} TIMEOUT {self._left_ms(deadline)} GID '{gid}'"
 
         reason = "the quorum has not confirmed it in time"
         for pause in _pauses():
             try:
-                verdict, *_ = yield from self._ask(command, deadline, keep=_is_confirmed)
-                if verdict == "confirmed":
-                    return Verdict(True)
+                answer = yield from self._connections.ask(command, deadline)
             except CoordinatorError as error:
                 reason = error.message
                 if not error.is_temporary:
                     break
+            else:
+                if answer.row[0] == "confirmed":
+                    return Verdict(answer.connection)
+                answer.connection.pgconn.finish()
             self._admitted_until = -math.inf
             if self._clock() + pause >= deadline:
                 break
             yield Pause(pause)
-        return Verdict(False, reason)
+        return Verdict(reason=reason)
 
-    def barrier(self, lsn: int, deadline: float) -> Steps[int]:
+    def let_go(self, verdict: Verdict, *, is_finished: bool) -> None:
+        """Nobody speaks for its gid any more; legal for every verdict, once."""
+        if verdict.speaker is None:
+            return
+        if is_finished:
+            self._connections.keep(verdict.speaker)
+        else:
+            verdict.speaker.pgconn.finish()
+
+    def barrier(self, lsn: int, tli: int, deadline: float) -> Steps[int]:
         """The commit_lsn. Raises BarrierFailed."""
 
         def command() -> str:
-            return f"BARRIER {format_lsn(lsn)} TIMEOUT {self._left_ms(deadline)}"
+            return f"BARRIER {format_lsn(lsn)} TIMEOUT {self._left_ms(deadline)} TLI {tli}"
 
         reason = "no quorum has answered in time"
         for pause in _pauses():
             try:
-                verdict, commit_lsn, *_ = yield from self._ask(command, deadline)
-                if verdict == "confirmed":
-                    assert commit_lsn is not None
-                    return parse_lsn(commit_lsn)
+                answer = yield from self._connections.ask(command, deadline)
             except CoordinatorError as error:
                 reason = error.message
                 if not error.is_temporary:
                     break
+            else:
+                self._connections.keep(answer.connection)
+                verdict, commit_lsn, *_ = answer.row
+                if verdict == "confirmed" and commit_lsn is not None:
+                    return parse_lsn(commit_lsn)
             if self._clock() + pause >= deadline:
                 break
             yield Pause(pause)
@@ -147,115 +137,21 @@ class CoordinatorClient:
         for pause in _pauses():
             is_last = self._clock() + pause >= deadline
             try:
-                name, at = (yield from self._ask(lambda: command, deadline))[:2]
-                if name in ("committed", "rolled_back") or is_last or not until_decided:
-                    return _outcome(name, at, gid, lsn)
+                answer = yield from self._connections.ask(lambda: command, deadline)
             except CoordinatorError as error:
                 if is_last or not error.is_temporary:
                     raise
+            else:
+                self._connections.keep(answer.connection)
+                name, at, *_ = answer.row
+                is_decided = name in ("committed", "rolled_back")
+                if is_decided or is_last or not until_decided:
+                    return _outcome(name, at, gid, lsn)
             yield Pause(pause)
         raise AssertionError("pauses have no end")
 
-    # ---- asking
-
-    def _ask(
-        self, command: Command, deadline: float, keep: Callable[[Row], bool] = _always
-    ) -> Steps[Row]:
-        """The one row that answers `command`; each host is tried once. Raises CoordinatorError."""
-        failure = CoordinatorError("no coordinator", sqlstate=NOT_REACHED)
-        for _ in self._hosts:
-            number = self._preferred
-            try:
-                return (yield from self._ask_host(number, command, deadline, keep))
-            except CoordinatorError as error:
-                if not error.is_temporary:
-                    raise
-                failure = error
-                self._prefer((number + 1) % len(self._hosts))
-        raise failure
-
-    def _ask_host(
-        self, number: int, command: Command, deadline: float, keep: Callable[[Row], bool]
-    ) -> Steps[Row]:
-        connection = self._take_idle()
-        if connection is not None:
-            try:
-                return (yield from self._ask_on(connection, command, deadline, keep))
-            except _ConnectionBroke:
-                pass  # while it was idle: once more on a new one
-            except CoordinatorError as error:
-                if error.sqlstate != ENDS:
-                    raise
-        seconds = max(deadline - self._clock(), 0.0)
-        try:
-            connection = yield Connect(self._hosts[number], seconds)
-            return (yield from self._ask_on(connection, command, deadline, keep))
-        except (psycopg.Error, OSError, _ConnectionBroke) as error:
-            raise CoordinatorError(first_line(error), sqlstate=NOT_REACHED) from error
-
-    def _ask_on(
-        self,
-        connection: AnyConnection,
-        command: Command,
-        deadline: float,
-        keep: Callable[[Row], bool],
-    ) -> Steps[Row]:
-        is_kept = False
-        answer_by = max(deadline, self._clock()) + ANSWER_SECONDS
-        try:
-            results: list[Result] = yield Ask(connection, (command().encode(),), answer_by)
-            row = _row_of(results)
-            is_kept = keep(row)
-        except psycopg.Error as error:
-            raise _ConnectionBroke(first_line(error)) from error
-        finally:
-            if not is_kept:
-                connection.pgconn.finish()
-        self._idle.append(connection)
-        return row
-
-    def _take_idle(self) -> AnyConnection | None:
-        self._leave_inherited()
-        while self._idle:
-            try:
-                return self._idle.pop()
-            except IndexError:  # another thread was quicker
-                break
-        return None
-
-    def _prefer(self, number: int) -> None:
-        if len(self._hosts) > 1:
-            self._preferred = number
-            self.close()
-
-    def _leave_inherited(self) -> None:
-        owner = self._owner_of()
-        if owner != self._owner:
-            self._inherited += self._idle
-            self._idle = deque()
-            self._owner = owner
-
     def _left_ms(self, deadline: float) -> int:
         return max(0, math.floor((deadline - self._clock()) * 1000))
-
-
-class _ConnectionBroke(Exception):
-    """Perhaps only because it was idle for too long."""
-
-
-def _row_of(results: list[Result]) -> Row:
-    """Raises CoordinatorError for an error that a coordinator sent, _ConnectionBroke."""
-    result = results[0] if results else Result()
-    if result.error is not None:
-        diag = result.error.diag
-        raise CoordinatorError(
-            diag.message_primary or first_line(result.error),
-            sqlstate=result.error.sqlstate or NOT_REACHED,
-            hint=diag.message_hint or "",
-        )
-    if result.row is None:
-        raise _ConnectionBroke("expected one row from the coordinator, got none")
-    return result.row
 
 
 def pending_of(named: Gid | str | Pending | TransactionPending) -> Pending:
@@ -271,10 +167,6 @@ def pending_of(named: Gid | str | Pending | TransactionPending) -> Pending:
             return Pending(Gid.parse(named), 0)
 
 
-def _is_confirmed(row: Row) -> bool:
-    return row[0] == "confirmed"
-
-
 def _outcome(
     name: str | None, at: str | None, gid: Gid, lsn: int
 ) -> Committed | RolledBack | Pending:
@@ -282,7 +174,7 @@ def _outcome(
         case "committed":
             return Committed(parse_lsn(at) if at else lsn)
         case "rolled_back":
-            return RolledBack("the log has it not, or its ROLLBACK PREPARED")
+            return RolledBack("it was rolled back, or its PREPARE is not in the log")
         case "pending":
             return Pending(gid, lsn)
         case _:

@@ -40,13 +40,10 @@ def hosts_of(conninfo: str) -> list[str]:
         )
     count = max(map(len, lists.values()))
     places = {name: list(islice(cycle(values), count)) for name, values in lists.items()}
+    common = {**_defaults(), **settings}
     return [
-        make_conninfo(
-            "",
-            **{**_defaults(settings), **settings},
-            **{name: values[number] for name, values in places.items()},
-        )
-        for number in range(count)
+        make_conninfo(**{**common, **{name: values[at] for name, values in places.items()}})
+        for at in range(count)
     ]
 
 
@@ -62,7 +59,7 @@ def _addresses(text: str) -> dict[str, Any] | None:
     }
 
 
-def _defaults(settings: dict[str, Any]) -> dict[str, Any]:
+def _defaults() -> dict[str, Any]:
     """A coordinator asks for a proof of the password, never for the password itself."""
     found: dict[str, Any] = {
         "application_name": "qsync",

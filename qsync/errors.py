@@ -19,9 +19,11 @@ from typing import NoReturn
 
 from qsync.outcome import Pending, Refused, RolledBack
 
-#: Worth another try, here or at another coordinator: it is fenced, ends, or does not lead.
-TEMPORARY_SQLSTATES = frozenset({"57P01", "57P02", "57P03", "57014"})
+ENDS = "57P01"
 NOT_REACHED = "08001"  # of our own: no coordinator could be reached
+#: Worth another try, here or at another coordinator: it is fenced, ends, does not lead, was told to
+#: take the question back, or leads a primary that has not our timeline.
+TEMPORARY_SQLSTATES = frozenset({ENDS, NOT_REACHED, "57P02", "57P03", "57014", "55000"})
 
 
 class QsyncError(Exception):
@@ -55,7 +57,7 @@ class CoordinatorError(QsyncError):
     @property
     def is_temporary(self) -> bool:
         """Another coordinator, or this one later, may answer."""
-        return self.sqlstate in TEMPORARY_SQLSTATES or self.sqlstate == NOT_REACHED
+        return self.sqlstate in TEMPORARY_SQLSTATES
 
 
 class NotCommitted(QsyncError):

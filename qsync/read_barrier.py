@@ -4,14 +4,15 @@
     BARRIER of it                     1 to the coordinator, and 1 of a quorum
 
 The order is the law: the coordinator proves, after the position was read, that its primary still
-leads. A deposed primary's coordinator can not.
+leads: a quorum has answered it since. The timeline tells a deposed primary from its successor.
 """
 
 from __future__ import annotations
 
 from qsync.conversation import check_idle
-from qsync.coordinator_client import ANSWER_SECONDS, CoordinatorClient
-from qsync.statements import FLUSH_LSN, Result, parse_lsn
+from qsync.coordinator_client import CoordinatorClient
+from qsync.coordinator_connections import ANSWER_SECONDS
+from qsync.statements import PLACE, parse_lsn
 from qsync.steps import AnyConnection, Ask, Steps
 
 
@@ -20,5 +21,8 @@ def read_barrier(
 ) -> Steps[int]:
     """The commit_lsn. Raises BarrierFailed, UsageError, psycopg.Error."""
     check_idle(connection)
-    results: list[Result] = yield Ask(connection, (FLUSH_LSN,), deadline + ANSWER_SECONDS)
-    return (yield from coordinator.barrier(parse_lsn(results[0].value), deadline))
+    (place,) = yield Ask(connection, (PLACE,), deadline + ANSWER_SECONDS)
+    if place.error is not None:
+        raise place.error
+    lsn, tli = place.row
+    return (yield from coordinator.barrier(parse_lsn(lsn), int(tli, 16), deadline))

@@ -40,6 +40,11 @@ FACTS = (
     "THEN pg_current_wal_insert_lsn() END AS lsn) AS place"
 ).encode()
 FLUSH_LSN = b"SELECT pg_current_wal_flush_lsn()::text"
+#: Of a primary: where its log is flushed to, and the timeline of that.
+PLACE = (
+    b"SELECT lsn::text, substr(pg_walfile_name(lsn), 1, 8) "
+    b"FROM (SELECT pg_current_wal_flush_lsn() AS lsn) AS place"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,11 +50,14 @@ class Handle:
             return two_phase.result
         two_phase.set_deadline(timeout)
         run(two_phase.await_verdict())
-        connection = take(self._source)
         try:
-            return run(two_phase.conclude(connection))
+            connection = take(self._source)
+            try:
+                return run(two_phase.conclude(connection))
+            finally:
+                give_back(self._source, connection)
         finally:
-            give_back(self._source, connection)
+            two_phase.let_go()
 
 
 class Transaction:
@@ -92,7 +95,8 @@ class Transaction:
 
     def cursor(self, *arguments: Any, **options: Any) -> psycopg.Cursor[Any]:
         """connection.cursor()."""
-        return self.connection.cursor(*arguments, **options)
+        cursor: psycopg.Cursor[Any] = self.connection.cursor(*arguments, **options)
+        return cursor
 
     # ---- after it
 
@@ -150,5 +154,6 @@ class Transaction:
             note_interruption(self._two_phase, error)
             raise
         finally:
+            self._two_phase.let_go()
             give_back(self._source, connection)
         return False

@@ -22,7 +22,8 @@ from collections.abc import Callable
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from qsync.coordinator_client import ANSWER_SECONDS, CoordinatorClient, Verdict
+from qsync.coordinator_client import CoordinatorClient, Verdict
+from qsync.coordinator_connections import ANSWER_SECONDS
 from qsync.errors import (
     CoordinatorError,
     NotCommitted,
@@ -154,7 +155,7 @@ class TwoPhase:
         try:
             results = yield from self._ask(connection, prepare(self.gid))
         except psycopg.Error as error:
-            yield from self._ask_outcome(error)
+            yield from self._ask_outcome(first_line(error), error)
             return
         failure = first_error(results)
         if failure is not None:
@@ -214,10 +215,10 @@ class TwoPhase:
         try:
             (found,) = yield from self._ask(connection, find_prepared(self._named))
         except psycopg.Error:
-            yield from self._ask_outcome(error)
+            yield from self._ask_outcome(first_line(error), error)
             return
         if found.error is not None:
-            yield from self._ask_outcome(error)
+            yield from self._ask_outcome(first_line(error), error)
         elif found.row is None:
             raise _rolled_back_by(error, _HINTS.get(error.sqlstate or "", "")) from error
         else:
@@ -238,8 +239,15 @@ class TwoPhase:
         """It raises nothing; conclude() acts on it."""
         if not isinstance(self.outcome, Committed):
             self._verdict = yield from self._coordinator.wait(
-                self._lsn, self._deadline, self._named
+                self._lsn, self._named, self._deadline
             )
+
+    def let_go(self) -> None:
+        """Last of all, however it went: the coordinator learns that its client is gone."""
+        if self._verdict is not None:
+            is_finished = isinstance(self.outcome, Committed)
+            self._coordinator.let_go(self._verdict, is_finished=is_finished)
+            self._verdict = None
 
     def conclude(self, connection: AnyConnection) -> Steps[Committed]:
         """Raises NotCommitted."""
@@ -266,9 +274,10 @@ class TwoPhase:
         if lsn is None:
             return
         self.outcome = Committed(self._lsn)
+        self.let_go()
         if self.options.confirm == "durable" and lsn:
-            verdict = yield from self._coordinator.wait(lsn, self._deadline)
-            if verdict.is_confirmed:
+            self._verdict = yield from self._coordinator.wait(lsn, self._named, self._deadline)
+            if self._verdict.is_confirmed:
                 self.outcome = Committed(lsn)
 
     def _roll_back_prepared(self, connection: AnyConnection, reason: str) -> Steps[None]:
@@ -276,10 +285,8 @@ class TwoPhase:
         lsn = yield from self._finish(connection, is_commit=False)
         if lsn is None:
             return
-        verdict = yield from self._coordinator.wait(lsn, self._clock() + ROLLBACK_SECONDS)
-        if not lsn or not verdict.is_confirmed:
-            raise self._pending(f"rolled back here, but not by a quorum: {verdict.reason}")
-        raise TransactionRolledBack(RolledBack(f"after {self.options.timeout:g} s: {reason}"))
+        self._deadline = max(self._deadline, self._clock() + ROLLBACK_SECONDS)
+        yield from self._ask_outcome(f"{reason}, and it was rolled back")
 
     def _finish(self, connection: AnyConnection, *, is_commit: bool) -> Steps[int | None]:
         """The flush position after it. None: somebody else has finished it, by COMMIT."""
@@ -291,7 +298,7 @@ class TwoPhase:
             try:
                 results = yield from self._ask(connection, *command.statements, is_pipeline=True)
             except psycopg.Error as error:
-                yield from self._ask_outcome(error)
+                yield from self._ask_outcome(first_line(error), error)
                 return None
             if not command.is_restored(results):
                 connection.pgconn.finish()
@@ -303,13 +310,12 @@ class TwoPhase:
             elif failure.sqlstate == BUSY and self._clock() < self._deadline:
                 yield Pause(_BUSY_PAUSE_SECONDS)
             else:
-                yield from self._ask_outcome(failure)
+                yield from self._ask_outcome(first_line(failure), failure)
                 return None
 
-    def _ask_outcome(self, error: psycopg.Error) -> Steps[None]:
-        """The primary cannot say what became of the gid: the coordinator may. Returns when it is
+    def _ask_outcome(self, reason: str, error: psycopg.Error | None = None) -> Steps[None]:
+        """What became of the gid, if the primary cannot tell, or not for good. Returns when it is
         committed."""
-        reason = first_line(error)
         try:
             outcome = yield from self._coordinator.outcome(
                 self._named, self._lsn, self._deadline, until_decided=True
@@ -320,7 +326,7 @@ class TwoPhase:
             case Committed():
                 self.outcome = outcome
             case RolledBack():
-                raise TransactionRolledBack(outcome, sqlstate=error.sqlstate or "") from error
+                raise TransactionRolledBack(RolledBack(reason)) from error
             case Pending():
                 raise self._pending(reason) from error
 
