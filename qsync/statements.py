@@ -172,7 +172,7 @@ def _set(name: str, value: str) -> str:
 def _literal(text: str) -> str:
     """Whatever standard_conforming_strings says."""
     doubled = text.replace("\\", "\\\\").replace("'", "''")
-    return f" E'{doubled}'"
+    return f"E'{doubled}'"
 
 
 def parse_lsn(text: str) -> int:

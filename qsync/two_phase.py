@@ -282,11 +282,10 @@ class TwoPhase:
 
     def _roll_back_prepared(self, connection: AnyConnection, reason: str) -> Steps[None]:
         """At the deadline. It returns when the janitor has committed it after all."""
-        lsn = yield from self._finish(connection, is_commit=False)
-        if lsn is None:
-            return
         self._deadline = max(self._deadline, self._clock() + ROLLBACK_SECONDS)
-        yield from self._ask_outcome(f"{reason}, and it was rolled back")
+        lsn = yield from self._finish(connection, is_commit=False)
+        if lsn is not None:
+            yield from self._ask_outcome(f"{reason}, and it was rolled back")
 
     def _finish(self, connection: AnyConnection, *, is_commit: bool) -> Steps[int | None]:
         """The flush position after it. None: somebody else has finished it, by COMMIT."""
