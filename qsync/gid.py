@@ -10,6 +10,10 @@
     |    '- policy: d (detach) or r (rollback)
     '- format
 
+`tli` decides what became of a transaction after a failover, so it must be that of the WAL which is
+being written: the first 8 digits of pg_walfile_name(pg_current_wal_insert_lsn()). The control file
+may still name the one before, for a while after a promotion.
+
 Numbers are lower-case hex digits without leading zeros. Any other gid is somebody else's, and is
 never touched. A gid has fewer than 200 bytes (Postgres `twophase.c`, GIDSIZE); ours at most 99.
 """

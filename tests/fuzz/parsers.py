@@ -17,6 +17,7 @@ from typing import Any
 import click
 from crc32c import crc32c
 
+from access import users
 from backup.backup_record import parse_backup_id
 from backup.base_backup import parse_message
 from backup.errors import BackupError
@@ -44,8 +45,10 @@ from pgwire.auth import MECHANISM_PLUS, ScramClient, ScramServer, ScramVerifier
 from pgwire.certificate import end_point_hash
 from pgwire.commands import parse_command
 from pgwire.errors import CommandSyntaxError, ConnectionRefused, ProtocolError
+from pgwire.logical import parse_logical_message
 from pgwire.replication import parse_server_message, parse_standby_message
-from safekeeper import startup_parameters, users
+from qsync.gid import Gid, GidError
+from safekeeper import startup_parameters
 from safekeeper.block_sums import decode_block_sums
 from safekeeper.control_state import decode_control_state
 from safekeeper.data_directory import parse_folder_name
@@ -225,9 +228,9 @@ PARSERS: list[Parser] = [
            seeds=seeds.BLOCK_SUMS, reseal=_crc_big_endian),
     Parser("safekeeper.slots_file.decode_slots", lambda case: decode_slots(case, "slots"),
            (SafekeeperError,), seeds=seeds.SLOTS_FILES, reseal=_crc_big_endian),
-    Parser("safekeeper.users.parse_users", users.parse_users, (users.UserFileError,),
-           texts=seeds.USER_FILES, covers=("safekeeper.users.*",)),
-    Parser("safekeeper.users.read_users", lambda case: users.read_users(_SECRET.of(case)),
+    Parser("access.users.parse_users", users.parse_users, (users.UserFileError,),
+           texts=seeds.USER_FILES, covers=("access.users.*",)),
+    Parser("access.users.read_users", lambda case: users.read_users(_SECRET.of(case)),
            (users.UserFileError,), seeds=tuple(text.encode() for text in seeds.USER_FILES)),
     Parser("safekeeper.data_directory.parse_folder_name", parse_folder_name, (),
            texts=(f"{_ID}.{_ID}",)),
@@ -257,6 +260,9 @@ PARSERS: list[Parser] = [
            seeds=seeds.FROM_WAL_SENDER),
     Parser("pgwire.replication.parse_standby_message", parse_standby_message, (ProtocolError,),
            seeds=seeds.FROM_STANDBY),
+    Parser("pgwire.logical.parse_logical_message", parse_logical_message, (ProtocolError,),
+           seeds=seeds.FROM_LOGICAL_STREAM, covers=("pgwire.logical.*",)),
+    Parser("qsync.gid.Gid.parse", Gid.parse, (GidError,), texts=seeds.GIDS),
     Parser("pgwire.commands.parse_command", parse_command, (CommandSyntaxError,),
            texts=seeds.COMMANDS, covers=("pgwire.monitoring_query.parse_monitoring_query",)),
     Parser("pgwire.auth.ScramVerifier.parse", ScramVerifier.parse, (ValueError,),

@@ -27,7 +27,7 @@ from consensus.messages import (
 from consensus.term_history import TermHistory
 from objectstore.sealed import seal
 from pgwal.history import TimelineHistory
-from pgwire import extended_query, messages, replication, startup
+from pgwire import extended_query, logical, messages, replication, startup
 from pgwire.auth import ScramClient, ScramServer, make_verifier
 from pgwire.messages import Column, Message
 from safekeeper.block_sums import BlockSums, encode_block_sums
@@ -178,6 +178,15 @@ FROM_WAL_SENDER = (
 FROM_STANDBY = (
     replication.StandbyStatus(1, 2, 3, 4, True).encode(),
     replication.HotStandbyFeedback(1, 2, 3, 4, 5).encode(),
+)
+_GID = "skq1.d.19c1f0a3e55.2-16b374d848-2f1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e"
+GIDS = (_GID, _GID.replace(".d.", ".r."))
+FROM_LOGICAL_STREAM = (
+    logical.BeginPrepare(1, 2, 3, 4, _GID).encode(),
+    logical.Prepare(1, 2, 3, 4, _GID).encode(),
+    logical.Prepare(1, 2, 3, 4, "other", is_streamed=True).encode(),
+    logical.CommitPrepared(1, 2, 3, 4, _GID).encode(),
+    logical.RollbackPrepared(1, 2, 3, 4, 5, _GID).encode(),
 )
 COMMANDS = (
     "IDENTIFY_SYSTEM;",

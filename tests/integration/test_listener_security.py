@@ -26,6 +26,7 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 from reckoning import assert_nothing_lost
 
+from access.admission import DEFAULT_LIMITS
 from cli.listening import HostPort
 from cli.main import cli
 from pg_fixtures.cluster import QuorumCluster
@@ -42,7 +43,6 @@ from pgwire.auth import make_verifier
 from pgwire.connection import NEED_DATA, ClientConnection
 from pgwire.messages import ErrorResponse
 from pgwire.startup import CancelRequest, SSLRequest, StartupMessage
-from safekeeper.admission import DEFAULT_LIMITS
 
 SEG_SIZE = 1 << 20
 TIMEOUT = 120.0

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from consensus.ids import NodeId
+from consensus.tli_history import last_switch_lsn
 from pgwal.history import TimelineHistory
 from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
 from qsync.gid import Gid
@@ -32,6 +33,12 @@ class Led:
     node_id: NodeId
     term_start_lsn: int
     history: TimelineHistory
+
+    @property
+    def decides_lsn(self) -> int:
+        """From which commit_lsn on there are verdicts: what any older term has told is below, and
+        so is the first byte of the primary's timeline, which makes that the only one."""
+        return max(self.term_start_lsn, last_switch_lsn(self.history) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +108,8 @@ class LimboRead:
 
 @dataclass(frozen=True, slots=True)
 class WaitAsked:
-    """WAIT_LSN: tell when the quorum has `lsn`; at `deadline_ms` at the latest.
+    """WAIT_LSN: tell when the quorum has `lsn`; at `deadline_ms` at the latest. A deadline that is
+    over, as 0 always is, asks just once.
 
     With `gid` the waiter is that transaction's client, from now on until WaiterGone, or until it
     names another one. `lsn` is then an upper bound of the end of its PREPARE.
