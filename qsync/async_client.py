@@ -47,7 +47,9 @@ class AsyncQsync:
         confirm: Confirm = "durable",
     ) -> None:
         self._options = Options(timeout, on_timeout, confirm)
-        self._coordinator = CoordinatorClient(coordinator, _process_and_loop, time.monotonic)
+        self._coordinator = CoordinatorClient(
+            coordinator, time.monotonic, os.getpid, asyncio.get_running_loop
+        )
         weakref.finalize(self, self._coordinator.close)
 
     def transaction(
@@ -108,7 +110,3 @@ class AsyncQsync:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _process_and_loop() -> tuple[int, int]:
-    return os.getpid(), id(asyncio.get_running_loop())

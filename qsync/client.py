@@ -46,7 +46,7 @@ class Qsync:
         confirm: Confirm = "durable",
     ) -> None:
         self._options = Options(timeout, on_timeout, confirm)
-        self._coordinator = CoordinatorClient(coordinator, os.getpid, time.monotonic)
+        self._coordinator = CoordinatorClient(coordinator, time.monotonic, os.getpid)
         weakref.finalize(self, self._coordinator.close)
 
     def transaction(

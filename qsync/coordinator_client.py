@@ -49,9 +49,13 @@ class CoordinatorClient:
     """One for each Qsync; any thread or task may use it. Arguments as CoordinatorConnections'."""
 
     def __init__(
-        self, conninfo: str, owner: Callable[[], object], clock: Callable[[], float]
+        self,
+        conninfo: str,
+        clock: Callable[[], float],
+        process: Callable[[], int],
+        loop: Callable[[], object] = lambda: None,
     ) -> None:
-        self._connections = CoordinatorConnections(conninfo, owner, clock)
+        self._connections = CoordinatorConnections(conninfo, clock, process, loop)
         self._clock = clock
         self._admitted_until = -math.inf
 

@@ -36,17 +36,22 @@ class Answer:
 
 
 class CoordinatorConnections:
-    """`owner` names the process, or the event loop, that connections belong to: in another one
-    they are of no use. `clock` is time.monotonic."""
+    """`clock` is time.monotonic, `process` os.getpid; `loop` names the event loop that is running:
+    connections of another one are ended."""
 
     def __init__(
-        self, conninfo: str, owner: Callable[[], object], clock: Callable[[], float]
+        self,
+        conninfo: str,
+        clock: Callable[[], float],
+        process: Callable[[], int],
+        loop: Callable[[], object] = lambda: None,
     ) -> None:
         self._hosts = hosts_of(conninfo)
         self._preferred = 0
         self._clock = clock
-        self._owner_of = owner
-        self._owner: object = None
+        self._process_now, self._process = process, process()
+        self._loop_now: Callable[[], object] = loop
+        self._loop: object = None
         self._idle: deque[AnyConnection] = deque()
         self._inherited: list[AnyConnection] = []  # kept, so that nothing is sent on them
 
@@ -71,7 +76,7 @@ class CoordinatorConnections:
     def close(self) -> None:
         """End those that are idle; legal at any time, others are opened again."""
         self._leave_inherited()
-        while (connection := self._take_idle()) is not None:
+        while (connection := self._pop_idle()) is not None:
             connection.pgconn.finish()
 
     def _ask_host(self, host: str, command: Command, deadline: float) -> Steps[Answer]:
@@ -106,6 +111,12 @@ class CoordinatorConnections:
 
     def _take_idle(self) -> AnyConnection | None:
         self._leave_inherited()
+        if self._loop_now() != self._loop:
+            self.close()
+            self._loop = self._loop_now()
+        return self._pop_idle()
+
+    def _pop_idle(self) -> AnyConnection | None:
         try:
             return self._idle.pop()
         except IndexError:
@@ -117,11 +128,11 @@ class CoordinatorConnections:
             self.close()
 
     def _leave_inherited(self) -> None:
-        owner = self._owner_of()
-        if owner != self._owner:
+        process = self._process_now()
+        if process != self._process:
             self._inherited += self._idle
             self._idle = deque()
-            self._owner = owner
+            self._process = process
 
 
 class _ConnectionBroke(Exception):

@@ -99,7 +99,7 @@ class QsyncWorld:
         self.sqlstates: dict[str, list[str]] = {}  # by the first word: errors to come
         self.primary = FakeConnection("primary")
         self.speakers: list[FakeConnection] = []
-        self.coordinator = CoordinatorClient(coordinator, lambda: 0, lambda: self.now)
+        self.coordinator = CoordinatorClient(coordinator, lambda: self.now, lambda: 0)
         self.two_phase = TwoPhase(
             self.coordinator, options or Options(), lambda: self.now, lambda size: b"\x01" * size
         )

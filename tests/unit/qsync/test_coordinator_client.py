@@ -34,11 +34,13 @@ class Coordinators:
 
     def __init__(self, server: Server, hosts: str = "a:5455,b:5455") -> None:
         self.now = 0.0
-        self.owner = 1
+        self.process, self.loop = 1, 1
         self.asked: list[tuple[str, str]] = []
         self.is_down: set[str] = set()
         self.opened: list[FakeConnection] = []
-        self.client = CoordinatorClient(hosts, lambda: self.owner, lambda: self.now)
+        self.client = CoordinatorClient(
+            hosts, lambda: self.now, lambda: self.process, lambda: self.loop
+        )
         self._server = server
 
     def run(self, steps: Steps[Any]) -> Any:
@@ -180,11 +182,20 @@ def test_who_spoke_for_a_gid_is_kept_only_when_that_is_finished() -> None:
 def test_another_process_leaves_inherited_connections_alone() -> None:
     world = Coordinators(leads("a"))
     world.run(world.client.admit(5.0))
-    world.owner = 2
+    world.process = 2
     world.now += 1
     world.run(world.client.admit(5.0))
     world.client.close()
     assert [connection.is_open for connection in world.opened] == [True, False]
+
+
+def test_another_loop_opens_its_own() -> None:
+    world = Coordinators(leads("a"))
+    world.run(world.client.admit(5.0))
+    world.loop = 2
+    world.now += 1
+    world.run(world.client.admit(5.0))
+    assert [connection.is_open for connection in world.opened] == [False, True]
 
 
 def test_a_barrier_tells_the_timeline() -> None:
