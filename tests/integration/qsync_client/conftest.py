@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from accounts import OWNER, finish, prepared
+from accounts import OWNER, SLOW, finish, prepared
 from scripted_coordinator import ScriptedCoordinator
 from twins import TWINS, Twin
 
@@ -37,6 +37,7 @@ def limbo_server(
         template=initdb_template(binaries, SEGMENT_BYTES),
     ) as postgres:
         postgres.execute("CREATE TABLE account (name text PRIMARY KEY, amount int NOT NULL)")
+        postgres.execute(SLOW)
         # Members of a role with a name that must be quoted.
         postgres.execute(f"CREATE ROLE {OWNER}; CREATE ROLE login LOGIN IN ROLE {OWNER}")
         postgres.execute(f"GRANT ALL ON account TO {OWNER}")

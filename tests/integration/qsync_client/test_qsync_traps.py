@@ -123,9 +123,7 @@ def test_rolling_back_waits_for_no_standby(
     coordinator.advance(0)
     with (
         pytest.raises(TransactionPending),
-        twin.transaction(  # fmt: skip
-            timeout=0.2, on_timeout="rollback"
-        ) as block,
+        twin.transaction(timeout=0.2, on_timeout="rollback") as block,
     ):
         block.execute(TAKE, (30, "alice"))
     assert prepared(server) == []

@@ -149,8 +149,15 @@ class AwaitedTwin(Twin):
 
 @contextmanager
 def blocking_twin(coordinator: str, dsn: str) -> Iterator[BlockingTwin]:
-    size = {"min_size": 1, "max_size": POOL_SIZE, "timeout": POOL_TIMEOUT}
-    with ConnectionPool(dsn, **size) as pool, Qsync(coordinator) as q:  # type: ignore[arg-type]
+    pool: ConnectionPool[Any] = ConnectionPool(
+        dsn,
+        min_size=1,
+        max_size=POOL_SIZE,
+        timeout=POOL_TIMEOUT,
+        check=ConnectionPool.check_connection,  # those that were cut while they were idle
+        open=True,
+    )
+    with pool, Qsync(coordinator) as q:
         yield BlockingTwin(q, pool)
 
 
@@ -158,7 +165,12 @@ def blocking_twin(coordinator: str, dsn: str) -> Iterator[BlockingTwin]:
 def awaited_twin(coordinator: str, dsn: str) -> Iterator[AwaitedTwin]:
     with asyncio.Runner() as runner:
         pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
-            dsn, min_size=1, max_size=POOL_SIZE, timeout=POOL_TIMEOUT, open=False
+            dsn,
+            min_size=1,
+            max_size=POOL_SIZE,
+            timeout=POOL_TIMEOUT,
+            check=AsyncConnectionPool.check_connection,
+            open=False,
         )
         runner.run(pool.open())
         q = AsyncQsync(coordinator)
