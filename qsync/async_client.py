@@ -21,6 +21,7 @@ import psycopg
 
 from qsync.async_transaction import AsyncTransaction
 from qsync.asyncio_driver import run
+from qsync.conversation import check_idle
 from qsync.coordinator_client import CoordinatorClient, pending_of
 from qsync.errors import TransactionPending
 from qsync.gid import Gid
@@ -91,6 +92,8 @@ class AsyncQsync:
 
         Two round trips, and one of a quorum. Raises BarrierFailed, UsageError, psycopg.Error.
         """
+        check_idle(connection)
+        check_idle(connection)
         return await run(read_barrier(self._coordinator, connection, self._until(timeout)))
 
     def _until(self, timeout: float | None) -> float:

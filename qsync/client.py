@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import psycopg
 
 from qsync.blocking_driver import run
+from qsync.conversation import check_idle
 from qsync.coordinator_client import CoordinatorClient, pending_of
 from qsync.errors import TransactionPending
 from qsync.gid import Gid
@@ -80,6 +81,8 @@ class Qsync:
 
         Two round trips, and one of a quorum. Raises BarrierFailed, UsageError, psycopg.Error.
         """
+        check_idle(connection)
+        check_idle(connection)
         return run(read_barrier(self._coordinator, connection, self._until(timeout)))
 
     def _until(self, timeout: float | None) -> float:

@@ -9,7 +9,6 @@ leads: a quorum has answered it since. The timeline tells a deposed primary from
 
 from __future__ import annotations
 
-from qsync.conversation import check_idle
 from qsync.coordinator_client import CoordinatorClient
 from qsync.coordinator_connections import ANSWER_SECONDS
 from qsync.statements import PLACE, parse_lsn
@@ -19,8 +18,7 @@ from qsync.steps import AnyConnection, Ask, Steps
 def read_barrier(
     coordinator: CoordinatorClient, connection: AnyConnection, deadline: float
 ) -> Steps[int]:
-    """The commit_lsn. Raises BarrierFailed, UsageError, psycopg.Error."""
-    check_idle(connection)
+    """The commit_lsn; on an idle connection. Raises BarrierFailed, psycopg.Error."""
     (place,) = yield Ask(connection, (PLACE,), deadline + ANSWER_SECONDS)
     if place.error is not None:
         raise place.error
