@@ -260,8 +260,13 @@ class Limbo:
     def _barrier_asked(self, asked: BarrierAsked) -> None:
         if not self._may_ask(asked.waiter):
             return
-        if asked.tli is not None and not self._is_in_log(asked.tli, asked.lsn):
-            text = f"{format_lsn(asked.lsn)} of timeline {asked.tli} is not in the log"
+        assert self.led is not None
+        tli = self.led.history.tli
+        # A deposed primary's log may be part of this one's: but it lacks what came since.
+        if asked.tli is not None and asked.tli != tli:
+            text = (
+                f"the primary is on timeline {tli}: expected a position there, not on {asked.tli}"
+            )
             hint = "Read from the primary that the coordinator is attached to."
             self._actions.append(RefuseWait(asked.waiter, WRONG_STATE, text, hint))
             return
@@ -318,7 +323,7 @@ class Limbo:
         if wait.resolving is not None:
             return wait.resolving
         if wait.after_round is not None:
-            return Verdict.CONFIRMED if self._round > wait.after_round else None
+            return Verdict.CONFIRMED if self._may_read(wait.after_round) else None
         if wait.gid is None:
             return Verdict.CONFIRMED
         gid = str(wait.gid)
@@ -331,6 +336,15 @@ class Limbo:
         if self.settings.order is Order.ANY or departure is not None:
             return Verdict.CONFIRMED
         return Verdict.CONFIRMED if entry is not None and self._is_first(entry) else None
+
+    def _may_read(self, after_round: int) -> bool:
+        """Nobody else led when the question came; and all that was committed before the last
+        failover is visible again, as nothing older is left in the limbo."""
+        entries = self.table.entries.values()
+        assert self.led is not None
+        tli = self.led.history.tli
+        is_resolved = self.has_read and all(entry.gid.tli == tli for entry in entries)
+        return is_resolved and self._round > after_round
 
     def _is_enough(self, wait: Wait, entry: Entry) -> bool:
         """Law 1. What is known of its end counts more than what its client says of it."""
