@@ -1,4 +1,4 @@
-"""Actors: generators on the simulated clock. `yield 500` waits 500 us, `yield reply` for a Reply."""
+"""Actors: generators on the simulated clock. `yield 500` waits 500 us, `yield reply` for it."""
 
 from __future__ import annotations
 

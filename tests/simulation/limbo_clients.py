@@ -1,11 +1,13 @@
 """Who uses the limbo: clients that may die at each step, askers, readers, admins, strangers.
 
-A client does what `qsync/` does: admit, write, PREPARE, WAIT_LSN, COMMIT PREPARED. What it tells its
-user goes to the laws; so does all that readers see.
+A client does what `qsync/` does: admit, write, PREPARE, WAIT_LSN, COMMIT PREPARED. What it tells
+its user goes to the laws; so does all that readers see.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,6 @@ from walproposer.qsync.limbo_events import (
     ResolveAsked,
     Verdict,
     WaitAsked,
-    WaitCancelled,
     WaiterGone,
 )
 from walproposer.qsync.limbo_table import Fate
@@ -65,9 +66,9 @@ class Client:
     def _end(self) -> None:
         """It is gone, whether it was done or has died; who wants to know asks for the outcome."""
         later = self.world.clock.call_later
-        if self.of is None or not self.of.prepare_end_lsn:
-            if self.xid and self.is_session_alive:
-                self.server.abort(self.xid)
+        is_prepared = self.of is not None and self.of.prepare_end_lsn > 0
+        if self.xid and not is_prepared and self.is_session_alive:
+            self.server.abort(self.xid)
         for coordinator in self._connected:
             delay_us = self.random.choice((200, 200, 30_000, 300_000))
             later(delay_us, coordinator.tell, WaiterGone(self.waiter))
@@ -128,10 +129,10 @@ class Client:
         self._connected.add(coordinator)
         waiter, gid = self.waiter, self.of.gid
         deadline_ms = self.world.now_ms + self.timeout_ms if self.timeout_ms else 0
-        reply = coordinator.ask(waiter, lambda _: WaitAsked(waiter, lsn, deadline_ms, gid))
+        question = WaitAsked(waiter, lsn, deadline_ms, gid)
+        reply = coordinator.ask(waiter, partial(_as_it_is, question))
         if self.random.random() < 0.03:
-            self.world.clock.call_later(10_000, coordinator.tell, WaitCancelled(waiter))
-            self.world.clock.call_later(11_000, reply.give, None)
+            self.world.clock.call_later(10_000, coordinator.cancel, waiter)
         answer = yield reply
         if isinstance(answer, Answer):
             return answer.verdict
@@ -209,9 +210,8 @@ def barrier_reader(world: LimboWorld, random: Random) -> Script:
         if coordinator is None:
             continue
         deadline_ms = world.now_ms + random.choice((20, 200))
-        answer = yield coordinator.ask(
-            waiter, lambda c: BarrierAsked(waiter, lsn, deadline_ms, c.round, tli)
-        )
+        question = BarrierAsked(waiter, lsn, deadline_ms, 0, tli)
+        answer = yield coordinator.ask(waiter, partial(_at_round, question))
         if isinstance(answer, Answer) and answer.verdict is Verdict.CONFIRMED:
             yield random.choice((0, *NET_US, 50_000))
             if server.run == run and not server.is_down:
@@ -219,6 +219,15 @@ def barrier_reader(world: LimboWorld, random: Random) -> Script:
                 world.laws.barrier_passed(server, known)
         if not isinstance(answer, Answer | RefuseWait):
             waiter = world.next_waiter()
+
+
+def _at_round(question: BarrierAsked, coordinator: LimboCoordinator) -> BarrierAsked:
+    """The newest that has begun when it comes."""
+    return replace(question, after_round=coordinator.round)
+
+
+def _as_it_is(question: WaitAsked | ResolveAsked, _: LimboCoordinator) -> WaitAsked | ResolveAsked:
+    return question
 
 
 def admin(world: LimboWorld, random: Random) -> Script:
@@ -234,9 +243,8 @@ def admin(world: LimboWorld, random: Random) -> Script:
         name, waiter = random.choice(names), world.next_waiter()
         is_commit = random.random() < 0.5
         deadline_ms = world.now_ms + random.choice((20, 500))
-        answer = yield coordinator.ask(
-            waiter, lambda _: ResolveAsked(waiter, name, is_commit, deadline_ms)
-        )
+        question = ResolveAsked(waiter, name, is_commit, deadline_ms)
+        answer = yield coordinator.ask(waiter, partial(_as_it_is, question))
         coordinator.send(WaiterGone(waiter))
         if isinstance(answer, Answer) and answer.verdict is not Verdict.PENDING:
             world.count(f"limbo: resolved {answer.verdict.value}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from consensus.ids import NodeId
 from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
 from walproposer.qsync.limbo import Limbo
 from walproposer.qsync.limbo_events import (
@@ -32,6 +33,7 @@ from walproposer.qsync.limbo_events import (
     RefuseWait,
     RoundAnswered,
     Tick,
+    WaitCancelled,
 )
 from walproposer.qsync.outcome_answer import Evidence, OutcomeAnswer, outcome_of
 
@@ -101,14 +103,16 @@ class LimboCoordinator:
             self.led, self.commit_lsn = event, 0
         elif isinstance(event, Fenced):
             self.led = None
-        elif isinstance(event, CommitAdvanced) and self.led is not None:
-            if event.node_id == self.led.node_id:
-                self.commit_lsn = max(self.commit_lsn, event.commit_lsn)
+        elif isinstance(event, CommitAdvanced) and self.leads_as(event.node_id):
+            self.commit_lsn = max(self.commit_lsn, event.commit_lsn)
         actions = self.limbo.step(event)
         self.world.trace(self.name, event, actions, "")
         self.world.laws.coordinator_stepped(self, event, actions)
         for action in actions:
             self._carry_out(action)
+
+    def leads_as(self, node_id: NodeId) -> bool:
+        return self.led is not None and self.led.node_id == node_id
 
     def _carry_out(self, action: Action) -> None:
         match action:
@@ -163,7 +167,7 @@ class LimboCoordinator:
             self.tell(CommitAdvanced(node_id, leader.commit_lsn))
             self.round += 1
             is_ok = self.world.has_promises(process)
-            self.tell(QuorumChanged(is_ok))
+            self._later(self.random.choice((500, 300_000)), self.tell, QuorumChanged(is_ok))
             if is_ok:
                 answered = RoundAnswered(node_id, self.round)
                 self._later(self.random.choice((500, 3000, 30_000)), self.tell, answered)
@@ -195,6 +199,13 @@ class LimboCoordinator:
             return
         self._asks[waiter] = reply
         self.tell(question(self))
+
+    def cancel(self, waiter: int) -> None:
+        """A cancel request, which may hit the question after the one that was meant: 57014."""
+        reply = self._asks.pop(waiter, None)
+        if self.is_alive and reply is not None:
+            self.tell(WaitCancelled(waiter))
+            reply.give(None)
 
     def send(self, event: Event) -> None:
         self._later(self.random.choice(NET_US), self.tell, event)
@@ -337,8 +348,8 @@ class LimboCoordinator:
             return [RollbackPrepared(op.prepare_end_lsn, op.end_lsn, *times, op.xid, name)]
         committed = CommitPrepared(op.start_lsn, op.end_lsn, op.at_us, op.xid, name)
         for prepare in ops[:begun]:
-            if prepare.kind is Kind.PREPARE and prepare.end_lsn == op.prepare_end_lsn:
-                if self.random.random() < 0.5:
-                    head = (prepare.start_lsn, prepare.end_lsn, prepare.at_us, prepare.xid)
-                    return [Prepare(*head, name), committed]
+            is_its = prepare.kind is Kind.PREPARE and prepare.end_lsn == op.prepare_end_lsn
+            if is_its and self.random.random() < 0.5:
+                head = (prepare.start_lsn, prepare.end_lsn, prepare.at_us, prepare.xid)
+                return [Prepare(*head, name), committed]
         return [committed]

@@ -1,4 +1,4 @@
-"""What an imagined Postgres knows of its transactions, from its WAL alone: rows, xids, prepared ones.
+"""What an imagined Postgres knows of its transactions, from its WAL alone.
 
 Every transaction inserts one row. A record of the log that means something has its Op in `Ops`, by
 the record's bytes: so a log that was copied, cut, elected and replayed means the same.
@@ -132,7 +132,7 @@ class Database:
         assert op.of is not None
         if op.kind is Kind.PREPARE:
             self.in_progress.add(op.xid)
-            self.prepared[op.of.name] = Prepared(op.of, op.xid, op.at_us, op.end_lsn)
+            self.prepared[op.of.name] = Prepared(op.of, op.xid, op.at_us, op.end_lsn, op.at_us)
             return
         del self.prepared[op.of.name]
         self._end(op.xid, is_commit=op.kind is Kind.COMMIT_PREPARED)

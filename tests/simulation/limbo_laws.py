@@ -1,19 +1,20 @@
 """The invariants of the limbo, checked at every statement, verdict and answer; none of it is the
 core's. What is true is told by the log that a quorum has, and by what was done on the servers.
 
-    SeenSurvives      COMMIT PREPARED only of what the quorum has; what a reader has seen is in every
-                      primary that clients are let into later
-    PromotionCommits  one that was promoted in order is opened with nothing older of ours in its limbo
+    SeenSurvives      COMMIT PREPARED only of what the quorum has; what a reader has seen is in
+                      every primary that clients are let into later
+    PromotionCommits  one that was promoted in order is opened with nothing older in its limbo
     RolledBackIsGone  what was told to be rolled back never comes into the quorum's log unresolved
     OneOutcome        all answers to all who asked are one; committed means in the quorum's log
-    Janitor           it rolls back nothing that its commit_lsn covers, or that was confirmed
+    Janitor           it rolls back nothing that its commit_lsn covers, or that this ballot or an
+                      older one has confirmed
     Fenced            a fenced coordinator says nothing but that, and orders nothing
-    TermStart         nothing is decided before commit_lsn has passed the term's start, and the first
-                      byte of the timeline
+    TermStart         nothing is decided before commit_lsn has passed the term's start, and the
+                      first byte of the timeline
     Foreign           a gid of somebody else is never touched
     Barrier           who reads after a barrier sees all that was told committed before it
-    Order             with order=fifo, of two of one database the later is confirmed after the other
-                      has left
+    Order             with order=fifo, what was prepared when another had been prepared is confirmed
+                      after that has left
     Finished          in the end nothing of ours is left, and every outcome is known
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from consensus.ids import NodeId
 from walproposer.qsync.limbo_events import (
     Action,
     Answer,
@@ -45,10 +47,6 @@ if TYPE_CHECKING:
     from .limbo_world import LimboWorld
 
 
-#: Two logs whose last bytes are equal so far are the same: page headers name the timeline.
-COMPARED_BYTES = 4096
-
-
 class LimboLaws:
     def __init__(self, world: LimboWorld) -> None:
         self.world = world
@@ -57,7 +55,8 @@ class LimboLaws:
         self.prepare_ops: dict[int, Op] = {}
         self.seen_rows: dict[int, str] = {}
         self.fates: dict[int, tuple[Fate, str]] = {}
-        self.confirmed: set[int] = set()
+        #: By the oldest ballot that has.
+        self.confirmed: dict[int, NodeId] = {}
         self._foreign_ended: set[int] = set()
         self._rolled_back_by_admin: set[int] = set()
         self._questions: dict[int, Event] = {}
@@ -165,16 +164,17 @@ class LimboLaws:
         committed = self.world.invariants.committed
         for primary in self.world.primaries:
             log = primary.log
-            begin_lsn = max(committed.lsn - COMPARED_BYTES, log.start_lsn)
-            same = log.read(begin_lsn, committed.lsn) == committed.read(begin_lsn, committed.lsn)
-            if same and self.world.ops.ending_at(log, op.end_lsn) is op:
+            is_longer = log.wal.startswith(committed.wal)
+            if is_longer and self.world.ops.ending_at(log, op.end_lsn) is op:
                 return True
         return False
 
-    def outcome_told(self, coordinator: LimboCoordinator, of: Transaction, a: OutcomeAnswer) -> None:
-        if a.fate in (Fate.COMMITTED, Fate.ROLLED_BACK):
+    def outcome_told(
+        self, coordinator: LimboCoordinator, of: Transaction, answer: OutcomeAnswer
+    ) -> None:
+        if answer.fate in (Fate.COMMITTED, Fate.ROLLED_BACK):
             self._decides(coordinator, f"OUTCOME {of.name}")
-            self.told(of, a.fate, coordinator.name)
+            self.told(of, answer.fate, coordinator.name)
 
     # ---- coordinators
 
@@ -219,31 +219,28 @@ class LimboLaws:
         of = self.world.by_name[str(gid)]
         has = self.has(of, Kind.PREPARE)
         check("SeenSurvives", has, of.name, "is confirmed by", coordinator.name, "without a quorum")
-        self.confirmed.add(of.number)
+        by = coordinator.led.node_id
+        self.confirmed[of.number] = min(by, self.confirmed.get(of.number, by))
         if self.world.settings.order is Order.FIFO:
             self._check_order(coordinator, of)
 
     def _check_order(self, coordinator: LimboCoordinator, of: Transaction) -> None:
-        """Only what streams have told is surely in order."""
-        entry = coordinator.limbo.table.entries.get(of.name)
+        """Of two that were not prepared at the same time."""
         primary = coordinator.primary
-        if entry is None or not entry.is_exact or primary is None:
+        mine = primary.database.prepared.get(of.name) if primary is not None else None
+        if mine is None:
             return
-        now_us = self.world.clock.now_us
         before = [
             name
             for name, prepared in primary.database.prepared.items()
-            if not prepared.of.is_foreign
-            and prepared.of.database == of.database
-            and prepared.end_lsn < of.prepare_end_lsn
-            and prepared.prepared_at_us < now_us - self.world.listed_us
+            if not prepared.of.is_foreign and prepared.valid_us < mine.prepared_at_us
         ]
         check("Order", not before, of.name, "is confirmed before", before)
 
     def _ordered(self, coordinator: LimboCoordinator, finish: Finish) -> None:
         of = self.world.by_name[finish.gid]
         check("Foreign", not of.is_foreign, coordinator.name, "orders", finish)
-        self._decides(coordinator, f"orders {finish}")
+        led = self._decides(coordinator, f"orders {finish}")
         if finish.commit:
             check("SeenSurvives", self.has(of, Kind.PREPARE), coordinator.name, "orders", finish)
             return
@@ -252,8 +249,11 @@ class LimboLaws:
         op = self.prepare_ops[of.number]
         covers = coordinator.commit_lsn >= op.end_lsn
         check("Janitor", not covers, coordinator.name, "orders", finish, "which is covered")
-        is_unsaid = of.number not in self.confirmed
-        check("Janitor", is_unsaid, coordinator.name, "orders", finish, "which was confirmed")
+        # A successor may have confirmed it: who does not know of that yet has its policy to go by,
+        # and whoever has the gid locked first wins.
+        by = self.confirmed.get(of.number)
+        is_unsaid = by is None or by > led.node_id
+        check("Janitor", is_unsaid, coordinator.name, "orders", finish, "confirmed by", by)
 
     # ---- the end
 

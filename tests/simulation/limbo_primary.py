@@ -85,7 +85,10 @@ class LimboPrimary(Primary):
         """A transaction writes its row; its xid."""
         op = Op(Kind.WRITE, self.database.next_xid, self.world.clock.now_us)
         self.insert(op)
-        self.flush_later(random)
+        if random.random() < 0.3:
+            self.flush()
+        else:
+            self.flush_later(random)
         return op.xid
 
     def abort(self, xid: int) -> None:

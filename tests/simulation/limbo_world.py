@@ -1,8 +1,9 @@
-"""`LimboWorld`: transactions that wait for the quorum, over the simulator's proposers and safekeepers.
+"""`LimboWorld`: transactions that wait for the quorum, over the simulator's proposers and its
+safekeepers.
 
 Its primaries have sessions, prepared transactions and crashes; each proposer's process has a
-coordinator with the real core (`limbo_coordinator.py`). When the faults end, everything in the limbo
-must come to its end, and every outcome be known (`limbo_laws.py`).
+coordinator with the real core (`limbo_coordinator.py`). When the faults end, everything in the
+limbo must come to its end, and every outcome be known (`limbo_laws.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from random import Random
 
 from consensus.ids import NodeId
 from pgwal.history import TimelineHistory
-from pgwal.lsn import format_lsn
 from walproposer.qsync.limbo_events import LimboSettings, Order
 from walproposer.stream.events import Outcome, Stop
 
@@ -25,7 +25,7 @@ from .limbo_clients import Client, admin, asker, barrier_reader, reader, strange
 from .limbo_coordinator import LimboCoordinator
 from .limbo_database import Kind, Op, Ops, Transaction
 from .limbo_laws import LimboLaws
-from .limbo_primary import PREPARE_US, LimboPrimary
+from .limbo_primary import LimboPrimary
 from .log import Log
 from .node import Address
 from .primary import Primary
@@ -38,7 +38,8 @@ OPEN_US = 5000
 #: Faults of safekeepers, which other worlds are about, mostly become one of these.
 LIMBO_FAULTS = (
     "crash_primary", "crash_primary", "failover", "failover", "promote_ahead", "rival", "race",
-    "kill_proposer", "crash_proposer", "pause_proposer", "strand_leader", "split",
+    "kill_proposer", "crash_proposer", "pause_proposer", "strand_leader", "split", "stall_quorum",
+    "stall_quorum",
 )  # fmt: skip
 REPLACED = (
     "roll_back_primary", "rot", "rot_running", "wipe", "fail_disk", "crash_truncating_node",
@@ -92,6 +93,16 @@ class LimboInvariants(Invariants):
         super().reported(process, lsn)
         self.world.laws.committed_grew()
 
+    def completed(self, process: Incarnation) -> None:
+        node_id = process.core.node_id
+        ghost = self.ghosts[node_id]
+        lsn = self.commits[node_id] = ghost.log.lsn
+        if lsn > self.committed.lsn:
+            self.committed.extend(ghost.log, lsn)
+        for later in self.ghosts.values():
+            self._check_acked(node_id, lsn, later)
+        self.world.laws.committed_grew()
+
 
 class LimboWorld(World):
     plan_of = staticmethod(LimboPlan.of)
@@ -111,7 +122,6 @@ class LimboWorld(World):
             order=random.choice((Order.ANY, Order.ANY, Order.FIFO)),
             read_interval_ms=random.choice((50, 300)),
         )
-        self.listed_us = max(PREPARE_US)
         self.chance_of_death = random.choice((0.0, 0.2, 0.6))
         #: None: there is no stream of that database, as on Postgres 13 and 14.
         self.stream_delays_us = random.choice(
@@ -181,9 +191,7 @@ class LimboWorld(World):
         obeying = [
             node
             for node in self.nodes
-            if node.is_reachable
-            and process.reaches(node)
-            and node.disk.control.promised == node_id
+            if node.is_reachable and process.reaches(node) and node.disk.control.promised == node_id
         ]
         return len(obeying) > len(self.nodes) // 2
 
@@ -241,8 +249,8 @@ class LimboWorld(World):
             self._by_hand.append(primary)
         self.primaries.append(primary)
         self.count("timeline switches")
-        history = " ".join(f"{e.tli}@{format_lsn(e.switch_lsn)}" for e in primary.tli_history.entries)
-        self.trace(name, f"is promoted: {history}", [], "in order" if in_order else "by hand")
+        left = ", ".join(f"{e.tli} at {e.switch_lsn}" for e in primary.tli_history.entries)
+        self.trace(name, f"is promoted, left {left}", [], "in order" if in_order else "by hand")
         self.promoted(primary)
         self.attach(primary)
 
@@ -270,10 +278,21 @@ class LimboWorld(World):
     # ---- proposers
 
     def strike(self, fault: Fault) -> None:
-        if fault.kind == "crash_primary":
-            self.crash_primary(Random(fault.seed))
+        own = {"crash_primary": self.crash_primary, "stall_quorum": self.stall_quorum}
+        if fault.kind in own:
+            own[fault.kind](Random(fault.seed))
         else:
             super().strike(fault)
+
+    def stall_quorum(self, random: Random) -> None:
+        """A leader reaches less than a quorum, longer than any deadline; its primary goes on."""
+        leaders = [process for process in self.running() if process.is_leading]
+        if leaders:
+            process = random.choice(leaders)
+            nodes = random.sample(self.nodes, len(self.nodes) // 2 + 1)
+            cuts = {(process.place, node.number, way) for node in nodes for way in (True, False)}
+            self.cut(cuts)
+            self.clock.call_later(random.choice((50_000, 300_000, 1_000_000)), self.heal, cuts)
 
     def new_incarnation(
         self,
@@ -285,8 +304,11 @@ class LimboWorld(World):
         return LimboIncarnation(self, place, primary, addresses, predecessor)
 
     def attach(self, primary: Primary | None, predecessor: Incarnation | None = None) -> None:
-        """A process that goes on has its coordinator still."""
+        """A process that goes on has its coordinator still; its DSN may lead to another server
+        now."""
         count = len(self.incarnations)
+        if primary is not None and predecessor is not None and self.random.random() < 0.3:
+            primary = self.primaries[-1]
         if primary is None or not primary.is_down:
             super().attach(primary, predecessor)
         old = predecessor.coordinator if isinstance(predecessor, LimboIncarnation) else None
@@ -308,6 +330,9 @@ class LimboWorld(World):
             process.coordinator.look()
 
     def incarnation_stopped(self, process: Incarnation, stop: Stop) -> None:
+        """One that has completed the log has it on a quorum, and no primary to tell."""
+        if stop.outcome is Outcome.COMPLETED:
+            self.invariants.completed(process)
         super().incarnation_stopped(process, stop)
 
     # ---- the end

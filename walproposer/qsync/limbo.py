@@ -143,7 +143,7 @@ class Limbo:
 
     def rows(self) -> list[LimboRow]:
         """What is in the limbo, in the order of the log."""
-        return [self._row(entry) for entry in self._in_order()]
+        return [self._row(entry) for entry in self.table.in_order()]
 
     def _row(self, entry: Entry) -> LimboRow:
         gid = str(entry.gid)
@@ -151,9 +151,6 @@ class Limbo:
         if self._finishing.is_under_way(gid):
             state = EntryState.FINISHING
         return LimboRow(entry, self._age_ms(entry), self._is_confirmed(entry), state)
-
-    def _in_order(self) -> list[Entry]:
-        return sorted(self.table.entries.values(), key=lambda entry: entry.place)
 
     def _age_ms(self, entry: Entry) -> int:
         prepared_ms = entry.prepared_at_us // 1000 + POSTGRES_EPOCH_UNIX_S * 1000
@@ -294,8 +291,10 @@ class Limbo:
         self._settle()
         if wait.deadline_ms <= self._now_ms and self._waits.has(wait):
             self._answer(wait.waiter, Verdict.PENDING)
-        is_ordered = wait.gid is not None and self.settings.order is Order.FIFO
-        if is_ordered and self._waits.has(wait) and str(wait.gid) not in self.table.entries:
+        if wait.gid is None or self.settings.order is Order.ANY:
+            return
+        entry = self.table.entries.get(str(wait.gid))
+        if self._waits.has(wait) and (entry is None or not entry.was_read):
             self._read()
 
     def _take_back(self, waiter: int) -> None:
@@ -352,7 +351,8 @@ class Limbo:
         return is_client_right or self.commit_lsn >= entry.high_lsn
 
     def _is_first(self, entry: Entry) -> bool:
-        return not any(other.place < entry.place for other in self.table.entries.values())
+        """Of all that are known; a reading that lists it lists what had been prepared before."""
+        return entry.was_read and self.table.in_order()[0] is entry
 
     # ---- what the primary says
 
@@ -382,7 +382,7 @@ class Limbo:
 
     def _clean_up(self, led: Led) -> None:
         """The janitor, and administrators' orders that could not be carried out at once."""
-        for entry in self._in_order():
+        for entry in self.table.in_order():
             gid = str(entry.gid)
             if not self._finishing.may_order(gid, self._now_ms):
                 continue
