@@ -17,7 +17,7 @@ from enum import Enum
 
 from pgwire.framing import PayloadReader
 
-TEXT_FORMAT = 0
+TEXT_FORMAT, BINARY_FORMAT = 0, 1
 
 
 class Target(Enum):
@@ -38,12 +38,13 @@ class StatementFields:
 
 @dataclass(frozen=True, slots=True)
 class PortalFields:
-    """Of Bind. `is_text`: every parameter is sent, and every column is wanted, as text."""
+    """Of Bind. `binary`: which of the values are; `wants_text`: of every column."""
 
     name: str
     statement: str
     values: tuple[bytes | None, ...]
-    is_text: bool
+    binary: tuple[bool, ...]
+    wants_text: bool
 
 
 def decode_parse(data: bytes) -> StatementFields:
@@ -61,9 +62,14 @@ def decode_bind(data: bytes) -> PortalFields:
     name, statement = fields.string(), fields.string()
     formats = _formats(fields)
     values = tuple(_value(fields) for _ in range(fields.uint16()))
-    formats |= _formats(fields)
+    if len(formats) not in (0, 1, len(values)):
+        raise fields.error(f"expected formats of {len(values)} parameters, got {len(formats)}")
+    binary = tuple(each == BINARY_FORMAT for each in formats)
+    if len(binary) != len(values):
+        binary = (binary or (False,)) * len(values)
+    wants_text = all(each == TEXT_FORMAT for each in _formats(fields))
     fields.finish()
-    return PortalFields(name, statement, values, formats <= {TEXT_FORMAT})
+    return PortalFields(name, statement, values, binary, wants_text)
 
 
 def decode_target(data: bytes) -> tuple[Target, str]:
@@ -87,8 +93,11 @@ def decode_execute(data: bytes) -> tuple[str, int]:
     return portal, rows_max
 
 
-def _formats(fields: PayloadReader) -> set[int]:
-    return {fields.uint16() for _ in range(fields.uint16())}
+def _formats(fields: PayloadReader) -> list[int]:
+    formats = [fields.uint16() for _ in range(fields.uint16())]
+    if not set(formats) <= {TEXT_FORMAT, BINARY_FORMAT}:
+        raise fields.error(f"expected format 0 or 1, got {max(formats)}")
+    return formats
 
 
 def _value(fields: PayloadReader) -> bytes | None:

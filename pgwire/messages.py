@@ -16,7 +16,7 @@ from pgwire.errors import WireError
 from pgwire.framing import PayloadReader, cstring, pack_header
 
 # pg_type.dat
-TEXT_OID, BYTEA_OID, INT4_OID, INT8_OID, BOOL_OID = 25, 17, 23, 20, 16
+TEXT_OID, BYTEA_OID, INT2_OID, INT4_OID, INT8_OID, BOOL_OID = 25, 17, 21, 23, 20, 16
 FLOAT8_OID, JSON_OID, TIMESTAMPTZ_OID = 701, 114, 1184
 _POSITION = re.compile("[0-9]{1,9}")
 # The others have no fixed size: -1.

@@ -45,6 +45,7 @@ from pgwire.auth import MECHANISM_PLUS, ScramClient, ScramServer, ScramVerifier
 from pgwire.certificate import end_point_hash
 from pgwire.commands import parse_command
 from pgwire.errors import CommandSyntaxError, ConnectionRefused, ProtocolError
+from pgwire.extended_fields import decode_bind, decode_execute, decode_parse, decode_target
 from pgwire.logical import parse_logical_message
 from pgwire.replication import parse_server_message, parse_standby_message
 from qsync.gid import Gid, GidError
@@ -60,6 +61,7 @@ from walproposer.failover import log_view
 from walproposer.failover.rewind import ControlData, standby_settings
 from walproposer.failover.standby import sources_of
 from walproposer.primary.standby_names import parse_standby_names
+from walproposer.qsync import verbs
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timelines.status_page import PageAddress
 
@@ -186,11 +188,11 @@ def _convert(kind: click.ParamType[Any]) -> Callable[[str], object]:
 def _messages() -> list[Parser]:
     return [
         Parser(
-            f"pgwire.messages.{type(message).__name__}",
+            f"{type(message).__module__}.{type(message).__name__}",
             type(message).decode,
             (ProtocolError,),
             seeds=(message.payload(),),
-            covers=("pgwire.messages.*",),
+            covers=(f"{type(message).__module__}.*",),
         )
         for message in seeds.MESSAGES
     ]
@@ -292,6 +294,21 @@ PARSERS: list[Parser] = [
            seeds=(b"\x13\xd1\x02\x00" + bytes(36),)),
     Parser("pgwal.block_ref.decode_body", lambda case: decode_body(_record(case), 16),
            (WalFormatError,), seeds=seeds.RECORD_BODIES),
+    Parser("pgwire.extended_fields.decode_parse", decode_parse, (ProtocolError,),
+           seeds=(seeds.PARSE.data,)),
+    Parser("pgwire.extended_fields.decode_bind", decode_bind, (ProtocolError,),
+           seeds=(seeds.BIND.data,)),
+    Parser("pgwire.extended_fields.decode_target", decode_target, (ProtocolError,),
+           seeds=(b"Ss\0", b"P\0")),
+    Parser("pgwire.extended_fields.decode_execute", decode_execute, (ProtocolError,),
+           seeds=(b"p\0\0\0\0\1",)),
+    Parser("walproposer.qsync.verbs.parse_verb", verbs.parse_verb, (CommandSyntaxError,),
+           texts=seeds.VERBS),
+    Parser("walproposer.qsync.verbs.parse_verb (values)",
+           lambda text: verbs.parse_verb(seeds.STATEMENTS[-2], text.split("|")),
+           (CommandSyntaxError,), texts=(f"5|16/B374D848|{seeds.GID}",)),
+    Parser("walproposer.qsync.verbs.parse_statement", verbs.parse_statement,
+           (CommandSyntaxError,), texts=seeds.STATEMENTS),
     Parser("walproposer.failover.log_view.parse", log_view.parse, (LsnSyntaxError,), texts=_LSNS),
     Parser("walproposer.safekeeper_client.SafekeeperAddress.parse", SafekeeperAddress.parse,
            (WalProposerError,), texts=_ADDRESSES),

@@ -46,6 +46,9 @@ from pgwire.extended_query import (
     Sync,
 )
 from pgwire.messages import (
+    INT2_OID,
+    INT4_OID,
+    INT8_OID,
     TEXT_OID,
     CommandComplete,
     EmptyQueryResponse,
@@ -60,6 +63,10 @@ from walproposer.qsync.verbs import WORDS, Verb, parse_statement, parse_verb
 
 NAMES_MAX = 64  # of prepared statements, and of portals
 
+#: What drivers send in binary without being asked to.
+INTEGER_BYTES = {INT2_OID: 2, INT4_OID: 4, INT8_OID: 8}
+
+INVALID_BINARY = "22P03"
 INVALID_STATEMENT_NAME = "26000"
 INVALID_CURSOR_NAME = "34000"
 CONFIGURATION_LIMIT_EXCEEDED = "53400"
@@ -71,7 +78,7 @@ class _Statement:
 
     text: str
     verb: Verb | None
-    parameters: int
+    type_oids: tuple[int, ...]  # of the parameters
 
 
 class _Refused(Exception):
@@ -157,27 +164,30 @@ class Conversation:
         verb, parameters = None, 0
         if _says_something(fields.text):
             verb, parameters = parse_statement(fields.text)
-        self._statements[fields.name] = _Statement(fields.text, verb, parameters)
+        given = (*fields.type_oids, *[0] * parameters)[:parameters]
+        type_oids = tuple(type_oid or TEXT_OID for type_oid in given)
+        self._statements[fields.name] = _Statement(fields.text, verb, type_oids)
         return [ParseComplete()]
 
     def _bind(self, data: bytes) -> list[Message]:
         fields = decode_bind(data)
         self._check_room(self._portals, fields.name)
         statement = self._statement(fields.statement)
-        if not fields.is_text:
+        if not fields.wants_text:
             raise _refused(
-                FEATURE_NOT_SUPPORTED, "parameters and results in binary are not supported",
-                hint="Send parameters as text, and ask for results as text.",
+                FEATURE_NOT_SUPPORTED, "results in binary are not supported",
+                hint="Ask for them as text.",
             )  # fmt: skip
-        if len(fields.values) != statement.parameters:
+        if len(fields.values) != len(statement.type_oids):
             raise _refused(
                 PROTOCOL_VIOLATION,
                 f"bind message supplies {len(fields.values)} parameters, but prepared statement "
-                f'"{fields.statement}" requires {statement.parameters}',
+                f'"{fields.statement}" requires {len(statement.type_oids)}',
             )
         verb = None
         if statement.verb is not None:
-            verb = parse_verb(statement.text, [_decoded(value) for value in fields.values])
+            sent = zip(fields.values, fields.binary, statement.type_oids, strict=True)
+            verb = parse_verb(statement.text, [_decoded(*each) for each in sent])
         self._portals[fields.name] = verb
         return [BindComplete()]
 
@@ -187,7 +197,7 @@ class Conversation:
         if target is Target.STATEMENT:
             statement = self._statement(name)
             verb = statement.verb
-            found.append(ParameterDescription((TEXT_OID,) * statement.parameters))
+            found.append(ParameterDescription(statement.type_oids))
         else:
             verb = self._portal(name)
         if verb is None:
@@ -225,9 +235,20 @@ def _tag(verb: Verb, rows: int) -> str:
     return f"{WORDS[type(verb)]} {rows}"
 
 
-def _decoded(value: bytes | None) -> str | None:
-    """What is no text is no LSN, number or gid either."""
-    return None if value is None else value.decode("utf-8", "replace")
+def _decoded(value: bytes | None, is_binary: bool, type_oid: int) -> str | None:
+    """What is no text is no LSN, number or gid either. Raises _Refused."""
+    if value is None:
+        return None
+    if is_binary and type_oid in INTEGER_BYTES:
+        if len(value) != INTEGER_BYTES[type_oid]:
+            raise _refused(INVALID_BINARY, "incorrect binary data format in a parameter")
+        return str(int.from_bytes(value, "big", signed=True))
+    if is_binary and type_oid != TEXT_OID:
+        raise _refused(
+            FEATURE_NOT_SUPPORTED, f"parameters of type {type_oid} in binary are not supported",
+            hint="Send them as text.",
+        )  # fmt: skip
+    return value.decode("utf-8", "replace")
 
 
 def _refused(sqlstate: str, text: str, hint: str | None = None) -> _Refused:

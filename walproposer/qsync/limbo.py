@@ -143,7 +143,7 @@ class Limbo:
 
     def rows(self) -> list[LimboRow]:
         """What is in the limbo, in the order of the log."""
-        return [self._row(entry) for entry in self._in_order()]
+        return [self._row(entry) for entry in self.table.in_order()]
 
     def _row(self, entry: Entry) -> LimboRow:
         gid = str(entry.gid)
@@ -151,9 +151,6 @@ class Limbo:
         if self._finishing.is_under_way(gid):
             state = EntryState.FINISHING
         return LimboRow(entry, self._age_ms(entry), self._is_confirmed(entry), state)
-
-    def _in_order(self) -> list[Entry]:
-        return sorted(self.table.entries.values(), key=lambda entry: entry.place)
 
     def _age_ms(self, entry: Entry) -> int:
         prepared_ms = entry.prepared_at_us // 1000 + POSTGRES_EPOCH_UNIX_S * 1000
@@ -260,8 +257,13 @@ class Limbo:
     def _barrier_asked(self, asked: BarrierAsked) -> None:
         if not self._may_ask(asked.waiter):
             return
-        if asked.tli is not None and not self._is_in_log(asked.tli, asked.lsn):
-            text = f"{format_lsn(asked.lsn)} of timeline {asked.tli} is not in the log"
+        assert self.led is not None
+        tli = self.led.history.tli
+        # A deposed primary's log may be part of this one's: but it lacks what came since.
+        if asked.tli is not None and asked.tli != tli:
+            text = (
+                f"the primary is on timeline {tli}: expected a position there, not on {asked.tli}"
+            )
             hint = "Read from the primary that the coordinator is attached to."
             self._actions.append(RefuseWait(asked.waiter, WRONG_STATE, text, hint))
             return
@@ -289,8 +291,10 @@ class Limbo:
         self._settle()
         if wait.deadline_ms <= self._now_ms and self._waits.has(wait):
             self._answer(wait.waiter, Verdict.PENDING)
-        is_ordered = wait.gid is not None and self.settings.order is Order.FIFO
-        if is_ordered and self._waits.has(wait) and str(wait.gid) not in self.table.entries:
+        if wait.gid is None or self.settings.order is Order.ANY:
+            return
+        entry = self.table.entries.get(str(wait.gid))
+        if self._waits.has(wait) and (entry is None or not entry.was_read):
             self._read()
 
     def _take_back(self, waiter: int) -> None:
@@ -318,7 +322,7 @@ class Limbo:
         if wait.resolving is not None:
             return wait.resolving
         if wait.after_round is not None:
-            return Verdict.CONFIRMED if self._round > wait.after_round else None
+            return Verdict.CONFIRMED if self._may_read(wait.after_round) else None
         if wait.gid is None:
             return Verdict.CONFIRMED
         gid = str(wait.gid)
@@ -332,13 +336,23 @@ class Limbo:
             return Verdict.CONFIRMED
         return Verdict.CONFIRMED if entry is not None and self._is_first(entry) else None
 
+    def _may_read(self, after_round: int) -> bool:
+        """Nobody else led when the question came; and all that was committed before the last
+        failover is visible again, as nothing older is left in the limbo."""
+        entries = self.table.entries.values()
+        assert self.led is not None
+        tli = self.led.history.tli
+        is_resolved = self.has_read and all(entry.gid.tli == tli for entry in entries)
+        return is_resolved and self._round > after_round
+
     def _is_enough(self, wait: Wait, entry: Entry) -> bool:
         """Law 1. What is known of its end counts more than what its client says of it."""
         is_client_right = not entry.is_exact and wait.lsn > entry.low_lsn
         return is_client_right or self.commit_lsn >= entry.high_lsn
 
     def _is_first(self, entry: Entry) -> bool:
-        return not any(other.place < entry.place for other in self.table.entries.values())
+        """Of all that are known; a reading that lists it lists what had been prepared before."""
+        return entry.was_read and self.table.in_order()[0] is entry
 
     # ---- what the primary says
 
@@ -368,7 +382,7 @@ class Limbo:
 
     def _clean_up(self, led: Led) -> None:
         """The janitor, and administrators' orders that could not be carried out at once."""
-        for entry in self._in_order():
+        for entry in self.table.in_order():
             gid = str(entry.gid)
             if not self._finishing.may_order(gid, self._now_ms):
                 continue

@@ -124,7 +124,8 @@ class WaitAsked:
 @dataclass(frozen=True, slots=True)
 class BarrierAsked:
     """BARRIER: as WAIT_LSN, and a quorum must have answered a round after `after_round`, which is
-    the newest one that had begun when the command came. `tli`: the timeline `lsn` is of, if told.
+    the newest one that had begun when the command came. `tli`: the timeline of the server that was
+    read; without it a deposed primary's reader who asks its successor is not told the truth.
     """
 
     waiter: int

@@ -51,11 +51,6 @@ class Entry:
     def is_exact(self) -> bool:
         return self.low_lsn + 1 == self.high_lsn
 
-    @property
-    def place(self) -> tuple[int, int, str]:
-        """Sorts by the order in the log, as far as that is known, and is never equal."""
-        return self.high_lsn, self.prepared_at_us, str(self.gid)
-
 
 @dataclass(frozen=True, slots=True)
 class Departure:
@@ -79,6 +74,14 @@ class LimboTable:
         self.departures: dict[str, Departure] = {}
         #: Gids of others that the last reading listed.
         self.foreign_count = 0
+
+    def in_order(self) -> list[Entry]:
+        """As their PREPAREs lie in the log; where some end is not exact, by the time of PREPARE,
+        which is the same for two of which one began after the other had returned."""
+        entries = list(self.entries.values())
+        if all(entry.is_exact for entry in entries):
+            return sorted(entries, key=lambda entry: entry.high_lsn)
+        return sorted(entries, key=lambda entry: (entry.prepared_at_us, str(entry.gid)))
 
     def forget(self, commit_lsn: int) -> None:
         """The primary may be another one now: only what the quorum has is still so."""

@@ -65,15 +65,15 @@ class PortSession:
         """With last words, if it takes them at once."""
         if self.is_closed:
             return
-        self.is_closed = True
         self._question = None
         self._server.loop.unwatch(self._socket)
         try:
-            if error is not None and not self._out:
-                words = self._channel.connection.farewell(error)
-                self._channel.transport.send_some(memoryview(words))
+            if error is not None:
+                self._out += self._channel.connection.farewell(error)
+            self._flush()
         except OSError:
             pass  # it has left before
+        self.is_closed = True
         self._channel.close()
         self._server.left(self.number, has_asked=self._has_asked)
 
@@ -198,15 +198,10 @@ class PortSession:
         self._out += self._channel.connection.send(*messages)
 
     def _flush(self) -> None:
-        """Raises OSError."""
-        sent = 0
-        while sent < len(self._out) and not self.is_closed:
-            with memoryview(self._out) as rest:
-                count = self._channel.transport.send_some(rest[sent:])
-            if not count:
-                break
-            sent += count
-        del self._out[:sent]
+        """What the kernel takes at once. Raises OSError."""
+        if self._out and not self.is_closed:
+            sent = self._channel.transport.send_some(memoryview(bytes(self._out)))
+            del self._out[:sent]
         self._is_stuck = bool(self._out)
 
     def _lost(self, error: OSError) -> None:
