@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from walproposer.checks.finding import Finding, alter_system, fail, ok, quoted, warn
 from walproposer.primary.janitor_rights import JanitorRights
 from walproposer.primary.prepared_transactions import PreparedTransaction, ours
+from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.primary_settings import PrimarySettings
 
 ROOM = "max_prepared_transactions"
@@ -28,7 +29,7 @@ STREAM_MAJOR = 15
 NAMED_MAX = 5
 
 
-def check_prepared(primary: PrimarySettings) -> Iterator[Finding]:
+def check_prepared(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Finding]:
     """For every primary, with qsync or without."""
     if primary.in_recovery:
         return
@@ -100,13 +101,10 @@ def check_standbys(
                 ROOM,
                 f"{theirs} on the standby ({name}), {room} on the primary: it replays no more once "
                 "the primary's is that",
-                f"There: {alter_system(ROOM, str(room))[: -len(_RELOAD)]}then restart it",
+                f"There: ALTER SYSTEM SET {ROOM} = {room}; then restart it",
             )
         else:
             yield ok(ROOM, f"{theirs} on the standby ({name})")
-
-
-_RELOAD = "SELECT pg_reload_conf();"
 
 
 # ---- what qsync needs
