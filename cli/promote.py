@@ -122,7 +122,7 @@ def promote(
             click.echo("it has the whole log; promote it, then sk attach", err=True)
             return
         if not attaches:
-            click.echo("promoted; commits wait until sk attach", err=True)
+            click.echo("promoted; clients wait until sk attach", err=True)
             return
         stopping.install()
         Attachment(proposer, stopping).run()

@@ -194,7 +194,7 @@ def _take_over(
         recovered = server.wait_recovered(config.primary.connect)
         click.echo(f"restored up to {recovered}: all that was acknowledged")
         if no_attach:
-            click.echo("promoted; commits wait until sk attach", err=True)
+            click.echo("promoted; clients wait until sk attach", err=True)
             return
         stopping.install()
         proposer.prepare()

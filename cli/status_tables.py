@@ -141,7 +141,9 @@ def _connection(member: MemberView) -> str:
 
 def servers_section(servers: Sequence[ServerView]) -> RenderableType:
     """A row per Postgres that was asked, then what is remarkable about each."""
-    table = plain_table("postgres", "role", "timeline", "commits waiting", "longest")
+    table = plain_table(
+        "postgres", "role", "timeline", "commits waiting", "longest", "prepared by qsync", "oldest"
+    )
     remarks: list[RenderableType] = []
     for server in servers:
         style = "" if server.role in (Role.PRIMARY, Role.STANDBY) else "red"
@@ -153,6 +155,8 @@ def servers_section(servers: Sequence[ServerView]) -> RenderableType:
             f"{server.commit_waits.longest_seconds:.0f} s"
             if server.commit_waits.count
             else _NOTHING,
+            str(len(server.limbo)),
+            f"{server.limbo_seconds:.0f} s" if server.limbo else _NOTHING,
             style=style,
         )
         for remark in (*server.dangers, *server.risks, *server.remarks):

@@ -152,6 +152,12 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundWanted:
+    """Show that the term is live now, by a round that begins from now on. Nothing happens while
+    there is no leader."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stopping:
     """The process ends, or has lost its primary: the last event of an incarnation."""
 
@@ -169,6 +175,7 @@ RareEvent = (
     | ChangeCancelled
     | Joined
     | Left
+    | RoundWanted
     | Stopping
 )
 Event = PeerMessage | WalReceived | RareEvent
@@ -269,6 +276,13 @@ class ReportFlushed(Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
+class RoundAnswered:
+    """When round `number` began, nobody had been elected after us."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class StartCatchUp:
     """Read the donor's log from `begin_lsn` on and bring it as CatchUpWal for `peer`."""
 
@@ -310,6 +324,7 @@ Action = (
     | ReadTail
     | StartUpstream
     | ReportFlushed
+    | RoundAnswered
     | StartCatchUp
     | StopCatchUp
     | Stop

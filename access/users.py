@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from access.roles import Role
 from pgwire.auth import ScramVerifier
-from safekeeper.roles import Role
 from storage.private_file import NotPrivate, read_private
 
 #: As in Postgres, where a longer name is cut off (NAMEDATALEN).

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from access.access import Access, AccessConfig
+from access.admission import Admission, ConnectionLimits
+from access.roles import Role
 from pgwire.blocking import ServerConfig
 from pgwire.errors import ConnectionRefused
-from safekeeper.access import PROPOSER_USER, Access, AccessConfig
-from safekeeper.admission import Admission, ConnectionLimits
-from safekeeper.roles import Role
 
 LIMITS = ConnectionLimits(
     connections_max=4,
@@ -149,7 +149,7 @@ def test_crowds_leave_each_other_places_and_the_reserved_ones() -> None:
         for number, roles in ((6, [Role.MONITOR]), (7, [])):
             with refused("53300", "remaining connection slots are reserved for users with the"):
                 world.enter(number, "late", *roles)
-        assert [world.admission.of_role(role) for role in Role] == [0, 3, 1, 0]
+        assert [world.admission.of_role(role) for role in Role] == [0, 3, 1, 0, 0]
         world.enter(8, "primary1", Role.REPLICA, Role.PROPOSER)
         world.enter(9, "root", Role.ADMIN)
         with refused("53300", "sorry, too many clients already"):
@@ -160,7 +160,7 @@ def test_crowds_leave_each_other_places_and_the_reserved_ones() -> None:
 
 
 def test_where_no_role_is_known_places_are_kept_all_the_same() -> None:
-    access = Access(AccessConfig(limits=CROWDED))
+    access = Access(AccessConfig(limits=CROWDED), trusted={"primary": frozenset({Role.PROPOSER})})
     base = ServerConfig(server_version="15")
     with living(World()) as world:
         world.admission = access.admission
@@ -171,7 +171,7 @@ def test_where_no_role_is_known_places_are_kept_all_the_same() -> None:
         with refused("53300", "remaining connection slots are reserved"):
             access.server_config(base, 5, HOST).on_authenticated({"user": "postgres"})
         world.arrive(6)
-        access.server_config(base, 6, HOST).on_authenticated({"user": PROPOSER_USER})
+        access.server_config(base, 6, HOST).on_authenticated({"user": "primary"})
 
 
 def test_guessing_is_refused_for_a_while(world: World) -> None:

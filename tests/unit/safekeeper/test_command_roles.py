@@ -6,11 +6,12 @@ from typing import get_args
 
 import pytest
 
+from access.errors import PermissionDenied
+from access.roles import Role, check_role
 from pgwal.lsn import Lsn
 from pgwire import commands, monitoring_query
 from pgwire.commands import OPTION_COMMANDS, Command, OptionCommand, StartReplication
-from safekeeper.errors import SafekeeperError
-from safekeeper.roles import ROLES, Role, check_role, roles_for
+from safekeeper.command_roles import ROLES, command_name, roles_for
 
 EXPECTED = {
     "IDENTIFY_SAFEKEEPER": "proposer replica monitor",
@@ -75,6 +76,11 @@ def test_every_command_there_is_stands_in_the_table() -> None:
     assert set(ROLES) == types | OPTION_COMMANDS
 
 
+def check(user: str, *roles: Role, command: Command) -> None:
+    """As a session does."""
+    check_role(user, frozenset(roles), roles_for(command), command_name(command))
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("role", Role)
 def test_each_role_may_do_what_it_is_for(name: str, role: Role) -> None:
@@ -82,10 +88,10 @@ def test_each_role_may_do_what_it_is_for(name: str, role: Role) -> None:
     allowed = role is Role.ADMIN or role.value in EXPECTED[name].split()
     assert (role in roles_for(command)) == allowed
     if allowed:
-        check_role("u", frozenset({role}), command)
+        check("u", role, command=command)
         return
-    with pytest.raises(SafekeeperError) as caught:
-        check_role("u", frozenset({role}), command)
+    with pytest.raises(PermissionDenied) as caught:
+        check("u", role, command=command)
     assert caught.value.sqlstate == "42501"
     word = name.partition(" ")[0]
     said, _, roles = str(caught.value).partition(" needs the role ")
@@ -96,12 +102,12 @@ def test_each_role_may_do_what_it_is_for(name: str, role: Role) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_without_a_role_nothing_is_allowed(name: str) -> None:
-    with pytest.raises(SafekeeperError):
-        check_role("removed", frozenset(), COMMANDS[name])
+    with pytest.raises(PermissionDenied):
+        check("removed", command=COMMANDS[name])
 
 
 def test_one_of_several_roles_is_enough() -> None:
-    check_role("u", frozenset({Role.MONITOR, Role.PROPOSER}), COMMANDS["START_WAL_PUSH"])
+    check("u", Role.MONITOR, Role.PROPOSER, command=COMMANDS["START_WAL_PUSH"])
 
 
 def test_a_command_that_the_table_does_not_name_is_the_admins() -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from access.roles import Role
+from access.users import User, UserFileError, edit_user_file, parse_users
 from pgwire.auth import make_verifier
-from safekeeper.roles import Role
-from safekeeper.users import User, UserFileError, edit_user_file, parse_users
 
 VERIFIER = make_verifier("pencil", b"0123456789abcdef", 2)
 ALICE = User("alice", frozenset({Role.PROPOSER, Role.MONITOR}), VERIFIER)
@@ -39,7 +39,10 @@ def test_a_file_with_comments() -> None:
         ("alice:secret", "expected user:role"),
         (f"alice:{VERIFIER}", "expected user:role"),
         (f"alice::{VERIFIER}", "unknown role"),
-        (f"alice:secret:{VERIFIER}", "unknown role: expected proposer, replica, monitor, admin"),
+        (
+            f"alice:secret:{VERIFIER}",
+            "unknown role: expected proposer, replica, monitor, client, admin",
+        ),
         (f"alice:Admin:{VERIFIER}", "unknown role"),
         ("alice:admin:secret", "invalid SCRAM verifier"),
         (f":admin:{VERIFIER}", "a user name has 1 to 63 bytes"),

@@ -4,10 +4,10 @@ A connection takes one of the places before authentication; when all are taken t
 way, so that silent strangers, however many, keep nobody out. Authentication moves it to the places
 of the users, and who finds none is told so:
 
-    | reserved: proposer, admin | at most per_role_max: replica | at most per_role_max: monitor |
-    `---- connections_max ----------------------------------------------------------------------`
+    | reserved: proposer, admin | at most per_role_max of each: replica, monitor, client |
+    `---- connections_max -------------------------------------------------------------`
 
-So no crowd of replicas or monitors, however idle, keeps out the proposer that commits wait for, nor
+So no crowd of one of these roles, however idle, keeps out the proposer that commits wait for, nor
 one crowd the other. One user has at most per_user_max of all.
 
 Wrong passwords are counted for each user from each address: a monitor with an old password does not
@@ -23,20 +23,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
+from access.roles import Role
 from pgwire.errors import INVALID_AUTHORIZATION, INVALID_PASSWORD, ConnectionRefused
 from pgwire.transport import shut_down
-from safekeeper.roles import Role
 
 TOO_MANY_CONNECTIONS = "53300"
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Of one safekeeper."""
+    """Of one listener."""
 
     connections_max: int = 200
     connections_per_user_max: int = 100
-    #: Of all replicas, and of all monitors.
+    #: Of all replicas, of all monitors, and of all clients.
     connections_per_role_max: int = 100
     #: Of connections_max, for proposers and admins alone. A proposer has one for each timeline, and
     #: a few more in an election and while a member catches up.
@@ -52,7 +52,7 @@ DEFAULT_LIMITS = ConnectionLimits()
 
 RESERVED_FOR = (Role.PROPOSER, Role.ADMIN)
 #: A user of several roles counts as the first of these.
-_ROLES_COUNTED = (*RESERVED_FOR, Role.REPLICA, Role.MONITOR)
+_ROLES_COUNTED = (*RESERVED_FOR, Role.REPLICA, Role.MONITOR, Role.CLIENT)
 
 
 @dataclass(frozen=True, slots=True)
