@@ -10,7 +10,6 @@ from typing import Any
 import psycopg
 import pytest
 from qsync_world import LOCAL, SETTINGS, TIMEOUT, Prepared, QsyncWorld, qsync_arguments
-
 from sk_command import sk
 
 from pg_fixtures.cluster import QuorumCluster
