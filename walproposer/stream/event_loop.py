@@ -120,9 +120,13 @@ class EventLoop:
         except OSError:
             return  # closed before: the kernel has forgotten it, too
 
-    def set_interest(self, file: HasFileno, *, reads: bool, writes: bool) -> None:
-        """Cheap when nothing changes."""
+    def set_interest(
+        self, file: HasFileno, *, reads: bool, writes: bool, leaves: bool = False
+    ) -> None:
+        """Cheap when nothing changes. `leaves`: the peer's end alone, whatever it has sent before
+        and nobody wants to read yet; it counts as readable."""
         wanted = (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if writes else 0)
+        wanted |= select.EPOLLRDHUP if leaves else 0
         watch = self._watches.get(file.fileno())
         if watch is not None and watch.file is file and watch.interest != wanted:
             watch.interest = wanted
