@@ -210,6 +210,10 @@ class MembershipLaws:
         self._has_entered.add(node_id)
         self._world.count("joint memberships entered")
 
+    def has_entered(self, process: Incarnation) -> bool:
+        """The joint membership that it counts by is its own."""
+        return process.core.node_id in self._has_entered
+
     def _left(
         self, process: Incarnation, node_id: NodeId, before: Membership, now: Membership
     ) -> None:
