@@ -70,7 +70,8 @@ class ServerConfig:
     require_certificate: bool = False  # of the client, in the user's name
     verifiers: Mapping[str, ScramVerifier] | None = None  # by user; None: trust
     # Called with the startup parameters: before the user must prove anything, and after. Each may
-    # raise ConnectionRefused.
+    # raise ConnectionRefused. The client hears of it before it hears that it is authenticated: with
+    # 57P03 (cannot_connect_now) libpq goes on to the next host then, and only then.
     on_startup: Callable[[Mapping[str, str]], None] = lambda _: None
     on_authenticated: Callable[[Mapping[str, str]], None] = lambda _: None
     process_id: int = 0  # by which a CancelRequest will name this connection
@@ -144,6 +145,7 @@ def _shake_hands(channel: Channel, config: ServerConfig) -> Authenticated | None
     deadline = time.monotonic() + config.handshake_timeout_s
     nonce = base64.b64encode(secrets.token_bytes(_NONCE_BYTES)).decode()
     handshake = ServerHandshake(channel.connection, config.policy, nonce)
+    status: Mapping[str, str] = {}
     try:
         if config.tls is not None and channel.begins_with_tls(seconds_left(deadline)):
             channel.encrypt(config.tls.context, seconds_left(deadline), direct=True)
@@ -156,7 +158,11 @@ def _shake_hands(channel: Channel, config: ServerConfig) -> Authenticated | None
             if isinstance(message, StartupMessage):
                 config.on_startup(message.parameters)
                 handshake.certificate_name = channel.certificate_name
-            channel.write(handshake.receive(message))
+            reply = handshake.receive(message)
+            if channel.connection.state is State.GREETING:  # proven, and not told so yet
+                config.on_authenticated(handshake.parameters)
+                status = _parameter_status(config, handshake.parameters)
+            channel.write(reply)
             if channel.connection.state is State.TLS_HANDSHAKE:
                 assert config.tls is not None
                 channel.encrypt(config.tls.context, seconds_left(deadline))
@@ -167,8 +173,6 @@ def _shake_hands(channel: Channel, config: ServerConfig) -> Authenticated | None
         ) from error
     if channel.connection.state is State.CLOSED:
         return None
-    config.on_authenticated(handshake.parameters)
-    status = _parameter_status(config, handshake.parameters)
     secret = secrets.token_bytes(cancel_key_bytes(handshake.minor))
     key = BackendKeyData(config.process_id, secret)
     channel.send(*greeting(status, key))

@@ -39,7 +39,7 @@ from safekeeper.scrub import Scrub
 from safekeeper.server_settings import FALLBACK_VERSION, version_text
 from safekeeper.session import ClientSession
 from safekeeper.start_check import StartCheck
-from safekeeper.startup_parameters import check_startup_parameters
+from safekeeper.startup_parameters import check_may_stream, check_startup_parameters
 from safekeeper.status import damage_of, timeline_status
 from safekeeper.tenant_limits import TenantConnections
 from safekeeper.timeline import Timeline
@@ -197,11 +197,13 @@ class Safekeeper:
     # ---- listening
 
     def _server_version(self, parameters: Mapping[str, str]) -> str:
-        """That of the primary whose WAL the client may stream: clients refuse a newer server."""
+        """That of the primary whose WAL the client may stream: clients refuse a newer server.
+        Raises ConnectionRefused: the next host may have it."""
         try:
             timeline = select_timeline(self.timelines, parameters)
         except (SafekeeperError, StorageError, ConsensusError):
             return FALLBACK_VERSION  # the command that needs a timeline tells the client
+        check_may_stream(timeline.control, parameters)
         return version_text(timeline.control.server.pg_version)
 
     def _listen(self) -> socket.socket:

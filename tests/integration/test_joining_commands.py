@@ -28,6 +28,7 @@ from consensus.messages import (
 from consensus.term_history import TermHistory
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.standby import replica_conninfo
+from pgclient.connection import OWN_CLIENT
 from pgwal.history import TimelineHistory
 from walproposer.errors import Refusal, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
@@ -141,14 +142,21 @@ def test_another_one_that_got_the_address_is_not_told_to_leave(
 
 
 def test_consumers_are_told_where_to_go(safekeeper: SafekeeperProcess) -> None:
+    """By each command, if they know how to go on from there; stock ones are sent to the next host
+    of their conninfo."""
     join(safekeeper)
     leave(safekeeper)
+    present = "2 at 10.0.0.2:5454, 3 at 10.0.0.3:5454"
+    conninfo = replica_conninfo([safekeeper.address])
     for asked in ("IDENTIFY_SYSTEM", "SHOW wal_segment_size", "START_REPLICATION 0/300000"):
-        with ReplicationClient(replica_conninfo([safekeeper.address])) as client:
+        with ReplicationClient(conninfo, options=OWN_CLIENT) as client:
             with pytest.raises(ServerError, match="has left timeline") as caught:
                 client.command(asked)
             assert caught.value.sqlstate == "55000"
-            assert "2 at 10.0.0.2:5454, 3 at 10.0.0.3:5454" in caught.value.hint
+            assert present in caught.value.hint
+    with pytest.raises(AssertionError, match=r"FATAL: .* has left timeline") as refused:
+        ReplicationClient(conninfo)
+    assert present in str(refused.value)
 
 
 @pytest.mark.parametrize(

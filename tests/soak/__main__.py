@@ -148,6 +148,7 @@ def _print_changes(soak: MembersSoak) -> None:
     print(f"{soak.calm_changes:9}  of them in which nobody was struck")
     print(f"{soak.struck_under_way:9}  strikes while a change was made")
     print(f"{soak.kills:9}  kills")
+    print(f"{soak.world.outvoted:9}  proposers that were outvoted by sk member as they started")
 
 
 if __name__ == "__main__":

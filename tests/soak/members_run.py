@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 from pg_fixtures.errors import FixtureError
 from pg_fixtures.processes import ServiceProcess
+from pg_fixtures.waiting import wait_until
 from pg_server.errors import DeadlineExceeded
 
-from .books import Books
+from .books import PROGRESS_ROWS, Books
 from .chronicle import Chronicle, SilenceWatch
 from .members_world import MembersWorld
 from .world import Loss
@@ -193,8 +194,18 @@ class MembersSoak:
         for id in left:
             if change.is_wiped or self.rng.random() < FORGOTTEN_SHARE:
                 world.forget(id)
-        world.tend()
-        self.books.wait_for_progress(RECOVERY_SECONDS)
+        self._await_commits()
+
+    def _await_commits(self) -> None:
+        """A proposer may end in the meantime, too, and is started again. Raises DeadlineExceeded,
+        FixtureError."""
+        before = self.books.acknowledged
+
+        def progressed() -> bool:
+            self.world.tend()
+            return self.books.acknowledged - before >= PROGRESS_ROWS
+
+        wait_until(progressed, RECOVERY_SECONDS, f"{PROGRESS_ROWS} more commits")
 
     # ---- deaths
 
@@ -252,8 +263,7 @@ class MembersSoak:
     # ---- the end
 
     def _conclude(self) -> None:
-        self.world.tend()
-        self.books.wait_for_progress(RECOVERY_SECONDS)
+        self._await_commits()
         self.watch.stop()
         self.books.rest(RECOVERY_SECONDS)
         self.chronicle.note(self.books.reckon())

@@ -63,6 +63,7 @@ class MemberMachine(Machine):
                 f"the proposer of {self.name} ended with {proposer.exit_code}\n"
                 + proposer.log_tail()
             )
+        self._world.outvoted += proposer.exit_code != -9 and OUTVOTED in proposer.log_tail()
         if self._is_promoting and self._is_standby():
             self.promote()
         else:
@@ -87,6 +88,8 @@ class MembersWorld:
         self.keepers: dict[int, SafekeeperProcess] = {}
         self.members: list[int] = []
         self._frozen: list[SafekeeperProcess] = []
+        #: Proposers of the primary that lost their term to `sk member`, and were started again.
+        self.outvoted = 0
 
     def __enter__(self) -> Self:
         try:
