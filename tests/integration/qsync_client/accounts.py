@@ -36,8 +36,8 @@ def prepared(server: Postgres) -> list[str]:
 def finish(server: Postgres, gid: str, how: str = "COMMIT") -> None:
     """As the janitor does."""
     with server.connect(options=LOCAL) as connection:
-        statement = sql.SQL("{} PREPARED {}").format(sql.SQL(how), sql.Literal(gid))  # type: ignore[arg-type]
-        connection.execute(statement)
+        prefix: Any = f"{how} PREPARED "
+        connection.execute(sql.SQL(prefix) + sql.Literal(gid))
 
 
 def amounts(server: Postgres) -> dict[str, int]:

@@ -175,8 +175,8 @@ def test_sqlalchemy_on_the_same_pool(
             theirs.execute(take, {"name": "bob"})
             with q.transaction(pool) as tx:  # on another connection, beside it
                 tx.execute(TAKE, (1, "alice"))
-            driver = theirs.connection.driver_connection
-            with pytest.raises(UsageError, match="in a transaction"), q.transaction(driver):  # type: ignore[arg-type]
+            busy: Any = theirs.connection.driver_connection
+            with pytest.raises(UsageError, match="in a transaction"), q.transaction(busy):
                 raise AssertionError
         coordinator.advance(0)
         with pytest.raises(TransactionPending), q.transaction(pool, timeout=0.1) as tx:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -231,11 +232,12 @@ def test_a_connection_in_use_is_refused_and_left_alone(server: Postgres) -> None
             q.transaction(connection),
         ):
             raise AssertionError
-        wrong = psycopg.AsyncConnection(connection.pgconn)
-        for other in (wrong, "dsn", None):
-            with pytest.raises(UsageError, match="expected a psycopg"), q.transaction(other):  # type: ignore[arg-type]
+        wrong: list[Any] = [psycopg.AsyncConnection(connection.pgconn), "dsn", None]
+        for other in wrong:
+            with pytest.raises(UsageError, match="expected a psycopg"), q.transaction(other):
                 raise AssertionError
-        with pytest.raises(UsageError), q.transaction(connection, wait="never"):  # type: ignore[arg-type]
+        never: Any = "never"
+        with pytest.raises(UsageError, match="invalid wait"), q.transaction(connection, wait=never):
             raise AssertionError
     assert amounts(server)["alice"] == 70
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from qsync_world import FakeConnection, error_of
+from two_phase_world import FakeConnection, error_of
 
 from qsync.coordinator_client import ADMISSION_SECONDS, CoordinatorClient, pending_of
 from qsync.errors import (

@@ -8,7 +8,7 @@ from typing import get_args
 import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
-from qsync_world import NEVER, Fault, QsyncWorld, Truth
+from two_phase_world import NEVER, Fault, Truth, TwoPhaseWorld
 
 from qsync.errors import (
     NotCommitted,
@@ -25,7 +25,7 @@ from qsync.two_phase import note_interruption
 ROLLBACK = Options(on_timeout="rollback")
 
 
-def committed(world: QsyncWorld) -> Committed:
+def committed(world: TwoPhaseWorld) -> Committed:
     world.begin()
     world.end()
     return world.two_phase.result
@@ -35,7 +35,7 @@ def committed(world: QsyncWorld) -> Committed:
 
 
 def test_it_takes_five_round_trips_to_be_durable() -> None:
-    world = QsyncWorld()
+    world = TwoPhaseWorld()
     assert committed(world) == Committed(parse_lsn("0/3000"))
     prepare = ["SET", "PREPARE", "FLUSH"]
     assert world.asked == [
@@ -51,26 +51,26 @@ def test_it_takes_five_round_trips_to_be_durable() -> None:
 
 
 def test_it_takes_one_less_to_be_visible() -> None:
-    world = QsyncWorld(Options(confirm="visible"))
+    world = TwoPhaseWorld(Options(confirm="visible"))
     assert committed(world) == Committed(world.lsn_of_prepare)
     assert world.asked[-3:] == ["WAIT_LSN", "COMMIT PREPARED", "FLUSH"]
 
 
 def test_one_that_has_written_nothing_just_commits() -> None:
-    world = QsyncWorld(writes=False)
+    world = TwoPhaseWorld(writes=False)
     assert committed(world) == Committed(0)
     assert world.asked == ["BEGIN", "SET", "FACTS", "COMMIT"]
     assert world.two_phase.gid is None
 
 
 def test_the_gid_tells_what_a_successor_must_know() -> None:
-    world = QsyncWorld(Options(timeout=2.5, on_timeout="rollback"))
+    world = TwoPhaseWorld(Options(timeout=2.5, on_timeout="rollback"))
     committed(world)
     assert str(world.two_phase.gid).startswith("skq1.r.dac.1-1000-2d5.")  # 1000 + 2500 ms
 
 
 def test_submit_ends_with_prepare_and_a_handle_goes_on() -> None:
-    world = QsyncWorld(Options(wait="submit"))
+    world = TwoPhaseWorld(Options(wait="submit"))
     world.begin()
     world.end()
     assert isinstance(world.two_phase.outcome, Pending)
@@ -87,7 +87,7 @@ def test_submit_ends_with_prepare_and_a_handle_goes_on() -> None:
 
 
 def test_what_is_not_admitted_is_rolled_back_before_prepare() -> None:
-    world = QsyncWorld()
+    world = TwoPhaseWorld()
     world.is_admitting = False
     with pytest.raises(TransactionRefused, match="refused"):
         committed(world)
@@ -98,7 +98,7 @@ def test_what_is_not_admitted_is_rolled_back_before_prepare() -> None:
 
 
 def test_the_deadline_detaches() -> None:
-    world = QsyncWorld(confirms_at=NEVER)
+    world = TwoPhaseWorld(confirms_at=NEVER)
     with pytest.raises(TransactionPending) as raised:
         committed(world)
     assert raised.value.outcome == world.two_phase.outcome
@@ -109,28 +109,28 @@ def test_the_deadline_detaches() -> None:
 
 
 def test_the_deadline_rolls_back_but_is_pending_without_a_quorum() -> None:
-    world = QsyncWorld(ROLLBACK, confirms_at=NEVER)
+    world = TwoPhaseWorld(ROLLBACK, confirms_at=NEVER)
     with pytest.raises(TransactionPending, match="and it was rolled back"):
         committed(world)
     assert world.truth is Truth.ROLLED_BACK  # here; a successor may have its PREPARE
 
 
 def test_rolled_back_is_told_when_the_quorum_has_it() -> None:
-    world = QsyncWorld(ROLLBACK, confirms_at=5.5)
+    world = TwoPhaseWorld(ROLLBACK, confirms_at=5.5)
     with pytest.raises(TransactionRolledBack):
         committed(world)
     assert world.now >= 5.5
 
 
 def test_who_is_late_to_roll_back_finds_it_committed() -> None:
-    world = QsyncWorld(ROLLBACK, confirms_at=5.01)
+    world = TwoPhaseWorld(ROLLBACK, confirms_at=5.01)
     world.commits_late = True
     assert committed(world) == Committed(parse_lsn("0/3000"))
 
 
 def test_a_failed_transaction_is_not_prepared() -> None:
     """Postgres answers PREPARE with the tag ROLLBACK, and no error."""
-    world = QsyncWorld()
+    world = TwoPhaseWorld()
     world.prepare_tag = "ROLLBACK"
     with pytest.raises(TransactionRolledBack, match="had failed") as raised:
         committed(world)
@@ -138,7 +138,7 @@ def test_a_failed_transaction_is_not_prepared() -> None:
 
 
 def test_a_transaction_in_error_is_not_even_asked() -> None:
-    world = QsyncWorld()
+    world = TwoPhaseWorld()
     world.begin()
     world.primary.info.transaction_status = TransactionStatus.INERROR
     with pytest.raises(TransactionRolledBack, match="had failed"):
@@ -151,7 +151,7 @@ def test_a_transaction_in_error_is_not_even_asked() -> None:
     [(TransactionStatus.UNKNOWN, "lost"), (TransactionStatus.ACTIVE, "still running")],
 )
 def test_a_connection_that_can_not_prepare(status: TransactionStatus, reason: str) -> None:
-    world = QsyncWorld()
+    world = TwoPhaseWorld()
     world.begin()
     world.primary.info.transaction_status = status
     with pytest.raises(TransactionRolledBack, match=reason):
@@ -168,7 +168,7 @@ def test_a_connection_that_can_not_prepare(status: TransactionStatus, reason: st
     ],
 )
 def test_prepare_that_fails_rolls_back_and_says_why(sqlstate: str, hint: str) -> None:
-    world = QsyncWorld()
+    world = TwoPhaseWorld()
     world.sqlstates["PREPARE"] = [sqlstate]
     world.begin()
     world.primary.info.transaction_status = TransactionStatus.INTRANS
@@ -181,27 +181,27 @@ def test_prepare_that_fails_rolls_back_and_says_why(sqlstate: str, hint: str) ->
 
 def test_prepare_that_fails_after_its_end_is_prepared() -> None:
     """The row in pg_prepared_xacts counts, not the error."""
-    world = QsyncWorld()
+    world = TwoPhaseWorld()
     world.sqlstates["FLUSH"] = ["57014"]  # of the flush position, in the same query
     assert committed(world) == Committed(parse_lsn("0/3000"))
     assert "FIND" in world.asked
 
 
 def test_a_busy_gid_is_tried_again() -> None:
-    world = QsyncWorld()
+    world = TwoPhaseWorld()
     world.sqlstates["COMMIT PREPARED"] = ["55000", "55000"]
     assert committed(world) == Committed(parse_lsn("0/3000"))
 
 
 def test_a_set_local_role_is_taken_on_to_finish() -> None:
-    world = QsyncWorld()
+    world = TwoPhaseWorld()
     world.sqlstates["COMMIT PREPARED"] = ["42501"]
     assert committed(world) == Committed(parse_lsn("0/3000"))
     assert world.asked.count("COMMIT PREPARED") == 2
 
 
 def test_standbys_are_not_waited_for() -> None:
-    world = QsyncWorld()
+    world = TwoPhaseWorld()
     world.has_standby_names = True
     assert committed(world) == Committed(parse_lsn("0/3000"))
     at = world.asked.index("COMMIT PREPARED")
@@ -211,12 +211,12 @@ def test_standbys_are_not_waited_for() -> None:
 
 
 def test_a_transaction_that_was_ended_inside_is_the_callers_mistake() -> None:
-    world = QsyncWorld()
+    world = TwoPhaseWorld()
     world.begin()
     world.primary.info.transaction_status = TransactionStatus.IDLE
     with pytest.raises(UsageError, match="inside of its block"):
         world.end()
-    other = QsyncWorld()
+    other = TwoPhaseWorld()
     other.is_marked = False  # ended, and another one begun
     with pytest.raises(UsageError, match="inside of its block"):
         committed(other)
@@ -224,7 +224,7 @@ def test_a_transaction_that_was_ended_inside_is_the_callers_mistake() -> None:
 
 
 def test_an_interruption_says_what_it_left() -> None:
-    world = QsyncWorld(Options(wait="submit"))
+    world = TwoPhaseWorld(Options(wait="submit"))
     world.begin()
     world.end()
     interruption, error = KeyboardInterrupt(), ValueError()
@@ -246,7 +246,7 @@ LAST_STEP = 14
 
 def _check(options: Options, confirms_at: float, faults: dict[int, Fault]) -> type:
     """Play it, and compare what was told with what is true for good."""
-    world = QsyncWorld(options, confirms_at=confirms_at, faults=faults)
+    world = TwoPhaseWorld(options, confirms_at=confirms_at, faults=faults)
     told: object
     try:
         world.begin()

@@ -72,7 +72,7 @@ def error_of(sqlstate: str) -> psycopg.Error:
     return lookup(sqlstate)("refused by the test")
 
 
-class QsyncWorld:
+class TwoPhaseWorld:
     """`confirms_at`: the time from which on the quorum has everything; `faults`: by the number of a
     request. `asked`: what was executed, or tried, in order."""
 
