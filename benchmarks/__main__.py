@@ -28,6 +28,7 @@ from benchmarks import (
     failover,
     lake,
     profile,
+    qsync,
     restart,
     restore,
     serve,
@@ -224,6 +225,20 @@ def run_topologies(options: Options) -> Report:
     )
 
 
+def run_qsync(options: Options) -> Report:
+    primary = Primary(options.binaries, options.directory)
+    primary.postgres.configure(
+        max_prepared_transactions=qsync.PREPARED_MAX, wal_level=qsync.WAL_LEVEL
+    )
+    with primary:
+        samples = _told(
+            qsync.measure(
+                primary, options.directory, options.clients, options.rounds, options.seconds
+            )
+        )
+    return Report(qsync.table(samples), qsync.verdicts(samples), samples)
+
+
 BENCHMARKS = {
     "commit": run_commit,
     "profile": run_profile,
@@ -237,6 +252,7 @@ BENCHMARKS = {
     "lake": run_lake,
     "changes": run_changes,
     "topologies": run_topologies,
+    "qsync": run_qsync,
 }
 
 
@@ -248,7 +264,7 @@ BENCHMARKS = {
     type=click.IntRange(1),
     default=SECONDS,
     show_default=True,
-    help="commit, profile, topologies: length of one measurement.",
+    help="commit, profile, topologies, qsync: length of one measurement.",
 )
 @click.option(
     "--clients",
@@ -256,7 +272,7 @@ BENCHMARKS = {
     multiple=True,
     default=commit.CLIENTS,
     show_default=True,
-    help="commit, profile, topologies: once for each number of clients.",
+    help="commit, profile, topologies, qsync: once for each number of clients.",
 )
 @click.option(
     "--megabytes",
