@@ -252,7 +252,7 @@ def test_detach_drops_the_slots_that_nobody_takes_from(new_world: NewWorld) -> N
     world.cluster.proposer.terminate()
     done = sk("detach", "--primary", world.postgres.dsn(), "--drop-slot", "--force")
     assert done.returncode == 0, done.stderr
-    assert 'logical slot "sk_qsync_' in done.stdout
+    assert 'replication slot "sk_qsync_' in done.stdout
     assert world.postgres.execute("SELECT slot_name FROM pg_replication_slots") == []
 
 

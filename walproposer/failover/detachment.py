@@ -11,14 +11,9 @@ import psycopg
 
 from walproposer.connection import refusing
 from walproposer.failover.client_writes import is_closed, open_again
+from walproposer.primary.logical_slots import drop_logical_slots
 from walproposer.primary.prepared_transactions import ours, read_prepared
 from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.qsync.primary_session import SLOT_PREFIX
-
-_DROP_SLOTS = (
-    "SELECT slot_name::text, pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-    " WHERE slot_type = 'logical' AND NOT active AND slot_name ~ %s ORDER BY 1"
-)
 
 
 def leave(address: PrimaryAddress, *, drop_slot: bool) -> Iterator[str]:
@@ -33,8 +28,8 @@ def leave(address: PrimaryAddress, *, drop_slot: bool) -> Iterator[str]:
         limbo = ours(read_prepared(connection))
         closed = is_closed(connection)
         if drop_slot:
-            slots = connection.execute(_DROP_SLOTS, (f"^{SLOT_PREFIX}[0-9]+$",)).fetchall()
-            yield from (f'replication slot "{name}" was dropped' for name, _ in slots)
+            slots = drop_logical_slots(connection)
+            yield from (f'replication slot "{name}" was dropped' for name in slots)
     if closed:
         open_again(new_session)
         yield "clients may write again: a failover that was broken off had kept them out"
