@@ -31,6 +31,7 @@ from walproposer.change_requests import ChangeRequests
 from walproposer.checks.commit_watch import CommitWatch
 from walproposer.config import ProposerConfig
 from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
+from walproposer.failover.opening import Opening
 from walproposer.locks.lease import Lease, open_lock
 from walproposer.mender import Mender
 from walproposer.metrics import ProposerCollector
@@ -97,6 +98,7 @@ class WalProposer:
         self._primary_error = ""
         self._configured: Event | None = None
         self._lease: Lease | None = None
+        self._opening: Opening | None = None
         self._limbo_max = 0
         self._coordinator: Coordinator | None = None
 
@@ -121,6 +123,7 @@ class WalProposer:
                 **incarnation_status(self._incarnation),
                 "commit_problems": self._commit_watch.problems,
                 "configured": self._is_configured(),
+                "failover": self._opening.status if self._opening is not None else None,
                 "lock": self._lock_status(),
                 **self._qsync_status(),
             }
@@ -146,6 +149,8 @@ class WalProposer:
             return "no term won yet"
         if not incarnation.quorum_watch.ok:
             return "the quorum is lost, commits wait"
+        if self._opening is not None and self._opening.error:
+            return f"clients are kept out: {self._opening.error}"
         qsync_error = self._coordinator.error if self._coordinator is not None else ""
         return hung_reason(incarnation) or qsync_error
 
@@ -286,6 +291,8 @@ class WalProposer:
 
     def _run_incarnation(self, incarnation: Incarnation, upstream: Upstream) -> Stop | None:
         self._incarnation = self._collector.incarnation = incarnation
+        opening = self._opening = Opening.of(self.config.primary, upstream.primary, incarnation)
+        opening.start()
         if self._coordinator is not None:
             self._coordinator.begin(incarnation)
         reason = "the incarnation has ended"
@@ -302,6 +309,7 @@ class WalProposer:
             )
             return None
         finally:
+            opening.end()
             if self._coordinator is not None:
                 self._coordinator.end(incarnation, reason)
             self._addresses = incarnation.known_addresses

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from qsync_world import LOCAL, SETTINGS, TIMEOUT, Prepared, QsyncWorld, qsync_arguments
+from sk_command import sk
 
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.ports import free_port
@@ -195,7 +196,6 @@ def test_a_janitor_without_rights_finishes_what_is_its_own_and_reports_the_rest(
         "CREATE ROLE stranger LOGIN",
         "GRANT app, pg_read_all_settings, pg_monitor TO proposer",
         "GRANT INSERT, SELECT ON accounts TO app, stranger",
-        "GRANT EXECUTE ON FUNCTION pg_control_system(), pg_control_init() TO proposer",
     )
     for statement in statements:
         world.postgres.execute(statement, options=LOCAL)
@@ -240,6 +240,20 @@ def test_without_wal_level_logical_the_limbo_is_read(new_world: NewWorld) -> Non
         TIMEOUT,
         "the state of the stream",
     )
+
+
+def test_detach_drops_the_slots_that_nobody_takes_from(new_world: NewWorld) -> None:
+    """They would hold WAL for ever."""
+    world = new_world()
+    world.wait_finished(world.prepare(seconds=0.1))
+    wait_until(
+        lambda: world.status()["streams"] == {"postgres": "streaming"}, TIMEOUT, "the stream"
+    )
+    world.cluster.proposer.terminate()
+    done = sk("detach", "--primary", world.postgres.dsn(), "--drop-slot", "--force")
+    assert done.returncode == 0, done.stderr
+    assert 'replication slot "sk_qsync_' in done.stdout
+    assert world.postgres.execute("SELECT slot_name FROM pg_replication_slots") == []
 
 
 def test_a_barrier_in_a_daisy_chain(new_world: NewWorld) -> None:

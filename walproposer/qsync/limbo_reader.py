@@ -15,9 +15,10 @@ import psycopg
 
 from pgwal.lsn import Lsn
 from qsync.gid import Gid
+from walproposer.primary.logical_slots import SLOT_PATTERN
 from walproposer.qsync.limbo_events import LimboEntry
 from walproposer.qsync.outcome_answer import XidStatus
-from walproposer.qsync.primary_session import SLOT_PREFIX, PrimarySession
+from walproposer.qsync.primary_session import PrimarySession
 
 _FLUSH_LSN = "SELECT pg_current_wal_flush_lsn()::text"
 # One message, so one round trip; the statements are done in their order.
@@ -27,7 +28,7 @@ SELECT convert_to(gid, 'SQL_ASCII'), convert_to(database::text, 'SQL_ASCII'),
        (extract(epoch FROM prepared - timestamptz '2000-01-01 00:00:00+00') * 1000000)::bigint
   FROM pg_prepared_xacts;
 {_FLUSH_LSN};
-SELECT database::text FROM pg_replication_slots WHERE slot_name ~ '^{SLOT_PREFIX}[0-9]+$'"""
+SELECT database::text FROM pg_replication_slots WHERE slot_name ~ '{SLOT_PATTERN}'"""
 _IS_PREPARED = "SELECT EXISTS (SELECT FROM pg_prepared_xacts WHERE gid = %s)"
 _XID_STATUS = "SELECT pg_xact_status(%s::text::xid8)"
 # Has a transaction id, so its COMMIT is flushed; of what it says nobody takes notice.

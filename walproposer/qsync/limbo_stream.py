@@ -45,8 +45,9 @@ from pgwire.replication import (
 )
 from walproposer.connection import open_connection, refusing
 from walproposer.errors import Unreachable, WalProposerError
+from walproposer.primary.logical_slots import SLOT_PREFIX
 from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.qsync.primary_session import APPLICATION_NAME, SLOT_PREFIX, PrimarySession
+from walproposer.qsync.primary_session import APPLICATION_NAME, PrimarySession
 
 log = structlog.get_logger()
 
@@ -236,14 +237,3 @@ class LimboStream:
         with refusing("the logical stream broke"):
             pgconn.put_copy_data(status.encode())
             pgconn.flush()
-
-
-def drop_streams(connection: psycopg.Connection) -> list[str]:
-    """Drop the slots of all databases that nobody uses, which hold WAL; their names. Raises
-    psycopg.Error."""
-    rows = connection.execute(
-        "SELECT slot_name::text, pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-        " WHERE slot_type = 'logical' AND slot_name ~ %s AND active_pid IS NULL",
-        (f"^{SLOT_PREFIX}[0-9]+$",),
-    ).fetchall()
-    return [name for name, _ in rows]

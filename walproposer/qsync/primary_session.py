@@ -17,8 +17,6 @@ from walproposer.errors import Unreachable
 from walproposer.primary.primary_address import PrimaryAddress
 
 APPLICATION_NAME = "sk_qsync"
-#: Of our logical slots; the object id of the database follows.
-SLOT_PREFIX = "sk_qsync_"
 # Nothing that is asked here takes long; a server that hangs would keep the thread for ever.
 STATEMENT_TIMEOUT_MS = 30_000
 OPTIONS = f"-c synchronous_commit=local -c statement_timeout={STATEMENT_TIMEOUT_MS}"

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Protocol, TypeVar
 
 from walproposer.errors import WalProposerError
@@ -40,7 +40,10 @@ class EventLoop:
         #: For who waits himself, for some of the files; the others he leaves to `run_once`.
         self.epoll = select.epoll()
         self._watches: dict[int, _Watch] = {}
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        #: What to call, and what only that would look after: a connection, say.
+        self._inbox: SimpleQueue[tuple[Callable[[], None], object]] = SimpleQueue()
+        self._ending = Lock()
+        self._has_ended = False
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
@@ -48,6 +51,11 @@ class EventLoop:
         self.watch(self._wake_receiver, self._take_inbox, lambda: None)
 
     def close(self) -> None:
+        """What threads have brought, or bring later, is closed."""
+        with self._ending:
+            self._has_ended = True
+        while not self._inbox.empty():
+            _close(self._inbox.get_nowait()[1])
         self.epoll.close()
         self._wake_receiver.close()
         self._wake_sender.close()
@@ -124,8 +132,15 @@ class EventLoop:
 
     def call(self, callback: Callable[[], None]) -> None:
         """On the loop, soon. For any thread; nothing happens once the loop has ended."""
-        self._inbox.put(callback)
-        self.wake()
+        self._put(callback, None)
+
+    def _put(self, callback: Callable[[], None], result: object) -> None:
+        with self._ending:
+            if not self._has_ended:
+                self._inbox.put((callback, result))
+                self.wake()
+                return
+        _close(result)
 
     def in_thread(
         self, work: Callable[[], T], done: Callable[[T | WalProposerError], None]
@@ -141,7 +156,7 @@ class EventLoop:
             except BaseException as bug:
                 self.call(_raiser(bug))
                 return
-            self.call(lambda: done(result))
+            self._put(lambda: done(result), result)
 
         Thread(target=run, daemon=True).start()
 
@@ -152,10 +167,16 @@ class EventLoop:
             return
         while True:
             try:
-                callback = self._inbox.get_nowait()
+                callback, _ = self._inbox.get_nowait()
             except Empty:
                 return
             callback()
+
+
+def _close(result: object) -> None:
+    close = getattr(result, "close", None)
+    if close is not None:
+        close()
 
 
 def _raiser(bug: BaseException) -> Callable[[], None]:
