@@ -44,6 +44,7 @@ from telemetry.status_server import (
 from telemetry.stop_signal import StopSignal
 from walproposer.attachment import Attachment
 from walproposer.config import ProposerConfig
+from walproposer.failover.detachment import leave
 from walproposer.locks.lease import LEASE_SECONDS
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.synchronous_standby import reset, setting_statement
@@ -224,7 +225,11 @@ def detach(primary: str, slot: str, drop_slot: bool, force: bool) -> None:
     """Let commits of a primary no longer wait for a quorum.
 
     Resets synchronous_standby_names. Stop the proposer before you drop the slot. While commits wait
-    that no quorum has confirmed it refuses, with exit code 3.
+    that no quorum has confirmed it refuses, with exit code 3. Transactions of qsync that stay
+    prepared are listed.
     """
-    for line in reset(PrimaryAddress(primary, slot), drop_slot=drop_slot, force=force):
+    address = PrimaryAddress(primary, slot)
+    for line in reset(address, drop_slot=drop_slot, force=force):
+        click.echo(line)
+    for line in leave(address, drop_slot=drop_slot):
         click.echo(line)

@@ -196,7 +196,6 @@ def test_a_janitor_without_rights_finishes_what_is_its_own_and_reports_the_rest(
         "CREATE ROLE stranger LOGIN",
         "GRANT app, pg_read_all_settings, pg_monitor TO proposer",
         "GRANT INSERT, SELECT ON accounts TO app, stranger",
-        "GRANT EXECUTE ON FUNCTION pg_control_system(), pg_control_init() TO proposer",
     )
     for statement in statements:
         world.postgres.execute(statement, options=LOCAL)
@@ -253,7 +252,7 @@ def test_detach_drops_the_slots_that_nobody_takes_from(new_world: NewWorld) -> N
     world.cluster.proposer.terminate()
     done = sk("detach", "--primary", world.postgres.dsn(), "--drop-slot", "--force")
     assert done.returncode == 0, done.stderr
-    assert 'logical slot "sk_qsync_' in done.stdout
+    assert 'replication slot "sk_qsync_' in done.stdout
     assert world.postgres.execute("SELECT slot_name FROM pg_replication_slots") == []
 
 

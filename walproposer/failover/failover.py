@@ -36,6 +36,7 @@ from walproposer.failover.standby import StandbyServer, safekeepers_conninfo
 from walproposer.primary.log_marker import check_log
 from walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
 from walproposer.primary.slot import PREDECESSOR_SECONDS
+from walproposer.qsync.prepared_setting import limbo_max
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timelines.survey import LATE_SECONDS, statuses_of, survey
 from walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
@@ -316,6 +317,8 @@ def _check_can_attach(settings: PrimarySettings, config: ProposerConfig) -> None
             f'role "{settings.role}" is no superuser on the standby',
             hint="ALTER SYSTEM and pg_promote() need one.",
         )
+    if config.qsync is not None:
+        limbo_max(config.qsync, config.primary)
     for finding in check_primary(settings, config.primary):
         if finding.check == "primary" or finding.level is not Level.FAIL:
             continue

@@ -25,6 +25,7 @@ from typing import Any, assert_never
 import structlog
 
 from consensus.ids import NodeId
+from consensus.quorum import quorum_size
 from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig, QsyncConfig
 from walproposer.errors import WalProposerError
@@ -308,12 +309,19 @@ class Coordinator:
         return qsync_status(
             self.limbo,
             node_id,
+            quorum=self._quorum(),
             address=self.address,
             waiting=len(self._questions),
             adopted=self._adopted,
             confirm_lag_seconds=self._questions.confirm_lag_seconds,
             streams=self.sessions.stream_states if self.sessions is not None else {},
         )
+
+    def _quorum(self) -> int:
+        """Of the set that needs more, while the members change."""
+        membership = self._incarnation.core.membership if self._incarnation is not None else None
+        groups = membership.groups if membership is not None else ()
+        return max((quorum_size(len(group)) for group in groups), default=0)
 
 
 def open_coordinator(config: ProposerConfig, limbo_max: int, stopping: StopSignal) -> Coordinator:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,11 +18,14 @@ from access.admission import ConnectionLimits
 from access.errors import AccessError
 from pg_fixtures.waiting import wait_until
 from pgwire.auth import make_verifier
+from pgwire.messages import Query
+from pgwire.startup import SSLRequest, StartupMessage
 from pgwire.tls import TlsFiles
 from walproposer.errors import WalProposerError
 from walproposer.qsync.verbs import WORDS
 from walproposer.qsync.verdict_server import PORT_LIMITS, PortConfig
 
+TLS_RECORD_BYTES = 16 * 1024
 PASSWORD = "correct horse"
 VERIFIER = str(make_verifier(PASSWORD, b"0123456789abcdef", 4))
 GID = f"skq1.d.19c1f0a3e55.1-16b374d848-2f1.{'0' * 32}"
@@ -148,6 +153,33 @@ def test_over_tls_large_answers_and_questions_in_a_row(port: Port, files: Files)
     with connect(port, files) as connection, connection.pipeline():
         found = [connection.execute("ADMIT") for _ in range(500)]
         assert {result.fetchone() for result in found} == {(7, 0)}
+
+
+def test_over_tls_what_is_sent_ahead_in_one_record_is_all_answered(files: Files) -> None:
+    """The kernel knows nothing of what TLS has taken from it already."""
+    config = PortConfig("127.0.0.1", 0, AccessConfig(files.tls, None, PORT_LIMITS))
+    context = ssl.create_default_context(cafile=files.ca)
+    wait, admit = Query("WAIT_LSN 0/10 TIMEOUT 60000").encode(), Query("ADMIT").encode()
+    count = TLS_RECORD_BYTES // len(admit)
+    with running(config) as port, socket.create_connection(port.address) as plain:
+        plain.sendall(SSLRequest().encode())
+        assert plain.recv(1) == b"S"
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as client:
+            client.settimeout(DEADLINE_SECONDS)
+            client.sendall(StartupMessage({"user": "app"}).encode())
+            client.sendall(wait)
+            wait_until(lambda: port.verdicts.waiting == 1, DEADLINE_SECONDS, "the question")
+            client.sendall(b"H\0\0\0\4" * 100)  # so that not all of the record fits
+            client.sendall(admit * count)
+            (session,) = port.server._sessions.values()
+            wait_until(session._is_full, DEADLINE_SECONDS, "the beginning of the record")
+            assert session._channel.transport.pending()
+            port.verdicts.advance(0x10)
+            answers = b""
+            while answers.count(b"ADMIT 1\0") < count:
+                data = client.recv(1 << 16)
+                assert data
+                answers += data
 
 
 def test_files_that_cannot_be_used_are_named(files: Files) -> None:

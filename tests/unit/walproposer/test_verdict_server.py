@@ -33,10 +33,12 @@ from pgwire.messages import (
     ReadyForQuery,
 )
 from pgwire.startup import CancelRequest, StartupMessage
-from walproposer.qsync.answers import LimboRow
-from walproposer.qsync.port_session import BUFFERED_BYTES_MAX, MESSAGE_BYTES_MAX
+from walproposer.qsync.answers import Confirmation, LimboRow
+from walproposer.qsync.limbo_events import Verdict
+from walproposer.qsync.port_session import BUFFERED_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_A_TURN
 from walproposer.qsync.verbs import WaitLsn
-from walproposer.qsync.verdict_server import PORT_LIMITS, PortConfig
+from walproposer.qsync.verdict_server import PORT_LIMITS, PortConfig, VerdictServer
+from walproposer.stream.event_loop import EventLoop
 
 LOOPBACK = PortConfig("127.0.0.1", 0)
 GID = f"skq1.d.19c1f0a3e55.1-16b374d848-2f1.{'0' * 32}"
@@ -205,6 +207,15 @@ def test_what_is_sent_ahead_waits_for_its_turn(port: Port) -> None:
             assert CommandComplete("ADMIT 1") in client.receive_until(ReadyForQuery)
 
 
+def test_many_messages_that_ask_nothing_are_all_answered(port: Port) -> None:
+    with closing(RawClient(port)) as client:
+        client.start()
+        client.send_ahead(*[Query("")] * (10 * MESSAGES_A_TURN))
+        for _ in range(10 * MESSAGES_A_TURN):
+            client.connection.send(Query(""))
+            client.receive_until(ReadyForQuery)
+
+
 @pytest.mark.parametrize(
     ("command", "error"),
     [
@@ -270,6 +281,11 @@ def test_a_canceled_wait_ends_and_takes_no_later_answer(
             assert len(port.verdicts.taken_back) == number
             question.refuse("XX000", "too late")
             assert row(connection.execute("ADMIT")) == (TERM, 0)
+        found = threads.submit(connection.execute, f"WAIT_LSN 0/10 TIMEOUT {LONG_MS}")
+        waiting(port.verdicts, 1)
+        question.answer(Confirmation(Verdict.CONFIRMED, Lsn(0x10), TERM))  # the one of before
+        port.verdicts.asked[-1].answer(Confirmation(Verdict.PENDING, Lsn(0), TERM))
+        assert row(found.result(DEADLINE_SECONDS))[0] == "pending"
         connection.cancel_safe()  # nothing is asked
         assert row(connection.execute("WAIT_LSN 0/1 TIMEOUT 0"))[0] == "pending"
         assert port.verdicts.left == []
@@ -429,7 +445,8 @@ def test_connections_are_limited() -> None:
 
 
 def test_when_the_port_closes_everybody_is_told(threads: ThreadPoolExecutor) -> None:
-    with ExitStack() as stack, running(LOOPBACK) as port:
+    patient = PortConfig("127.0.0.1", 0, handshake_timeout_seconds=10 * DEADLINE_SECONDS)
+    with ExitStack() as stack, running(patient) as port:
         waiter, idle = (stack.enter_context(port.connect()) for _ in range(2))
         stranger = stack.enter_context(closing(RawClient(port)))
         found = threads.submit(waiter.execute, f"WAIT_LSN 0/10 TIMEOUT {LONG_MS}")
@@ -444,3 +461,16 @@ def test_when_the_port_closes_everybody_is_told(threads: ThreadPoolExecutor) -> 
         with pytest.raises(psycopg.OperationalError, match="refused"):
             port.connect()
     assert stranger.connection.state is State.STARTUP
+
+
+def test_one_that_is_greeted_while_the_port_closes_is_told(threads: ThreadPoolExecutor) -> None:
+    with closing(EventLoop()) as loop:
+        server = VerdictServer(LOOPBACK, OneNumber(), loop)
+        host, _, number = server.address.rpartition(":")
+        found = threads.submit(psycopg.connect, f"host={host} port={number} user=app")
+        wait_until(lambda: loop.run_once(0.01) or server._handshakes, DEADLINE_SECONDS, "a client")
+        with found.result(DEADLINE_SECONDS) as connection:  # nobody runs the loop any more
+            server.close()
+            with pytest.raises(psycopg.errors.AdminShutdown):
+                connection.execute("ADMIT")
+        assert server.access.admission.authenticated == 0
