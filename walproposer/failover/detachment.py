@@ -1,5 +1,5 @@
-"""What `sk detach` leaves of qsync and of failovers: it lists the limbo, drops the logical slots,
-which would hold WAL for nobody, and lets clients in whom a failover kept out."""
+"""What `sk detach` leaves of qsync and of failovers: it lists the limbo, and lets clients in whom a
+failover kept out."""
 
 from __future__ import annotations
 
@@ -13,15 +13,9 @@ from walproposer.connection import refusing
 from walproposer.failover.client_writes import is_closed, open_again
 from walproposer.primary.prepared_transactions import ours, read_prepared
 from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.qsync.primary_session import SLOT_PREFIX
-
-_DROP_SLOTS = (
-    "SELECT slot_name::text, pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-    " WHERE slot_type = 'logical' AND NOT active AND slot_name ~ %s ORDER BY 1"
-)
 
 
-def leave(address: PrimaryAddress, *, drop_slot: bool) -> Iterator[str]:
+def leave(address: PrimaryAddress) -> Iterator[str]:
     """What was done and what is left, a line each. Raises WalProposerError."""
 
     @contextmanager
@@ -32,9 +26,6 @@ def leave(address: PrimaryAddress, *, drop_slot: bool) -> Iterator[str]:
     with new_session() as connection:
         limbo = ours(read_prepared(connection))
         closed = is_closed(connection)
-        if drop_slot:
-            slots = connection.execute(_DROP_SLOTS, (f"^{SLOT_PREFIX}[0-9]+$",)).fetchall()
-            yield from (f'replication slot "{name}" was dropped' for name, _ in slots)
     if closed:
         open_again(new_session)
         yield "clients may write again: a failover that was broken off had kept them out"

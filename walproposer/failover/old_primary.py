@@ -38,7 +38,7 @@ from walproposer.failover.rewind import (
 )
 from walproposer.failover.undone_prepares import undone_prepares
 from walproposer.primary.log_marker import PREFIX, marker_name
-from walproposer.qsync.primary_session import SLOT_PREFIX as LOGICAL_PREFIX
+from walproposer.primary.logical_slots import SLOT_PREFIX as LOGICAL_PREFIX
 
 VERSION_FILE = "PG_VERSION"  # of the owner and the mode that all files of the server have
 SIGNAL_FILE = "standby.signal"
