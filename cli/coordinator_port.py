@@ -78,5 +78,9 @@ def ask_each(coordinator: str, verb: str) -> Rows:
 def _ask(conninfo: str, text: str) -> Rows:
     with closing(open_connection(conninfo, "the coordinator")) as connection:
         cursor = connection.cursor(row_factory=dict_row)
-        with refusing("the coordinator refused"):
-            return cursor.execute(text.encode()).fetchall()
+        try:
+            with refusing("the coordinator refused"):
+                return cursor.execute(text.encode()).fetchall()
+        except Unreachable as error:
+            hint = error.hint or "It may answer soon, or another does: sk status says who leads."
+            raise Unreachable(str(error), hint=hint, sqlstate=error.sqlstate) from error
