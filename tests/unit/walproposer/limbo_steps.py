@@ -48,9 +48,7 @@ def history(tli: int = 1, *left: tuple[int, int]) -> TimelineHistory:
     return TimelineHistory(tli, tuple(TimelineSwitch(old, Lsn(lsn)) for old, lsn in left))
 
 
-def led(
-    node_id: NodeId = NODE, term_start_lsn: int = TERM_START_LSN, *left: tuple[int, int]
-) -> Led:
+def led(node_id: NodeId = NODE, term_start_lsn: int = 1000, *left: tuple[int, int]) -> Led:
     """Without timelines that were left, the first."""
     tli = left[-1][0] + 1 if left else 1
     return Led(node_id, term_start_lsn, history(tli, *left))
