@@ -3,11 +3,13 @@
 First what those that sleep cost (`idle_timelines.py`). Then ten primaries at once under pgbench,
 beside all that sleep, against ten native setups: three pg_receivewal for each primary, of which two
 must have flushed. Then the same while the first primary writes as much as it can: what the nine
-others get of the disk tells how fairly it is shared.
+others get tells how fairly disk and processors are shared. The processors' idle time says which of
+the two was short: without any, it was not the disk.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +34,7 @@ from benchmarks.pgbench import PgbenchResult
 from benchmarks.primary import Primary
 from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
 from benchmarks.setups import CONTROL, OURS, PEER, ReceiveWalQuorum, Setup, attached
+from benchmarks.usage import idle_seconds, read_usage
 from consensus.ids import TimelineId
 from pg_fixtures.processes import SK, ServiceProcess
 from pg_fixtures.proposer import ProposerProcess
@@ -52,6 +55,8 @@ COLUMNS = (
     "p99 / peer",
     "least share",
     "flood MB/s",
+    "copies' CPU %",
+    "idle CPU %",
     "RSS MiB",
     "files",
     "threads",
@@ -65,8 +70,9 @@ _names = count(1)
 @dataclass(frozen=True, slots=True)
 class ManySample:
     """Of all primaries that run pgbench; `least_share` is the slowest one's TPS / the mean,
-    `flood_mb_per_s` what the one that floods writes meanwhile. The last three are of the first
-    safekeeper."""
+    `flood_mb_per_s` what the one that floods writes meanwhile. `copies_cpu_percent` is what those
+    use of one core who bring and keep the copies, `idle_cpu_percent` what all leave of all cores.
+    The last three are of the first safekeeper."""
 
     setup: str
     round: int
@@ -75,6 +81,8 @@ class ManySample:
     p99_ms: float
     least_share: float
     flood_mb_per_s: float = 0.0
+    copies_cpu_percent: float = 0.0
+    idle_cpu_percent: float = 0.0
     rss_mib: float = 0.0
     files: int = 0
     threads: int = 0
@@ -158,20 +166,51 @@ def _measure_load(
     for number, name in interleaved(names, rounds):
         is_ours = name in (OURS, FLOODED_OURS)
         with ExitStack() as stack:
+            copies: list[ServiceProcess] = [*safekeepers] if is_ours else []
             for index, server in enumerate(servers):
                 setup: Setup = SharedQuorum(safekeepers) if is_ours else ReceiveWalQuorum(name)
                 folder = directory / f"attached-{index}"
                 stack.enter_context(attached(server, setup, folder))
+                copies += setup.processes
             measured = list(servers)
             flooded = None
             if name in (FLOODED_OURS, FLOODED_PEER):
                 flooded = measured.pop(0)
                 stack.enter_context(_flood(flooded))
-            begun, begin_lsn = time.monotonic(), 0 if flooded is None else flooded.insert_lsn()
+            before = _Meter.read(copies, flooded)
             results = _run(measured, seconds)
-            written = 0 if flooded is None else flooded.insert_lsn() - begin_lsn
+            after = _Meter.read(copies, flooded)
             sample = _sample(name, number, results, safekeepers[0] if is_ours else None)
-            yield replace(sample, flood_mb_per_s=written / 1e6 / (time.monotonic() - begun))
+            yield replace(sample, **after.rates_since(before))
+
+
+@dataclass(frozen=True, slots=True)
+class _Meter:
+    """What has been used and written up to a moment, in seconds and bytes."""
+
+    at: float
+    copies_seconds: float
+    idle_seconds: float
+    flooded_lsn: int
+
+    @classmethod
+    def read(cls, copies: Sequence[ServiceProcess], flooded: Primary | None) -> _Meter:
+        return cls(
+            time.monotonic(),
+            read_usage([process.pid for process in copies]).cpu_seconds,
+            idle_seconds(),
+            0 if flooded is None else flooded.insert_lsn(),
+        )
+
+    def rates_since(self, earlier: _Meter) -> dict[str, float]:
+        """By the names of a ManySample."""
+        seconds = self.at - earlier.at
+        idle = self.idle_seconds - earlier.idle_seconds
+        return {
+            "flood_mb_per_s": (self.flooded_lsn - earlier.flooded_lsn) / 1e6 / seconds,
+            "copies_cpu_percent": 100 * (self.copies_seconds - earlier.copies_seconds) / seconds,
+            "idle_cpu_percent": 100 * idle / seconds / (os.cpu_count() or 1),
+        }
 
 
 def _run(servers: Sequence[Primary], seconds: int) -> list[PgbenchResult]:
@@ -251,6 +290,8 @@ def table(samples: Sequence[IdleSample | ManySample]) -> list[list[str]]:
                 ratios[1],
                 Spread.of([s.least_share for s in own]).format(2),
                 Spread.of([s.flood_mb_per_s for s in own]).format(1),
+                Spread.of([s.copies_cpu_percent for s in own]).format(0),
+                Spread.of([s.idle_cpu_percent for s in own]).format(0),
                 *(_greatest(own, figure) for figure in ("rss_mib", "files", "threads")),
             ]
         )

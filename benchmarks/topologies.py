@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks import pgbench
 from benchmarks.layout import LAYOUTS, Layout
 from benchmarks.losses import LossSample, Play, drill, lose, lose_packets, part_primary
-from benchmarks.rounds import Spread, Verdict
+from benchmarks.rounds import Spread, Verdict, interleaved
 from benchmarks.site_cluster import SiteCluster
 from benchmarks.sites import open_sites
 from pg_server.binaries import PostgresBinaries
@@ -86,11 +86,10 @@ def measure_latencies(
         folder = directory / f"latencies-{LAYOUTS.index(layout)}"
         folder.mkdir()
         with _filled(layout, folder, binaries) as cluster:
-            for condition in conditions(layout):
+            for number, condition in interleaved(conditions(layout), rounds):
                 with _amiss(cluster, condition):
-                    for number in range(rounds):
-                        for count in clients:
-                            yield _sample(cluster, layout, condition, count, number, seconds)
+                    for count in clients:
+                        yield _sample(cluster, layout, condition, count, number, seconds)
 
 
 @contextmanager
@@ -175,10 +174,19 @@ def description() -> str:
     )
 
 
+def _place(sample: LatencySample) -> tuple[int, int, int]:
+    """In the table; the conditions took turns."""
+    layout = next(layout for layout in LAYOUTS if layout.name == sample.layout)
+    names = [condition.name for condition in conditions(layout)]
+    return LAYOUTS.index(layout), names.index(sample.condition), sample.clients
+
+
 def latency_table(samples: Sequence[LatencySample]) -> list[list[str]]:
     rows = [["layout", "what is so", "round trip ms", "clients", "p50 ms", "p99 ms", "TPS",
              "sent / WAL"]]  # fmt: skip
-    keys = dict.fromkeys((s.layout, s.condition, s.round_trip_ms, s.clients) for s in samples)
+    keys = dict.fromkeys(
+        (s.layout, s.condition, s.round_trip_ms, s.clients) for s in sorted(samples, key=_place)
+    )
     for layout, condition, round_trip_ms, clients in keys:
         own = [
             s for s in samples if (s.layout, s.condition, s.clients) == (layout, condition, clients)

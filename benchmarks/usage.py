@@ -51,6 +51,13 @@ def read_usage(pids: Iterable[int]) -> Usage:
     return Usage(user / TICKS_PER_SECOND, system / TICKS_PER_SECOND, switches)
 
 
+def idle_seconds() -> float:
+    """Of all processors together since the machine's start: with nothing to do, or only a disk to
+    wait for."""
+    _, *fields = Path("/proc/stat").read_text().partition("\n")[0].split()
+    return (int(fields[3]) + int(fields[4])) / TICKS_PER_SECOND
+
+
 def rss_peak_bytes(pid: int) -> int:
     """The greatest resident memory of one process so far (VmHWM)."""
     return _number(Path(f"/proc/{pid}/status"), "VmHWM") * 1024

@@ -180,9 +180,12 @@ def _literal(text: str) -> str:
 
 
 def parse_lsn(text: str) -> int:
-    """`16/B374D848`."""
+    """`16/B374D848`. Raises psycopg.DataError."""
     high, _, low = text.partition("/")
-    return int(high, 16) << 32 | int(low, 16)
+    try:
+        return int(high, 16) << 32 | int(low, 16)
+    except ValueError as error:
+        raise psycopg.DataError(f'expected an LSN from the server, got "{text[:30]}"') from error
 
 
 def format_lsn(lsn: int) -> str:

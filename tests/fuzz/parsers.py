@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 import click
+import psycopg
 from crc32c import crc32c
 
 from access import users
@@ -49,6 +50,7 @@ from pgwire.extended_fields import decode_bind, decode_execute, decode_parse, de
 from pgwire.logical import parse_logical_message
 from pgwire.replication import parse_server_message, parse_standby_message
 from qsync.gid import Gid, GidError
+from qsync.statements import parse_lsn
 from safekeeper import startup_parameters
 from safekeeper.block_sums import decode_block_sums
 from safekeeper.control_state import decode_control_state
@@ -265,6 +267,8 @@ PARSERS: list[Parser] = [
     Parser("pgwire.logical.parse_logical_message", parse_logical_message, (ProtocolError,),
            seeds=seeds.FROM_LOGICAL_STREAM, covers=("pgwire.logical.*",)),
     Parser("qsync.gid.Gid.parse", Gid.parse, (GidError,), texts=seeds.GIDS),
+    Parser("qsync.statements.parse_lsn", parse_lsn, (psycopg.DataError,),
+           texts=("16/B374D848", "0/0")),
     Parser("pgwire.commands.parse_command", parse_command, (CommandSyntaxError,),
            texts=seeds.COMMANDS, covers=("pgwire.monitoring_query.parse_monitoring_query",)),
     Parser("pgwire.auth.ScramVerifier.parse", ScramVerifier.parse, (ValueError,),
