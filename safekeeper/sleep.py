@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from safekeeper.archive_progress import ArchiverState
@@ -142,5 +142,10 @@ class Sleep:
 
     @property
     def wal_bytes(self) -> int:
-        """What the timeline's segments occupy."""
-        return self._wal_bytes if self.is_asleep else self._timeline.store.size_bytes()
+        """What the timeline's segments occupy; where its folder cannot be read, what they did when
+        it could. Others ask, too, and what is wrong with this one is not theirs to stop for: who
+        needs its files next says so."""
+        if not self.is_asleep:
+            with suppress(OSError):
+                self._wal_bytes = self._timeline.store.size_bytes()
+        return self._wal_bytes

@@ -5,6 +5,7 @@ The third safekeeper is down where it matters, so that the steady one needs thos
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -205,6 +206,18 @@ def test_one_whose_control_file_has_rotten(world: World, ledger: Ledger) -> None
             ledger.wait_for_progress(ROWS, TIMEOUT)
         with world.troubled() as another:
             assert another.postgres.execute("SELECT count(*) FROM first") == [(0,)]
+
+
+def test_one_whose_folder_has_gone(world: World, ledger: Ledger) -> None:
+    """Under its feet. Whoever asks for the state of all still gets it."""
+    with world.troubled() as troubled:
+        for safekeeper in world.safekeepers[:2]:
+            shutil.rmtree(timeline_folder(safekeeper, troubled.name) / "wal")
+        assert world.status(0, STEADY)["state"] == "active"
+        listed = sk("timeline", "list", "--safekeepers", ",".join(world.addresses))
+        assert listed.returncode == 0, listed.stderr
+        assert STEADY.timeline_id.hex() in listed.stdout
+        ledger.wait_for_progress(ROWS, TIMEOUT)
 
 
 def test_one_that_is_flooded(world: World, ledger: Ledger) -> None:

@@ -112,6 +112,22 @@ def test_the_wal_of_those_that_sleep_counts(timelines: Timelines) -> None:
         second.push()
 
 
+def test_another_ones_folder_that_cannot_be_read_stops_nobody(timelines: Timelines) -> None:
+    """It counts with what was seen last; a deletion that runs meanwhile looks the same."""
+    first, second = (Pusher(create(timelines, ONE, number), number).lead() for number in (1, 2))
+    fill(first.log, 1.5 * WAL_SEG_SIZE)
+    first.push()
+    assert first.timeline.sleep.wal_bytes == 2 * WAL_SEG_SIZE
+    (first.timeline.directory / "wal").rename(first.timeline.directory / "gone")
+    assert first.timeline.sleep.wal_bytes == 2 * WAL_SEG_SIZE
+    fill(second.log, 1.5 * WAL_SEG_SIZE)
+    assert second.push().flush_lsn == second.log.lsn
+    fill(second.log, 2.5 * WAL_SEG_SIZE)
+    with pytest.raises(StorageError, match="bytes of WAL here, its limit is"):
+        second.push()
+    (first.timeline.directory / "gone").rename(first.timeline.directory / "wal")
+
+
 # ---- connections
 
 
