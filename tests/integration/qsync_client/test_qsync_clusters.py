@@ -76,8 +76,7 @@ def test_a_quorum_comes_and_goes(world: QsyncWorld, pool: ConnectionPool[Any], q
             tx.execute("INSERT INTO accounts VALUES (%s, 1)", (confirm,))
         assert isinstance(tx.result, Committed)
         assert tx.gid is not None
-        known = Pending(tx.gid, tx.result.lsn)
-        wait_until(is_committed(q, known), TIMEOUT, "the quorum to have COMMIT PREPARED")
+        assert isinstance(decided(q, Pending(tx.gid, tx.result.lsn)), Committed)
     with pool.connection() as connection:
         assert q.barrier(connection) > 0
 
@@ -94,22 +93,22 @@ def test_a_quorum_comes_and_goes(world: QsyncWorld, pool: ConnectionPool[Any], q
     assert world.count() == 2
 
     world.find_quorum()
-    wait_until(lambda: decided(q, late), TIMEOUT, "the janitor to commit")
-    wait_until(lambda: decided(q, undone), TIMEOUT, "the quorum to have the rollback")
-    assert isinstance(q.outcome(late.value), Committed)
-    assert isinstance(q.outcome(undone.value), RolledBack)
+    assert isinstance(decided(q, late.value), Committed)  # by the janitor
+    assert isinstance(decided(q, undone.value), RolledBack)
     with q.transaction(pool) as tx:
         tx.execute("INSERT INTO accounts VALUES ('undone', 2)")
     assert world.count() == 4
     assert world.limbo() == set()
 
 
-def is_committed(q: Qsync, known: Pending) -> Callable[[], bool]:
-    return lambda: isinstance(q.outcome(known), Committed)
+def decided(q: Qsync, pending: Pending | TransactionPending) -> Committed | RolledBack:
+    """The first outcome that is final. It may be pending while a quorum has not the newest WAL."""
 
+    def outcome() -> Committed | RolledBack | None:
+        found = q.outcome(pending)
+        return None if isinstance(found, Pending) else found
 
-def decided(q: Qsync, pending: pytest.ExceptionInfo[TransactionPending]) -> bool:
-    return not isinstance(q.outcome(pending.value), Pending)
+    return wait_until(outcome, TIMEOUT, "an outcome")
 
 
 def is_refused(q: Qsync, pool: ConnectionPool[Any]) -> bool:
