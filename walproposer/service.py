@@ -139,7 +139,7 @@ class WalProposer:
                 "connected": False,
                 "error": self._primary_error or None,
             },
-            "quorum": {"ok": False},
+            "quorum": {"ok": False, "connected": 0},
             "safekeepers": [{"address": str(a)} for a in self._addresses],
         }
 

@@ -329,8 +329,10 @@ def listening_defaults(
     command: click.Command, context: click.Context, name: str
 ) -> Iterator[tuple[str, str]]:
     for parameter in command.params:
-        if isinstance(parameter.type, HostPort):
-            yield f"{name} {parameter.opts[0]}", str(parameter.default)
+        # Without a default nothing listens unless it is asked to.
+        default = parameter.get_default(context)
+        if isinstance(parameter.type, HostPort) and default is not None:
+            yield f"{name} {parameter.opts[0]}", str(default)
     if isinstance(command, click.Group):
         for word in command.list_commands(context):
             inner = command.get_command(context, word)

@@ -231,6 +231,12 @@ def test_a_reply_is_given_and_a_silent_client_is_dropped(
     wait_until(lambda: "replication timeout" in keeper.log_text(), TIMEOUT, "the log to say why")
 
 
+def replicas_of(keeper: SafekeeperProcess) -> list[dict[str, Any]]:
+    status = keeper.timeline()
+    assert status is not None
+    return list(status["replicas"])
+
+
 @pytest.mark.parametrize("payload", [b"z", b"r", b"h" * 100, b"r" * 33])
 def test_a_message_that_is_none_ends_the_connection(
     cluster: QuorumCluster,
@@ -248,9 +254,7 @@ def test_a_message_that_is_none_ends_the_connection(
     assert result.error_field(pq.DiagnosticField.SQLSTATE) == b"08P01"
     with ReplicationClient(replica_conninfo([keeper.address])) as other:
         assert other.row("SHOW integer_datetimes") == (b"on",)
-    status = keeper.timeline()
-    assert status is not None
-    assert status["replicas"] == []
+    wait_until(lambda: not replicas_of(keeper), TIMEOUT, "the replica to be forgotten")
 
 
 def test_a_copy_that_the_client_fails_is_over(
@@ -276,17 +280,12 @@ def test_positions_and_feedback_are_shown_and_leave_with_the_client(
     client.status(lsn)
     client.send(HotStandbyFeedback(0, 700, 0, 650, 0))
 
-    def replicas() -> list[dict[str, Any]]:
-        status = keeper.timeline()
-        assert status is not None
-        return list(status["replicas"])
-
     wait_until(
-        lambda: [replica["xmin"] for replica in replicas()] == [700],
+        lambda: [replica["xmin"] for replica in replicas_of(keeper)] == [700],
         TIMEOUT,
         "the feedback to arrive",
     )
-    (replica,) = replicas()
+    (replica,) = replicas_of(keeper)
     assert replica["application_name"] == "by-hand"
     assert replica["flush_lsn"] == replica["replay_lsn"] == str(Lsn(lsn))
     with ReplicationClient(replica_conninfo([keeper.address])) as other:
@@ -301,7 +300,7 @@ def test_positions_and_feedback_are_shown_and_leave_with_the_client(
         )
         client.pgconn.finish()
         other.command("DROP_REPLICATION_SLOT held WAIT")
-    assert replicas() == []
+    assert replicas_of(keeper) == []
 
 
 def test_a_temporary_slot_ends_with_its_connection(keeper: SafekeeperProcess) -> None:
