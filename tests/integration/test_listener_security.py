@@ -331,8 +331,8 @@ def listening_defaults(
     for parameter in command.params:
         # Without a default nothing listens unless it is asked to.
         default = parameter.get_default(context)
-        if isinstance(parameter.type, HostPort) and default is not None:
-            yield f"{name} {parameter.opts[0]}", str(default)
+        if isinstance(parameter.type, HostPort) and isinstance(default, str):
+            yield f"{name} {parameter.opts[0]}", default
     if isinstance(command, click.Group):
         for word in command.list_commands(context):
             inner = command.get_command(context, word)
