@@ -24,6 +24,7 @@ from consensus.ids import NodeId
 from consensus.join import TimelineOffer
 from consensus.membership import Membership, Stamp
 from consensus.messages import AppendResponse, SafekeeperGreeting, SafekeeperMessage, VoteResponse
+from walproposer.stream import learners
 from walproposer.stream.events import ChangeState, Event, PeerMessage, Tick
 
 from .broken_law import check
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .world import World
 
 
+TICKS_MS = 200
 PREPARING = (ChangeState.JOINING, ChangeState.CATCHING_UP)
 
 
@@ -50,8 +52,8 @@ class MembershipLaws:
         self._answers: dict[NodeId, dict[int, int]] = {}
         #: The greatest truncate_lsn that each ballot has heard of.
         self._truncated: dict[NodeId, int] = {}
-        #: Of each process, those that were to be added: at the tick before, and at the last one.
-        self._learners: dict[str, tuple[set[int], set[int]]] = {}
+        #: Of each process, those that are to be added, and since which tick.
+        self._learners: dict[str, dict[int, int]] = {}
         #: The ballots that have entered the joint membership that they count by.
         self._has_entered: set[NodeId] = set()
 
@@ -121,7 +123,7 @@ class MembershipLaws:
         if type(event) is PeerMessage:
             self._heard(process, event)
         if type(event) is Tick:
-            self._note_learners(process)
+            self._note_learners(process, event.now_ms)
         if membership is None or membership is before:
             return
         self.seen(membership, process.name)
@@ -245,12 +247,12 @@ class MembershipLaws:
 
     # ---- truncate_lsn
 
-    def _note_learners(self, process: Incarnation) -> None:
-        _, before = self._learners.get(process.name, (set(), set()))
-        change, membership, now = process.core.change, process.core.membership, set[int]()
+    def _note_learners(self, process: Incarnation, now_ms: int) -> None:
+        change, membership, wanted = process.core.change, process.core.membership, set[int]()
         if change is not None and membership is not None and change.state in PREPARING:
-            now = {*change.wanted} - {*membership.all_members}
-        self._learners[process.name] = before, now
+            wanted = {*change.wanted} - {*membership.all_members}
+        known = self._learners.get(process.name, {})
+        self._learners[process.name] = {number: known.get(number, now_ms) for number in wanted}
 
     def truncates(
         self, process: Incarnation, lsn: int, flushed_by: Callable[[Node, Incarnation], int]
@@ -269,8 +271,11 @@ class MembershipLaws:
             for node in self.members(counted_by):
                 told = self._answered(process, node, counted_by.generation)
                 check("Truncate", told, process.name, node.name, "has not answered", counted_by)
-        before, now = self._learners.get(process.name, (set(), set()))
-        for number in before & now:
+        now_ms = self._world.clock.now_us // 1000
+        for number, since_ms in self._learners.get(process.name, {}).items():
+            # Seen a tick later than by the leader, which does not wait for one that is silent long.
+            if not 0 < now_ms - since_ms < learners.SILENT_MS - TICKS_MS:
+                continue
             nodes = [node for node in self._world.nodes if node.number == number]
             begins_anew = any(node.disk.control.has_left for node in nodes)
             on_disk = begins_anew or any(lsn <= flushed_by(node, process) for node in nodes)
