@@ -29,6 +29,7 @@ from benchmarks import (
     lake,
     many,
     profile,
+    qsync,
     restart,
     restore,
     serve,
@@ -244,6 +245,20 @@ def run_topologies(options: Options) -> Report:
     )
 
 
+def run_qsync(options: Options) -> Report:
+    primary = Primary(options.binaries, options.directory)
+    primary.postgres.configure(
+        max_prepared_transactions=qsync.PREPARED_MAX, wal_level=qsync.WAL_LEVEL
+    )
+    with primary:
+        samples = _told(
+            qsync.measure(
+                primary, options.directory, options.clients, options.rounds, options.seconds
+            )
+        )
+    return Report(qsync.table(samples), qsync.verdicts(samples), samples)
+
+
 BENCHMARKS = {
     "commit": run_commit,
     "profile": run_profile,
@@ -258,6 +273,7 @@ BENCHMARKS = {
     "changes": run_changes,
     "many": run_many,
     "topologies": run_topologies,
+    "qsync": run_qsync,
 }
 
 
@@ -269,7 +285,7 @@ BENCHMARKS = {
     type=click.IntRange(1),
     default=SECONDS,
     show_default=True,
-    help="commit, profile, many, topologies: length of one measurement.",
+    help="commit, profile, many, topologies, qsync: length of one measurement.",
 )
 @click.option(
     "--clients",
@@ -277,7 +293,7 @@ BENCHMARKS = {
     multiple=True,
     default=commit.CLIENTS,
     show_default=True,
-    help="commit, profile, topologies: once for each number of clients.",
+    help="commit, profile, topologies, qsync: once for each number of clients.",
 )
 @click.option(
     "--megabytes",

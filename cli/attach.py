@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 import click
 from psycopg.conninfo import conninfo_to_dict
@@ -31,6 +32,7 @@ from cli.parameters import (
     timeline_option,
     with_conninfo,
 )
+from cli.qsync_options import QsyncValues, qsync_config, qsync_options
 from consensus.ids import TimelineId
 from pgwire.tls import TlsFiles
 from telemetry.status_server import (
@@ -42,6 +44,7 @@ from telemetry.status_server import (
 from telemetry.stop_signal import StopSignal
 from walproposer.attachment import Attachment
 from walproposer.config import ProposerConfig
+from walproposer.failover.detachment import leave
 from walproposer.locks.lease import LEASE_SECONDS
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.synchronous_standby import reset, setting_statement
@@ -103,6 +106,7 @@ admin_token_option = click.option(
     "one: as always. Where the --http port is in use, the next free one is taken.",
 )
 @chain_options
+@qsync_options
 @proposer_http_option
 @tls_options
 @admin_token_option
@@ -127,12 +131,14 @@ def attach(
     http_token_file: Path | None,
     insecure: bool,
     admin_token_file: Path | None,
+    **qsync: Unpack[QsyncValues],
 ) -> None:
     """Attach to a primary and run its proposer in the foreground.
 
     Creates the timeline on all safekeepers if this primary has none there yet; prints its name.
     Refuses a primary that belongs to another log: sk detach --drop-slot leaves that one.
     """
+    files = tls_files(tls_cert, tls_key)
     config = ProposerConfig(
         primary=PrimaryAddress(primary, slot, application_name),
         safekeepers=with_conninfo(safekeepers, safekeeper_conninfo),
@@ -141,10 +147,10 @@ def attach(
         lock=None if lock == "none" else lock,
         lock_seconds=lock_ttl,
         chains=chain_rule(via, site, via_sites=via_sites),
+        qsync=qsync_config(qsync, files, insecure=insecure),
     )
     if supervise is not None and "," in str(conninfo_to_dict(primary).get("host", "")):
         raise click.UsageError("--supervise is for one server, --primary names several hosts")
-    files = tls_files(tls_cert, tls_key)
     listener = proposer_listener(http, files, http_token_file, insecure, admin_token_file)
     stopping = StopSignal().install()
 
@@ -219,7 +225,11 @@ def detach(primary: str, slot: str, drop_slot: bool, force: bool) -> None:
     """Let commits of a primary no longer wait for a quorum.
 
     Resets synchronous_standby_names. Stop the proposer before you drop the slot. While commits wait
-    that no quorum has confirmed it refuses, with exit code 3.
+    that no quorum has confirmed it refuses, with exit code 3. Transactions of qsync that stay
+    prepared are listed.
     """
-    for line in reset(PrimaryAddress(primary, slot), drop_slot=drop_slot, force=force):
+    address = PrimaryAddress(primary, slot)
+    for line in reset(address, drop_slot=drop_slot, force=force):
+        click.echo(line)
+    for line in leave(address, drop_slot=drop_slot):
         click.echo(line)

@@ -16,13 +16,15 @@ from cli.parameters import (
     primary_option,
     safekeepers_option,
     slot_option,
+    standby_option,
     timeline_option,
     with_conninfo,
 )
 from consensus.ids import TimelineId
-from walproposer.checks.finding import Finding, Level
+from walproposer.checks.finding import Finding, Level, fail
 from walproposer.checks.preflight import check_primary
 from walproposer.checks.preflight_members import check_safekeepers
+from walproposer.checks.preflight_qsync import check_standbys
 from walproposer.errors import WalProposerError
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
@@ -39,6 +41,7 @@ _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 @timeline_option
 @slot_option
 @application_name_option
+@standby_option
 @json_option
 @click.pass_context
 def check(
@@ -50,6 +53,7 @@ def check(
     timeline: TimelineId | None,
     slot: str,
     application_name: str,
+    standby: tuple[str, ...],
     json: bool,
 ) -> None:
     """Check a primary and its safekeepers before sk attach; changes nothing.
@@ -62,11 +66,13 @@ def check(
     )
     found, findings = _ask_primary(address)  # after them: it has at least what they say then
     findings += check_safekeepers(reports, found, timeline, application_name)
+    if found is not None:
+        findings += standby_findings(found, standby)
     passed = all(finding.level is not Level.FAIL for finding in findings)
     if json:
         print_json({"passed": passed, "findings": findings})
     else:
-        _print(findings)
+        print_findings(findings)
     context.exit(0 if passed else ExitCode.BLOCKED)
 
 
@@ -74,14 +80,32 @@ def _ask_primary(address: PrimaryAddress) -> tuple[PrimarySettings | None, list[
     try:
         primary = read_primary_settings(address)
     except WalProposerError as error:
-        reason = " ".join(str(error).split())
-        remedy = error.hint or "Start it, or correct --primary."
-        return None, [Finding("connection", Level.FAIL, reason, remedy)]
+        return None, [unreachable("connection", error, "Start it, or correct --primary.")]
     connected = Finding("connection", Level.OK, str(address))
     return primary, [connected, *check_primary(primary, address)]
 
 
-def _print(findings: list[Finding]) -> None:
+def standby_findings(primary: PrimarySettings, standbys: tuple[str, ...]) -> list[Finding]:
+    """Of each that was given, whether it answers or not."""
+    findings: list[Finding] = []
+    for dsn in standbys:
+        address = PrimaryAddress(dsn)
+        try:
+            settings = read_primary_settings(address)
+        except WalProposerError as error:
+            findings.append(unreachable("standby", error, "Start it, or correct --standby."))
+        else:
+            findings += check_standbys(primary, [(str(address), settings)])
+    return findings
+
+
+def unreachable(check: str, error: WalProposerError, remedy: str) -> Finding:
+    """`remedy` is for who has no hint of its own."""
+    return fail(check, " ".join(str(error).split()), error.hint or remedy)
+
+
+def print_findings(findings: list[Finding]) -> None:
+    """A line each, and what mends it."""
     table = plain_table("", "check", "")
     table.show_header = False
     table.columns[2].no_wrap = False

@@ -29,6 +29,7 @@ COMMANDS = {
     "elect": "cli.elect:elect",
     "promote": "cli.promote:promote",
     "rejoin": "cli.rejoin:rejoin",
+    "qsync": "cli.qsync:qsync",
     "archive": "cli.archive:archive",
     "backup": "cli.backup:backup",
     "restore": "cli.restore:restore",

@@ -29,10 +29,10 @@ from consensus.membership_page import split_address
 from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal, WalProposerError
 from walproposer.members.change import cancel_change, change_members
-from walproposer.members.departure import tell_to_leave
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.events import ChangeRequest
+from walproposer.stream.joining import leave
 from walproposer.timelines.discovery import check_any_tells, discover
 from walproposer.timelines.survey import folder_name, survey
 
@@ -137,7 +137,8 @@ class MemberChange:
     def _tell(self, other: MemberView) -> None:
         place = place_of(other, self.addresses)
         try:
-            tell_to_leave(place, self.view.timeline, self.view.membership)
+            instance = bytes.fromhex(other.instance)
+            leave(place, self.view.timeline, other.safekeeper_id, instance, self.view.membership)
         except WalProposerError as error:
             click.echo(f"{other} was not told that it has left: {error}", err=True)
         else:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from access.errors import AccessError
 from backup.errors import BackupError
 from consensus.errors import ConsensusError
 from objectstore.errors import ObjectStoreError
@@ -71,6 +72,7 @@ class CommandError(click.ClickException):
 LIBRARY_ERRORS = (
     WalProposerError,
     SafekeeperError,
+    AccessError,
     StorageError,
     ObjectStoreError,
     BackupError,

@@ -123,6 +123,13 @@ def primary_option(*, required: bool = True) -> Callable[[F], F]:
     )
 
 
+def standby_option(function: F) -> F:
+    """--standby DSN, repeatable, of those who check standbys beside their primary."""
+    return click.option(
+        "--standby", type=Dsn(), multiple=True, help="Check this standby too (repeatable)."
+    )(function)
+
+
 def slot_option(function: F) -> F:
     """--slot."""
     return click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 import click
 
@@ -25,6 +26,7 @@ from cli.parameters import (
     timeout_option,
     with_conninfo,
 )
+from cli.qsync_options import QsyncValues, qsync_config, qsync_options
 from consensus.ids import TimelineId
 from pgwal.lsn import format_lsn
 from telemetry.stop_signal import StopSignal
@@ -63,6 +65,7 @@ from walproposer.timelines.timeline_creation import FoundTimeline
 )
 @timeout_option("How long to wait for a quorum, and for a standby that makes no progress.")
 @chain_options
+@qsync_options
 @proposer_http_option
 @tls_options
 @admin_token_option
@@ -87,6 +90,7 @@ def promote(
     http_token_file: Path | None,
     insecure: bool,
     admin_token_file: Path | None,
+    **qsync: Unpack[QsyncValues],
 ) -> None:
     """Fail over: promote a standby that has every acknowledged commit, and be its proposer.
 
@@ -94,12 +98,14 @@ def promote(
     the log to its end; promotes it, its commits already waiting for the quorum; then goes on in the
     foreground as sk attach does. After a crash, run it again: what is done is not done twice.
     """
+    files = tls_files(tls_cert, tls_key)
     config = ProposerConfig(
         primary=PrimaryAddress(standby, slot, application_name),
         safekeepers=with_conninfo(safekeepers, safekeeper_conninfo),
         timeline=timeline,
         configure=True,
         chains=chain_rule(via, site, via_sites=via_sites),
+        qsync=qsync_config(qsync, files, insecure=insecure),
     )
     failover = Failover(
         config,
@@ -111,7 +117,6 @@ def promote(
     if dry_run:
         _print_plan(*failover.prepare(attaches=attaches))
         return
-    files = tls_files(tls_cert, tls_key)
     listener = proposer_listener(http, files, http_token_file, insecure, admin_token_file)
     stopping = StopSignal()  # until there is a proposer, a signal just ends this process
     with proposer_with_page(config, listener, stopping) as proposer:
@@ -122,7 +127,7 @@ def promote(
             click.echo("it has the whole log; promote it, then sk attach", err=True)
             return
         if not attaches:
-            click.echo("promoted; commits wait until sk attach", err=True)
+            click.echo("promoted; clients wait until sk attach", err=True)
             return
         stopping.install()
         Attachment(proposer, stopping).run()

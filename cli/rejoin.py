@@ -13,6 +13,7 @@ from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
+from qsync.gid import Gid
 from walproposer.errors import Refusal
 from walproposer.failover.old_primary import OldPrimary
 from walproposer.failover.rewind import base_backup_hint, missing_wal_problem
@@ -61,9 +62,10 @@ def rejoin(
 ) -> None:
     """Make a standby of a deposed primary, by pg_rewind.
 
-    What it wrote and no quorum has is undone; nobody was told that it is committed. Afterwards it
-    follows the safekeepers, and starts as any standby does. Where pg_rewind cannot be used, says
-    why a new base backup is needed. Run it as the owner of the data directory.
+    What it wrote and no quorum has is undone; nobody was told that it is committed. Transactions of
+    qsync that only it had prepared are listed: they are rolled back with it. Afterwards it follows
+    the safekeepers, and starts as any standby does. Where pg_rewind cannot be used, says why a new
+    base backup is needed. Run it as the owner of the data directory.
     """
     address = PrimaryAddress(new_primary)
     server, history = _ask_new_primary(address)
@@ -75,12 +77,14 @@ def rejoin(
     old = OldPrimary.at(old_primary)
     way_out = base_backup_hint(str(old_primary), conninfo)
     old.check_rewindable(server.system_id, way_out)
+    undone = () if old.is_standby_of(history) else old.undone_prepares(history)
     if old.is_standby_of(history):
         click.echo("it is a standby of this timeline already")
     elif old.rewind(new_primary, config_file, history.tli, way_out):
         click.echo("pg_rewind has undone what it wrote alone")
     else:
         click.echo("nothing to undo")
+    _print_undone(undone)
     old.cut_lost_tails(history, server.wal_seg_size)
     old.become_standby(conninfo, slot, found.timeline)
     click.echo(f"{old_primary} is a standby that follows {', '.join(map(str, addresses))}")
@@ -95,6 +99,13 @@ def rejoin(
     if problem is not None:
         click.echo(f"{problem.text}: its restore_command must bring the rest", err=True)
     click.echo("start it; its configuration is now that of the new primary", err=True)
+
+
+def _print_undone(undone: tuple[Gid, ...]) -> None:
+    if undone:
+        click.echo(f"{len(undone)} transactions of qsync were prepared here alone, and are undone:")
+    for gid in undone:
+        click.echo(f"    {gid} rolled_back")
 
 
 def _ask_new_primary(address: PrimaryAddress) -> tuple[ServerFacts, TimelineHistory]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -29,6 +30,7 @@ from cli.parameters import (
     timeline_option,
     timeout_option,
 )
+from cli.qsync_options import QsyncValues, qsync_config, qsync_options
 from cli.restore_request import RestoreRequest
 from pg_server.binaries import BIN_DIR_VARIABLE
 from pg_server.errors import ServerFailed
@@ -37,7 +39,9 @@ from pgwal.lsn import format_lsn
 from telemetry.status_server import HttpListener
 from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
+from walproposer.connection import refusing
 from walproposer.failover.failover import Failover
+from walproposer.primary.prepared_transactions import read_prepared
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.timelines.timeline_creation import require_timeline
 
@@ -104,6 +108,7 @@ from walproposer.timelines.timeline_creation import require_timeline
 @slot_option
 @application_name_option
 @timeout_option("How long to wait for a quorum, and for a server that makes no progress.")
+@qsync_options
 @proposer_http_option
 @tls_options
 @admin_token_option
@@ -137,20 +142,41 @@ def _restore_copy(request: RestoreRequest, options: dict[str, Any]) -> None:
         return
     server = request.restored_server(plan)
     server.start()
-    recovered = server.wait_recovered(PrimaryAddress(options["server"]).connect)
+    address = PrimaryAddress(options["server"])
+    recovered = server.wait_recovered(address.connect)
     _check_reached(plan, recovered.lsn)
     click.echo(f"restored up to {recovered}")
+    _print_prepared(address)
+
+
+def _print_prepared(address: PrimaryAddress) -> None:
+    """A moment between a PREPARE and its end is restored as it was; none is listed while it is
+    paused there."""
+    with closing(address.connect()) as connection, refusing("could not read what is prepared"):
+        prepared = read_prepared(connection)
+    if not prepared:
+        return
+    click.echo(f"{len(prepared)} transactions were prepared then, and neither end had come:")
+    for each in prepared:
+        click.echo(f"    {each}")
+    click.echo(
+        "they hold their locks; end each in its database: COMMIT PREPARED or ROLLBACK PREPARED. "
+        "The primary may have done either since: sk qsync outcome",
+        err=True,
+    )
 
 
 # ---- the new primary
 
 
 def _restore_and_promote(request: RestoreRequest, options: dict[str, Any]) -> None:
+    files = tls_files(options["tls_cert"], options["tls_key"])
     config = ProposerConfig(
         primary=PrimaryAddress(options["server"], options["slot"], options["application_name"]),
         safekeepers=request.addresses,
         timeline=request.timeline,
         configure=True,
+        qsync=qsync_config(cast(QsyncValues, options), files, insecure=options["insecure"]),
     )
     replica_conninfo = options["replica_conninfo"]
     if replica_conninfo is None:
@@ -162,7 +188,7 @@ def _restore_and_promote(request: RestoreRequest, options: dict[str, Any]) -> No
         return
     listener = proposer_listener(
         options["http"],
-        tls_files(options["tls_cert"], options["tls_key"]),
+        files,
         options["http_token_file"],
         options["insecure"],
         options["admin_token_file"],
@@ -194,7 +220,7 @@ def _take_over(
         recovered = server.wait_recovered(config.primary.connect)
         click.echo(f"restored up to {recovered}: all that was acknowledged")
         if no_attach:
-            click.echo("promoted; commits wait until sk attach", err=True)
+            click.echo("promoted; clients wait until sk attach", err=True)
             return
         stopping.install()
         proposer.prepare()

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from access.access import AccessConfig
+from access.admission import DEFAULT_LIMITS, ConnectionLimits
 from cli.archiving_options import archiving_options
 from cli.chain_options import PeerConninfo
 from cli.listening import (
@@ -22,8 +24,6 @@ from cli.many_options import ManyOptions, many_options
 from cli.output import CommandError
 from cli.parameters import ByteSize, FiniteRange
 from consensus.membership import TEXT_BYTES_MAX
-from safekeeper.access import AccessConfig
-from safekeeper.admission import DEFAULT_LIMITS, ConnectionLimits
 from safekeeper.archive_progress import ArchiveSettings
 from safekeeper.config import SafekeeperConfig
 from safekeeper.replica import WAL_SENDER_TIMEOUT_SECONDS
@@ -138,7 +138,7 @@ def safekeeper() -> None:
     metavar="N",
     default=DEFAULT_LIMITS.connections_per_role_max,
     show_default=True,
-    help="Connections of all replicas, and of all monitors.",
+    help="Connections of all replicas, of all monitors, and of all clients.",
 )
 @click.option(
     "--connections-reserved",
@@ -243,7 +243,8 @@ def run(
         port=listen[1],
         http_host=http[0],
         http_port=http[1],
-        access=AccessConfig(tls, user_file, limits, many.tenant_limits),
+        access=AccessConfig(tls, user_file, limits),
+        tenant_limits=many.tenant_limits,
         http_token_file=http_token_file,
         http_spare_ports=spare_http_ports(),
         retention=RetentionPolicy(
@@ -273,7 +274,7 @@ def _check_limits(limits: ConnectionLimits) -> None:
 
 
 def _serve(config: SafekeeperConfig, hang_timeout: float) -> None:
-    """Until a signal. Raises SafekeeperError, CommandError."""
+    """Until a signal. Raises SafekeeperError, AccessError, CommandError."""
     with hang_guard(hang_timeout):
         stopping = StopSignal().install()
         try:

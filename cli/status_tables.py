@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -78,7 +79,16 @@ def proposer_line(proposer: ProposerView) -> str:
         f"{page['received_lsn']}, commit {page['commit_lsn']}, "
         f"{bytes_text(page['commit_bytes_per_second'])}/s; quorum "
         f"{'there' if page['quorum']['ok'] else 'lost'} for {_age(page['quorum']['since'])}"
+        f"{_limbo_text(page.get('qsync'))}"
     )
+
+
+def _limbo_text(qsync: dict[str, Any] | None) -> str:
+    """What waits for the quorum, unseen; nothing without a coordinator."""
+    if qsync is None:
+        return ""
+    oldest = f", the oldest for {qsync['age']:.0f} s" if qsync["len"] else ""
+    return f"; qsync at {qsync['address']}: {qsync['len']} of {qsync['len_max']} prepared{oldest}"
 
 
 def _members_table(members: Sequence[MemberView]) -> Table:
@@ -141,7 +151,9 @@ def _connection(member: MemberView) -> str:
 
 def servers_section(servers: Sequence[ServerView]) -> RenderableType:
     """A row per Postgres that was asked, then what is remarkable about each."""
-    table = plain_table("postgres", "role", "timeline", "commits waiting", "longest")
+    table = plain_table(
+        "postgres", "role", "timeline", "commits waiting", "longest", "prepared by qsync", "oldest"
+    )
     remarks: list[RenderableType] = []
     for server in servers:
         style = "" if server.role in (Role.PRIMARY, Role.STANDBY) else "red"
@@ -153,6 +165,8 @@ def servers_section(servers: Sequence[ServerView]) -> RenderableType:
             f"{server.commit_waits.longest_seconds:.0f} s"
             if server.commit_waits.count
             else _NOTHING,
+            str(len(server.limbo)),
+            f"{server.limbo_seconds:.0f} s" if server.limbo else _NOTHING,
             style=style,
         )
         for remark in (*server.dangers, *server.risks, *server.remarks):

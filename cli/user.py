@@ -1,4 +1,4 @@
-"""`sk user`: the file that says who may connect to a safekeeper, and what for."""
+"""`sk user`: the file that says who may connect to a listener, and what for."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 
 import click
 
-from cli.listening import PATH
-from cli.output import CommandError, console, plain_table, print_json
-from cli.parameters import json_option
-from pgwire.auth import make_verifier
-from safekeeper.roles import Role
-from safekeeper.users import (
+from access.roles import Role
+from access.users import (
     User,
     UserFileError,
     edit_user_file,
     parse_users,
     read_user_file,
 )
+from cli.listening import PATH
+from cli.output import CommandError, console, plain_table, print_json
+from cli.parameters import json_option
+from pgwire.auth import make_verifier
 from storage.durable import replace_file, storage_errors
 
 SALT_BYTES = 16  # as Postgres takes them: SCRAM_DEFAULT_SALT_LEN
@@ -31,9 +31,10 @@ SALT_BYTES = 16  # as Postgres takes them: SCRAM_DEFAULT_SALT_LEN
 
 @click.group()
 def user() -> None:
-    """Add, list and remove the users of safekeepers: the lines of --user-file.
+    """Add, list and remove the users of a listener: the lines of --user-file.
 
-    A safekeeper reads the file when it changes; no restart is needed. Copy it to all of them.
+    A safekeeper, or the port of sk attach --qsync, reads the file when it changes; no restart is
+    needed. Copy it to all safekeepers.
     """
 
 

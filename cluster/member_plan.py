@@ -60,10 +60,17 @@ def plan_add(present: Membership, newcomers: Sequence[Member]) -> MemberPlan:
     members = _members(present)
     for newcomer in newcomers:
         known = members.get(newcomer.id)
-        if known is not None:
+        if known is None:
+            members[newcomer.id] = newcomer
+        elif newcomer.id in present.members:
             _check_same_disk(known, newcomer)
-            continue
-        members[newcomer.id] = newcomer
+        elif not known.is_instance(newcomer.instance):
+            raise Refusal(
+                f"the safekeepers at {known.address} and {newcomer.address} have the same id "
+                f"{newcomer.id}",
+                hint="Start one of them on an empty data directory with an --id that no member "
+                "has, or had.",
+            )
     return _plan(present, members)
 
 

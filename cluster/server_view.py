@@ -22,12 +22,13 @@ from walproposer.errors import WalProposerError
 from walproposer.failover.log_view import LogView, log_view
 from walproposer.failover.standby import StandbyServer
 from walproposer.primary.commit_waits import NO_WAITS, CommitWaits
+from walproposer.primary.prepared_transactions import PreparedTransaction, ours
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
 from walproposer.timelines.discovery import Discovery
 
 #: What else the preflight may find that matters while commits run.
-REMARKABLE = ("commits", "fsync")
+REMARKABLE = ("commits", "fsync", "read_only", "limbo", "prepared")
 CONTENDED = (
     "it and another server are primaries that could go on with the log: run sk attach for one of "
     "them, stop the other, then sk rejoin or make it anew from a base backup"
@@ -56,7 +57,8 @@ class Leader:
 class ServerView:
     """One server. All that is said of it is sentences, each with what to do: why its commits return
     without the quorum (`dangers`), why they may, or some of them do (`risks`), and what else there
-    is to know. `holder_pid`: of the walsender that has our slot, by which a proposer streams."""
+    is to know. `holder_pid`: of the walsender that has our slot, by which a proposer streams.
+    `limbo` are the transactions of qsync that are prepared."""
 
     dsn: str
     role: Role
@@ -64,9 +66,15 @@ class ServerView:
     tli: int = 0
     holder_pid: int | None = None
     commit_waits: CommitWaits = NO_WAITS
+    limbo: tuple[PreparedTransaction, ...] = ()
     dangers: tuple[str, ...] = ()
     risks: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+
+    @property
+    def limbo_seconds(self) -> float:
+        """Since the oldest was prepared."""
+        return max((each.age_seconds for each in self.limbo), default=0.0)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -76,6 +84,8 @@ class ServerView:
             "commit_waits": self.commit_waits.count,
             "commit_waits_stuck": self.commit_waits.stuck_count,
             "commit_wait_seconds": round(self.commit_waits.longest_seconds, 1),
+            "limbo_len": len(self.limbo),
+            "limbo_seconds": round(self.limbo_seconds, 1),
             "returns_without_quorum": bool(self.dangers),
             "remarks": [*self.dangers, *self.risks, *self.remarks],
         }
@@ -205,6 +215,7 @@ def server_view(
         tli=history.tli if isinstance(history, TimelineHistory) else 0,
         holder_pid=holder_pid,
         commit_waits=settings.commit_waits,
+        limbo=ours(settings.prepared),
         dangers=tuple(dangers),
         risks=tuple(risks),
         remarks=(*([remark] if remark else []), *remarks),

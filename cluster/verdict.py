@@ -146,10 +146,12 @@ def _of_timeline(view: TimelineView) -> Verdict:
 def _with_leader(view: TimelineView, leader: ProposerView) -> Verdict:
     page = leader.page
     assert page is not None
-    problems = _problems(view, leader)
+    problems = [*_of_clients(page), *_problems(view, leader)]
     followers = sum(member.is_followed for member in view.members)
     members = f"{followers} of {len(view.members)} safekeepers"
     standing = _standing(leader, page)
+    if page["quorum"]["ok"] and (page.get("failover") or {}).get("error"):
+        return Verdict(Condition.BLOCKED, "; ".join(problems))
     if page["quorum"]["ok"] and standing is not None:
         return Verdict(standing.condition, "; ".join((standing.text, *problems)))
     if page["quorum"]["ok"]:
@@ -167,6 +169,18 @@ def _with_leader(view: TimelineView, leader: ProposerView) -> Verdict:
     since = _clock(page["quorum"].get("since"))
     text = f"commits wait{since}: {members} follow, {_needed(view)}"
     return Verdict(Condition.BLOCKED, "; ".join((text, *problems)))
+
+
+def _of_clients(page: Status) -> list[str]:
+    """Why clients of the primary are not served, though a quorum is there."""
+    error = (page.get("failover") or {}).get("error")
+    problems = []
+    if error:
+        problems.append(f"the failover is not finished, clients are kept out: {_short(error)}")
+    refuses = (page.get("qsync") or {}).get("refuses")
+    if refuses and page["quorum"]["ok"]:
+        problems.append(f"qsync admits no transaction: {_short(refuses)}: sk qsync list")
+    return problems
 
 
 def _needed(view: TimelineView) -> str:

@@ -160,7 +160,7 @@ class Ledger:
     @property
     def in_flight(self) -> int:
         """Rows being committed right now, at most one per client."""
-        return sum(account.in_flight for account in self._accounts)
+        return sum(account.in_flight_since is not None for account in self._accounts)
 
     @property
     def errors(self) -> int:
@@ -185,6 +185,11 @@ class Ledger:
         if not ordered:
             return math.nan
         return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+    def longest_wait(self, since: float) -> float:
+        """Seconds that a commit has waited after `since`, a time.monotonic(); whether it is
+        acknowledged, or waits still."""
+        return max(account.longest_wait(since) for account in self._accounts)
 
     def longest_silence(self) -> float:
         """The longest time, in seconds, in which no client at all was acknowledged."""

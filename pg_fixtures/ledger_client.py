@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from array import array
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,10 +51,22 @@ class Account:
     acknowledged_at: array[float] = field(default_factory=lambda: array("d"))  # time.monotonic()
     latencies: array[float] = field(default_factory=lambda: array("d"))  # seconds
     unknown: array[int] = field(default_factory=lambda: array("q"))
-    in_flight: bool = False
+    in_flight_since: float | None = None  # time.monotonic(); None: nothing is in flight
     errors: int = 0
     last_error: str = ""
     given_up: bool = False
+
+    def longest_wait(self, since: float) -> float:
+        """Seconds, of the commits that were acknowledged after `since`, or are in flight; of each
+        what was later than `since` counts."""
+        waiting_since, waits = self.in_flight_since, [0.0]
+        if waiting_since is not None:
+            waits.append(time.monotonic() - max(waiting_since, since))
+        times = self.acknowledged_at[:]
+        begin = bisect_right(times, since)
+        for at, latency in zip(times[begin:], self.latencies[begin:], strict=False):
+            waits.append(min(latency, at - since))
+        return max(waits)
 
 
 def payload(orders: Orders, client: int, seq: int) -> bytes:
@@ -138,10 +151,9 @@ class Client(threading.Thread):
         account = self._account
         seq = account.next_seq
         row = (account.client, seq, payload(self._orders, account.client, seq))
-        account.in_flight = True
+        started_at = account.in_flight_since = time.monotonic()
         account.next_seq += 1
         self._warned = False
-        started_at = time.monotonic()
         try:
             connection.execute(self._insert_row, row)
         except psycopg.Error:
@@ -150,7 +162,7 @@ class Client(threading.Thread):
         else:
             self._book(seq, started_at)
         finally:
-            account.in_flight = False
+            account.in_flight_since = None
 
     def _book(self, seq: int, started_at: float) -> None:
         account = self._account

@@ -20,6 +20,10 @@ CONNECT_TIMEOUT_SECONDS = 5
 # An unanswered byte is given up after this, so that a vanished host is noticed while streaming.
 TCP_USER_TIMEOUT_MS = 15_000
 
+#: A safekeeper that has left a timeline lets in who knows how to go on from there, and sends stock
+#: clients to their next host (`safekeeper/startup_parameters.py`).
+OWN_CLIENT = "-c sk.client=on"
+
 NO_PASSWORD = "no password supplied"
 #: What a server says in FATAL, before there is a connection with a SQLSTATE, and what to do. Each
 #: runs: nothing is to be started, and its address is right.
@@ -55,12 +59,16 @@ def connect(conninfo: str, **overrides: Any) -> psycopg.Connection:
 
 def connect_safekeeper(conninfo: str, **overrides: Any) -> psycopg.Connection:
     """A replication connection to a safekeeper, which gets a proof of the password, never the
-    password itself. Raises NotConnected."""
+    password itself, and hears that it is one of us. Raises NotConnected."""
     try:
-        proof = required_auth(conninfo_to_dict(conninfo), os.environ)
+        settings = conninfo_to_dict(conninfo)
+        proof = required_auth(settings, os.environ)
     except (psycopg.Error, UnicodeError) as error:
         raise NotConnected(first_line(error)) from error
-    return connect(conninfo, replication="true", **proof, **overrides)
+    named = overrides.pop("options", None) or settings.get("options")
+    given = named or os.environ.get("PGOPTIONS", "")
+    options = f"{given} {OWN_CLIENT}".strip()
+    return connect(conninfo, replication="true", options=options, **proof, **overrides)
 
 
 def _hint_of(text: str) -> str:

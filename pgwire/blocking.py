@@ -1,6 +1,7 @@
 """A server connection on a blocking socket, one thread per connection.
 
-    accept_connection()   socket -> Session     TLS, startup, authentication, greeting
+    authenticate()        socket -> Authenticated     TLS, startup, authentication, greeting
+    accept_connection()   the same, as a Session
     Session               read_command(), send_rows(), send_error(), start_copy_both()
 
 What runs may be canceled by another thread, and any thread may end a connection by shutdown().
@@ -31,6 +32,7 @@ from pgwire.extended_query import (
     FunctionCall,
     Sync,
 )
+from pgwire.framing import MESSAGE_BYTES_MAX
 from pgwire.handshake import ServerHandshake, ServerPolicy, greeting
 from pgwire.interrupt import Interrupt
 from pgwire.messages import (
@@ -68,12 +70,14 @@ class ServerConfig:
     require_certificate: bool = False  # of the client, in the user's name
     verifiers: Mapping[str, ScramVerifier] | None = None  # by user; None: trust
     # Called with the startup parameters: before the user must prove anything, and after. Each may
-    # raise ConnectionRefused.
+    # raise ConnectionRefused. The client hears of it before it hears that it is authenticated: with
+    # 57P03 (cannot_connect_now) libpq goes on to the next host then, and only then.
     on_startup: Callable[[Mapping[str, str]], None] = lambda _: None
     on_authenticated: Callable[[Mapping[str, str]], None] = lambda _: None
     process_id: int = 0  # by which a CancelRequest will name this connection
     on_cancel: Callable[[int, bytes], None] = lambda _, __: None  # a CancelRequest: of whom, key
     handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S
+    message_bytes_max: int = MESSAGE_BYTES_MAX  # of a client's message, once it is authenticated
     mock_secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     def __post_init__(self) -> None:
@@ -92,32 +96,56 @@ class ServerConfig:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """A connection whose client was greeted and may send its first command. `parameters`: of the
+    startup packet and of its `options`. `key`: what a CancelRequest must repeat."""
+
+    channel: Channel
+    parameters: Mapping[str, str]
+    key: BackendKeyData
+
+
 def accept_connection(sock: socket.socket, config: ServerConfig) -> Session | None:
-    """Take a freshly accepted socket through TLS, startup, authentication and greeting.
+    """As authenticate()."""
+    client = authenticate(sock, config)
+    if client is None:
+        return None
+    try:
+        return Session(client.channel, client.parameters, client.key)
+    except OSError:  # no file descriptor is left for its interrupt
+        client.channel.close()
+        raise
+
+
+def authenticate(sock: socket.socket, config: ServerConfig) -> Authenticated | None:
+    """Take a freshly accepted socket through TLS, startup, authentication and greeting. It blocks.
 
     None: the client only sent a CancelRequest, or left. Raises ConnectionRefused and ProtocolError
-    after telling the client why. The socket is ours from now on: closed, unless there is a Session.
+    after telling the client why. The socket is ours from now on: closed, unless somebody is
+    returned.
     """
-    channel = Channel(sock)
-    session = None
+    channel = Channel(sock, config.message_bytes_max)
+    client = None
     try:
         prepare_socket(sock)
-        session = _shake_hands(channel, config)
+        client = _shake_hands(channel, config)
     except (ConnectionRefused, ProtocolError) as error:
         channel.hang_up(error)
         raise
     except OSError:
         pass  # the client left in the middle of it: nobody to tell
     finally:
-        if session is None:
+        if client is None:
             channel.close()
-    return session
+    return client
 
 
-def _shake_hands(channel: Channel, config: ServerConfig) -> Session | None:
+def _shake_hands(channel: Channel, config: ServerConfig) -> Authenticated | None:
     deadline = time.monotonic() + config.handshake_timeout_s
     nonce = base64.b64encode(secrets.token_bytes(_NONCE_BYTES)).decode()
     handshake = ServerHandshake(channel.connection, config.policy, nonce)
+    status: Mapping[str, str] = {}
     try:
         if config.tls is not None and channel.begins_with_tls(seconds_left(deadline)):
             channel.encrypt(config.tls.context, seconds_left(deadline), direct=True)
@@ -130,7 +158,11 @@ def _shake_hands(channel: Channel, config: ServerConfig) -> Session | None:
             if isinstance(message, StartupMessage):
                 config.on_startup(message.parameters)
                 handshake.certificate_name = channel.certificate_name
-            channel.write(handshake.receive(message))
+            reply = handshake.receive(message)
+            if channel.connection.state is State.GREETING:  # proven, and not told so yet
+                config.on_authenticated(handshake.parameters)
+                status = _parameter_status(config, handshake.parameters)
+            channel.write(reply)
             if channel.connection.state is State.TLS_HANDSHAKE:
                 assert config.tls is not None
                 channel.encrypt(config.tls.context, seconds_left(deadline))
@@ -141,16 +173,10 @@ def _shake_hands(channel: Channel, config: ServerConfig) -> Session | None:
         ) from error
     if channel.connection.state is State.CLOSED:
         return None
-    config.on_authenticated(handshake.parameters)
-    status = _parameter_status(config, handshake.parameters)
-    key = secrets.token_bytes(cancel_key_bytes(handshake.minor))
-    session = Session(channel, handshake.parameters, BackendKeyData(config.process_id, key))
-    try:
-        channel.send(*greeting(status, session.key))
-    except BaseException:
-        session.close()
-        raise
-    return session
+    secret = secrets.token_bytes(cancel_key_bytes(handshake.minor))
+    key = BackendKeyData(config.process_id, secret)
+    channel.send(*greeting(status, key))
+    return Authenticated(channel, handshake.parameters, key)
 
 
 def _answer(message: Message) -> tuple[Message, ...]:

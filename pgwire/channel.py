@@ -9,6 +9,7 @@ import time
 
 from pgwire.connection import NEED_DATA, ServerConnection, State
 from pgwire.errors import ConnectionRefused, WireError
+from pgwire.framing import MESSAGE_BYTES_MAX
 from pgwire.messages import Message
 from pgwire.tls import ALPN, certificate_name
 from pgwire.transport import PlainTransport, TlsTransport, Transport
@@ -25,8 +26,8 @@ def seconds_left(deadline: float) -> float:
 class Channel:
     """The state machine of a connection joined to its bytes."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.connection = ServerConnection()
+    def __init__(self, sock: socket.socket, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        self.connection = ServerConnection(message_bytes_max)
         self.transport: Transport = PlainTransport(sock)
         self.certificate_name: str | None = None  # the client's
 

@@ -24,12 +24,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
-from pgwal.errors import LsnSyntaxError
 from pgwal.lsn import Lsn
 from pgwire.errors import CommandSyntaxError
 from pgwire.monitoring_query import MonitoringQuery, parse_monitoring_query
+from pgwire.tokens import Tokens
 
 OPTION_COMMANDS = frozenset(
     {
@@ -214,87 +214,15 @@ def _format_options(options: Mapping[str, str]) -> str:
 # --- tokens --------------------------------------------------------------------------------------
 
 _BARE_NAME = re.compile("[a-z_][a-z0-9_$]*")
-_SPACE = re.compile(r"[ \t\n\v\f\r]*+")
-
-# Possessive repeats (++): a token never shrinks to make a later one fit, so scanning is linear.
-_TOKEN = re.compile(
-    r"""
-      (?P<lsn>    [0-9A-Fa-f]++ / [0-9A-Fa-f]++ )
-    | (?P<number> [0-9]++ )
-    | (?P<word>   [A-Za-z_] [A-Za-z0-9_$]*+ )
-    | (?P<name>   " (?: [^"]++ | "" )++ " )
-    | (?P<value>  ' (?: [^']++ | '' )*+ ' )
-    | (?P<mark>   [(),;.] )
-    | (?P<end>    \Z )
-    """,
-    re.VERBOSE,
-)
 
 
-class _Tokens:
-    """The token at hand: `kind` is a group of _TOKEN or "bad". Every method but fail() steps on."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._next_at = 0
-        self.kind = self.text = ""
-        self.step()
-
-    def step(self) -> None:
-        space = _SPACE.match(self._source, self._next_at)
-        assert space is not None  # it matches nothing, too
-        self._at = space.end()
-        token = _TOKEN.match(self._source, self._at)
-        self.kind = (token.lastgroup if token else None) or "bad"
-        self.text = token[0] if token else self._source[self._at]
-        self._next_at = self._at + len(self.text)
-
-    def fail(self, expected: str, *, hint: str | None = None) -> NoReturn:
-        where = "end of input" if self.kind == "end" else f'or near "{self.text[:40]}"'
-        if self.kind == "bad" and self.text in ("'", '"'):
-            expected = "a closing quote"
-        raise CommandSyntaxError(
-            f"syntax error at {where}: expected {expected}", position=self._at + 1, hint=hint
-        )
-
-    def take(self, kind: str, expected: str) -> str:
-        if self.kind != kind:
-            self.fail(expected)
-        text = self.text
-        self.step()
-        return text
-
-    def accept(self, text: str) -> bool:
-        """Whether the next token is this key word or mark."""
-        found = self.kind in ("word", "mark") and self.text.upper() == text
-        if found:
-            self.step()
-        return found
-
-    def expect(self, text: str) -> None:
-        if not self.accept(text):
-            self.fail(text)
-
-    def name(self, expected: str) -> str:
-        if self.kind == "name":
-            return self.take("name", expected)[1:-1].replace('""', '"')
-        return self.take("word", expected).lower()
+class _Tokens(Tokens):
+    """With what only replication commands have."""
 
     def timeline(self) -> int:
         if self.kind == "number" and len(self.text) <= 10 and 1 <= int(self.text) <= _TIMELINE_MAX:
             return int(self.take("number", ""))
         self.fail(f"a timeline, 1 to {_TIMELINE_MAX}")
-
-    def lsn(self) -> Lsn:
-        expected = "an LSN such as 16/B374D848"
-        if self.kind != "lsn":
-            self.fail(expected)
-        try:
-            lsn = Lsn.parse(self.text)
-        except LsnSyntaxError:
-            self.fail(expected)
-        self.step()
-        return lsn
 
     def options(self) -> dict[str, str]:
         """`(name value, ...)`, or nothing."""

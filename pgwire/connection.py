@@ -20,12 +20,17 @@ from pgwire import startup
 from pgwire.errors import ConnectionRefused, LocalProtocolError, ProtocolError, WireError
 from pgwire.extended_query import (
     Bind,
+    BindComplete,
     Close,
+    CloseComplete,
     Describe,
     Execute,
     Flush,
     FunctionCall,
+    NoData,
+    ParameterDescription,
     Parse,
+    ParseComplete,
     Sync,
 )
 from pgwire.framing import (
@@ -103,8 +108,9 @@ class State(Enum):
     GREETING = auto()  # the server tells its parameters, then is ready
     IDLE = auto()  # the client may send a command
     BUSY = auto()  # the server answers it
-    EXTENDED = auto()  # an extended query has begun; the server owes its refusal
-    SKIPPING = auto()  # the rest of it is ignored, until Sync
+    EXTENDED = auto()  # a message of an extended query; the server owes an answer or a refusal
+    PIPELINE = auto()  # it was answered; the client may go on, until Sync
+    SKIPPING = auto()  # it was refused; the rest is ignored, until Sync
     COPY_BOTH = auto()  # both sides send CopyData
     COPY_SERVER_DONE = auto()  # the server sent CopyDone, the client still sends
     COPY_CLIENT_DONE = auto()  # the client sent CopyDone, the server still sends
@@ -182,7 +188,26 @@ TRANSITIONS: Mapping[State, Mapping[Side, _Moves]] = {
         Side.SERVER: {**_unasked(State.IDLE), **_REFUSAL},
     },
     State.EXTENDED: {
-        Side.SERVER: {ErrorResponse: State.SKIPPING, **_unasked(State.EXTENDED)},
+        Side.SERVER: {
+            **dict.fromkeys((ParseComplete, BindComplete, CloseComplete, NoData), State.PIPELINE),
+            ParameterDescription: State.EXTENDED,  # RowDescription or NoData follows
+            RowDescription: State.PIPELINE,
+            DataRow: State.EXTENDED,
+            CommandComplete: State.PIPELINE,
+            EmptyQueryResponse: State.PIPELINE,
+            ErrorResponse: State.SKIPPING,
+            **_unasked(State.EXTENDED),
+        },
+    },
+    State.PIPELINE: {
+        Side.CLIENT: {
+            **dict.fromkeys(_EXTENDED_QUERY, State.EXTENDED),
+            Flush: State.PIPELINE,
+            Sync: State.BUSY,
+            Query: State.BUSY,
+            **_GOODBYE,
+        },
+        Side.SERVER: {**_unasked(State.PIPELINE), **_REFUSAL},
     },
     State.SKIPPING: {
         Side.CLIENT: {Sync: State.BUSY, **_GOODBYE},
@@ -273,7 +298,9 @@ class _Connection:
     _own_copy_states: tuple[State, ...]
     _peer_copy_states: tuple[State, ...]
 
-    def __init__(self) -> None:
+    def __init__(self, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+        """`message_bytes_max`: of what the peer may send, once it is authenticated."""
+        self.message_bytes_max = message_bytes_max
         self.state = State.STARTUP
         self.encrypted = False
         self.frames = FrameBuffer()
@@ -338,7 +365,7 @@ class _Connection:
         if self.state not in self._peer_copy_states:
             return []
         try:
-            return self.frames.take_copy_data(MESSAGE_BYTES_MAX)
+            return self.frames.take_copy_data(self.message_bytes_max)
         except ProtocolError as error:
             self._fail(error)
             raise
@@ -401,7 +428,7 @@ class _Connection:
             raise self._unexpected(kind)
         authenticated = self.state in _AUTHENTICATED_STATES
         frame = self.frames.take_frame(
-            MESSAGE_BYTES_MAX if authenticated else AUTH_MESSAGE_BYTES_MAX
+            self.message_bytes_max if authenticated else AUTH_MESSAGE_BYTES_MAX
         )
         if frame is None:
             return None

@@ -1,17 +1,24 @@
-"""The messages of the extended query protocol and of function calls. A walsender refuses them, so
-what is in them is never looked at; they are named so that they can be refused in order.
+"""The messages of the extended query protocol and of function calls.
 
     Parse Bind Describe Execute Sync     what a driver sends for one query with parameters, at once
+    1     2    t T      D.. C   Z        what it is answered
+
+A walsender refuses them, so their fields stay encoded here, and they are only told apart; who
+answers them reads the fields by `extended_fields.py`.
 
 Source: Postgres `libpq/protocol.h`; `postgres.c`, `forbidden_in_wal_sender`.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pgwire.messages import Opaque
+from pgwire.framing import PayloadReader
+from pgwire.messages import Message, Opaque
+
+# ---- the client's
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +75,50 @@ class FunctionCall(Opaque):
     """Client: call a function by its OID."""
 
     tag: ClassVar[bytes] = b"F"
+
+
+# ---- the server's
+
+
+@dataclass(frozen=True, slots=True)
+class ParseComplete(Message):
+    """Server: the statement is prepared."""
+
+    tag: ClassVar[bytes] = b"1"
+
+
+@dataclass(frozen=True, slots=True)
+class BindComplete(Message):
+    """Server: the portal is made."""
+
+    tag: ClassVar[bytes] = b"2"
+
+
+@dataclass(frozen=True, slots=True)
+class CloseComplete(Message):
+    """Server: it is forgotten, or never was."""
+
+    tag: ClassVar[bytes] = b"3"
+
+
+@dataclass(frozen=True, slots=True)
+class NoData(Message):
+    """Server: what was to be described returns no rows."""
+
+    tag: ClassVar[bytes] = b"n"
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterDescription(Message):
+    """Server: the types of a statement's parameters; RowDescription or NoData follows."""
+
+    tag: ClassVar[bytes] = b"t"
+    type_oids: tuple[int, ...]
+
+    def payload(self) -> bytes:
+        count = len(self.type_oids)
+        return struct.pack(f">H{count}I", count, *self.type_oids)
+
+    @classmethod
+    def parse(cls, fields: PayloadReader) -> Self:
+        return cls(tuple(fields.uint32() for _ in range(fields.uint16())))

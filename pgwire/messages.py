@@ -15,9 +15,12 @@ from typing import ClassVar, Self
 from pgwire.errors import WireError
 from pgwire.framing import PayloadReader, cstring, pack_header
 
-TEXT_OID, BYTEA_OID, INT4_OID, INT8_OID, BOOL_OID = 25, 17, 23, 20, 16  # pg_type.dat
+# pg_type.dat
+TEXT_OID, BYTEA_OID, INT2_OID, INT4_OID, INT8_OID, BOOL_OID = 25, 17, 21, 23, 20, 16
+FLOAT8_OID, JSON_OID, TIMESTAMPTZ_OID = 701, 114, 1184
 _POSITION = re.compile("[0-9]{1,9}")
-_TYPE_BYTES = {INT4_OID: 4, INT8_OID: 8, BOOL_OID: 1}  # the others have no fixed size: -1
+# The others have no fixed size: -1.
+_TYPE_BYTES = {INT4_OID: 4, INT8_OID: 8, BOOL_OID: 1, FLOAT8_OID: 8, TIMESTAMPTZ_OID: 8}
 
 
 @dataclass(frozen=True, slots=True)

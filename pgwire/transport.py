@@ -52,6 +52,9 @@ class Transport(Protocol):
     def send(self, parts: Sequence[Part]) -> None:
         """Send all of the parts."""
 
+    def send_some(self, data: memoryview) -> int:
+        """Send what the kernel takes at once: how many bytes, 0 when it takes none now."""
+
     def pending(self) -> int:
         """Bytes that have arrived in this process, so that the socket will not tell of them."""
 
@@ -90,6 +93,12 @@ class PlainTransport:
             if sent < len(part):
                 self.socket.sendall(memoryview(part)[sent:])
             sent = max(0, sent - len(part))
+
+    def send_some(self, data: memoryview) -> int:
+        try:
+            return self.socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
 
     def pending(self) -> int:
         return 0
@@ -134,6 +143,15 @@ class TlsTransport:
                 self._wait(select.POLLOUT, None)
             except ssl.SSLWantReadError:  # the peer changes keys
                 self._wait(select.POLLIN, None)
+
+    def send_some(self, data: memoryview) -> int:
+        sent = 0
+        while sent < len(data):  # a record at a time
+            try:
+                sent += self._tls.send(data[sent:])
+            except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                break
+        return sent
 
     def pending(self) -> int:
         return self._tls.pending()

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from safekeeper.access import TRUST, AccessConfig
+from access.access import TRUST, AccessConfig
 from safekeeper.archive_progress import ArchiveSettings
 from safekeeper.metrics import SERIES_TIMELINES_MAX
 from safekeeper.replica import WAL_SENDER_TIMEOUT_SECONDS
 from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
 from safekeeper.scrub import DEFAULT_SCRUB, ScrubSettings
 from safekeeper.sleep import IDLE_SECONDS
+from safekeeper.tenant_limits import NO_LIMITS, TenantLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class SafekeeperConfig:
     http_host: str
     http_port: int
     access: AccessConfig = TRUST
+    tenant_limits: TenantLimits = NO_LIMITS
     http_token_file: Path | None = None
     #: to try when that port is in use
     http_spare_ports: Sequence[int] = ()

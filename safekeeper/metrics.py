@@ -19,10 +19,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from safekeeper.admission import Admission
+from access.admission import Admission
+from access.roles import Role
 from safekeeper.data_directory import DataDirectory
 from safekeeper.flush_times import BOUNDS_SECONDS, FlushTimes
-from safekeeper.roles import Role
 from safekeeper.scrub import Scrub
 from safekeeper.status import is_in_danger
 from safekeeper.timeline import Timeline

@@ -36,3 +36,23 @@ class GoneProposer:
 
     def describe(self) -> dict[str, object]:
         return self.description
+
+
+@dataclass(slots=True)
+class LastProposers:
+    """Whom to ask when nobody streams. Both may be gone, and live on without a connection."""
+
+    #: It connected last: a candidate, maybe, that has no quorum yet.
+    newest: ProposerConnection | GoneProposer | None = None
+    #: It was followed last: it waits for its primary, maybe, while others came and were fenced.
+    leader: ProposerConnection | GoneProposer | None = None
+
+    def gone(self, connection: ProposerConnection) -> None:
+        """What it told of itself stays, without its buffers."""
+        gone = GoneProposer.of(connection)
+        self.newest = gone if self.newest is connection else self.newest
+        self.leader = gone if self.leader is connection else self.leader
+
+    def describe(self) -> dict[str, dict[str, object] | None]:
+        named = (("last_proposer", self.newest), ("last_leader", self.leader))
+        return {key: last.describe() if last is not None else None for key, last in named}

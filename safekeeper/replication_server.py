@@ -38,6 +38,7 @@ from pgwire.monitoring_query import (
     SelectSlot,
     SetApplicationName,
 )
+from safekeeper.command_roles import command_name
 from safekeeper.errors import SafekeeperError
 from safekeeper.join_rules import check_not_left
 from safekeeper.replica import (
@@ -49,7 +50,6 @@ from safekeeper.replica import (
     first_lsn_of,
     next_tli,
 )
-from safekeeper.roles import command_name
 from safekeeper.send_wal import DonorSender, check_not_ahead
 from safekeeper.server_settings import find_setting, plain_settings, shown_settings
 from safekeeper.slots import Slot

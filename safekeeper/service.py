@@ -21,23 +21,27 @@ from typing import TYPE_CHECKING
 import structlog
 from prometheus_client import CollectorRegistry
 
+from access.access import Access
+from access.open_files import raise_limit
 from consensus.errors import ConsensusError
 from pgwire.blocking import ServerConfig, Session, accept_connection
 from pgwire.errors import ConnectionRefused, WireError
-from safekeeper.access import Access
+from safekeeper.command_roles import TRUSTED
 from safekeeper.config import SafekeeperConfig
 from safekeeper.data_directory import DataDirectory
 from safekeeper.errors import SafekeeperError
 from safekeeper.flush_times import FlushTimes
 from safekeeper.metrics import FlushCollector, StateCollector
-from safekeeper.open_files import raise_limit
+from safekeeper.open_files import files_needed
 from safekeeper.replica import stop_replicas
 from safekeeper.replication_server import select_timeline
 from safekeeper.scrub import Scrub
 from safekeeper.server_settings import FALLBACK_VERSION, version_text
 from safekeeper.session import ClientSession
 from safekeeper.start_check import StartCheck
+from safekeeper.startup_parameters import check_may_stream, check_startup_parameters
 from safekeeper.status import damage_of, timeline_status
+from safekeeper.tenant_limits import TenantConnections
 from safekeeper.timeline import Timeline
 from safekeeper.timeline_hooks import TimelineHooks
 from safekeeper.timeline_state import TimelineState
@@ -82,17 +86,20 @@ class Safekeeper:
         self._numbers = count(1)
 
     def __enter__(self) -> Safekeeper:
-        """Raises SafekeeperError, ListenError."""
+        """Raises SafekeeperError, AccessError, ListenError."""
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         config = self.config
         with ExitStack() as stack:
             workers_max = config.archive.workers_max if config.archive is not None else 0
-            raise_limit(config.access.limits, workers_max)
+            limits = config.access.limits
+            raise_limit(files_needed(limits, workers_max), limits)
             self.data_directory = DataDirectory(config.data_dir, config.safekeeper_id)
             stack.callback(self.data_directory.close)
-            self.access = Access(config.access)
+            self.access = Access(config.access, [TenantConnections(config.tenant_limits)], TRUSTED)
             self._server_config = ServerConfig(
-                server_version=self._server_version, on_cancel=self._cancel
+                server_version=self._server_version,
+                on_authenticated=check_startup_parameters,
+                on_cancel=self._cancel,
             )
             self._listener = self._listen()
             stack.callback(self._listener.close)
@@ -103,7 +110,7 @@ class Safekeeper:
                 wants_housekeeping=self._wake_housekeeper.set,
                 flush_times=flush_times,
             )
-            policy = TimelinePolicy(config.retention, config.archive, config.access.tenant_limits)
+            policy = TimelinePolicy(config.retention, config.archive, config.tenant_limits)
             self.timelines = Timelines(self.data_directory, hooks, policy)
             stack.callback(self.timelines.close)
             self._archiving = self._open_archive()
@@ -190,11 +197,13 @@ class Safekeeper:
     # ---- listening
 
     def _server_version(self, parameters: Mapping[str, str]) -> str:
-        """That of the primary whose WAL the client may stream: clients refuse a newer server."""
+        """That of the primary whose WAL the client may stream: clients refuse a newer server.
+        Raises ConnectionRefused: the next host may have it."""
         try:
             timeline = select_timeline(self.timelines, parameters)
         except (SafekeeperError, StorageError, ConsensusError):
             return FALLBACK_VERSION  # the command that needs a timeline tells the client
+        check_may_stream(timeline.control, parameters)
         return version_text(timeline.control.server.pg_version)
 
     def _listen(self) -> socket.socket:

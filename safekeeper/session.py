@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from access.errors import AccessError
 from consensus.errors import ConsensusError
 from consensus.ids import TimelineId, parse_id
 from consensus.join import decode_offer
@@ -23,6 +24,7 @@ from pgwire.blocking import Session
 from pgwire.commands import OptionCommand, parse_command
 from pgwire.errors import CommandSyntaxError
 from pgwire.messages import Column
+from safekeeper.command_roles import command_name, roles_for
 from safekeeper.errors import SafekeeperError
 from safekeeper.mend import Mender
 from safekeeper.receive_wal import WalReceiver
@@ -94,7 +96,7 @@ class ClientSession:
                 self._session.send_error(
                     error.sqlstate, str(error), hint=error.hint, position=error.position
                 )
-            except (SafekeeperError, StorageError) as error:
+            except (SafekeeperError, AccessError, StorageError) as error:
                 self._log_refusal(text, error.sqlstate, str(error))
                 self._session.send_error(error.sqlstate, str(error), hint=error.hint or None)
             except (ConsensusError, WalError) as error:
@@ -112,7 +114,8 @@ class ClientSession:
 
     def _execute(self, text: str) -> None:
         parsed = parse_command(text)
-        self._safekeeper.access.check_command(self._session.parameters["user"], parsed)
+        user = self._session.parameters["user"]
+        self._safekeeper.access.check_role(user, roles_for(parsed), command_name(parsed))
         match parsed:
             case OptionCommand(name, options):
                 _check_options(name, options)

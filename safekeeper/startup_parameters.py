@@ -17,13 +17,18 @@ from consensus.errors import ConsensusError
 from consensus.ids import parse_id
 from pgwire.errors import INVALID_PARAMETER_VALUE, ConnectionRefused
 from pgwire.startup import parse_options
+from safekeeper.control_state import ControlState
+from safekeeper.refusals import departure
 from safekeeper.session_settings import ENCODINGS, SESSION_SETTINGS
 
 UNDEFINED_OBJECT = "42704"
+CANNOT_CONNECT_NOW = "57P03"
 
 #: Which timeline is meant, and where the status page of the proposer is that connects.
 IDS = ("tenant_id", "timeline_id")
 OWN = frozenset({*IDS, "proposer_http"})
+#: What clients of ours say that they are (`pgclient/connection.py`).
+OWN_CLIENT = "sk.client"
 
 #: Of the packet itself.
 _OF_PACKET = frozenset({"user", "database", "options", "replication"})
@@ -48,6 +53,17 @@ def check_startup_parameters(parameters: Mapping[str, str]) -> None:
         raise _invalid_value("client_encoding", encoding)
     for name in IDS:
         _check_id(name, parameters.get(name))
+
+
+def check_may_stream(control: ControlState, parameters: Mapping[str, str]) -> None:
+    """One that has left its timeline lets in those that know how to go on from it. A stock client
+    does not: libpq goes on to the next host of its conninfo when it is refused by this SQLSTATE,
+    before it is authenticated; a WAL receiver that was let in would come back for ever.
+
+    Raises ConnectionRefused (57P03)."""
+    if control.has_left and OWN_CLIENT not in parameters:
+        refusal = departure(control)
+        raise ConnectionRefused(refusal.message, sqlstate=CANNOT_CONNECT_NOW, hint=refusal.hint)
 
 
 def _check_id(name: str, value: str | None) -> None:

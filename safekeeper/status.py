@@ -78,9 +78,7 @@ def timeline_status(timeline: Timeline) -> dict[str, Any]:
         "proposer": {"node_id": node_id_status(control.promised), **streaming.describe()}
         if streaming is not None
         else None,
-        "last_proposer": timeline.last_proposer.describe()
-        if timeline.last_proposer is not None
-        else None,
+        **timeline.last_proposers.describe(),
         "replicas": [replica.describe() for replica in timeline.replicas.all()],
         "slots": [slot_status(timeline, slot) for slot in timeline.slots.all()],
         "retention": retention_status(timeline),

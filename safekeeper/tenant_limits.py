@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock
 
+from access.admission import RESERVED_FOR, TOO_MANY_CONNECTIONS
+from access.roles import Role
 from consensus.ids import parse_id
 from pgwire.errors import ConnectionRefused
-from safekeeper.admission import RESERVED_FOR, TOO_MANY_CONNECTIONS
 from safekeeper.errors import TimelineError
-from safekeeper.roles import Role
 from storage.durable import DISK_FULL
 from storage.errors import StorageError
 

@@ -46,7 +46,7 @@ from safekeeper.events import (
     TruncateWal,
     WriteWal,
 )
-from safekeeper.proposer_connection import GoneProposer, ProposerConnection
+from safekeeper.proposer_connection import LastProposers, ProposerConnection
 from safekeeper.recovery import DamagedLog, recovered_end
 from safekeeper.replicas import Replicas
 from safekeeper.retention import DEFAULT_RETENTION, RetentionPolicy
@@ -100,8 +100,7 @@ class Timeline:
         self.stopped_reason = ""
         self._heals = False
         self._connections: dict[int, ProposerConnection] = {}
-        #: The newest one, open or not: whom to ask when nobody streams.
-        self.last_proposer: ProposerConnection | GoneProposer | None = None
+        self.last_proposers = LastProposers()
         self.hinted_lsn = 0
         self.retention = retention
         self.room = Room(self)
@@ -325,14 +324,13 @@ class Timeline:
             self.sleep.end()
             self._check_usable()
             self._connections[connection.number] = connection
-            self.last_proposer = connection
+            self.last_proposers.newest = connection
 
     def disconnect(self, connection: ProposerConnection) -> None:
         """Flush what the connection wrote, and forget it."""
         with self.lock:
             self.sleep.used()
-            if self.last_proposer is connection:
-                self.last_proposer = GoneProposer.of(connection)  # without its buffers
+            self.last_proposers.gone(connection)
             if self._connections.pop(connection.number, None) is not None and self._acceptor:
                 self._run([Disconnected(connection.number)])
 
@@ -350,6 +348,8 @@ class Timeline:
             events: list[Event] = [Received(connection, message) for message in messages]
             events.append(BatchEnded(connection))
             replies = self._run(events)
+            if self._acceptor and self._acceptor.streaming == connection:
+                self.last_proposers.leader = self._connections[connection]
             self._steady = self.steady_path_class.of(self, self._acceptor)
             return replies
 

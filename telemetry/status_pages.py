@@ -158,7 +158,10 @@ def _bears(request: web.Request, token: WatchedFiles[str]) -> bool:
 def _is_of_this_machine(request: web.Request) -> bool:
     """By its address, and by the name that it asks for: a browser here may be led by a page from
     elsewhere, whose name was made to mean this machine."""
-    asked = urlsplit(f"//{request.host}").hostname
+    try:
+        asked = urlsplit(f"//{request.host}").hostname
+    except ValueError:
+        return False  # it is no name
     return is_loopback(request.remote or "") and asked is not None and is_loopback(asked)
 
 

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from access.access import TRUST, AccessConfig
 from consensus.ids import TimelineId
 from walproposer.chain_rule import NO_CHAINS, ChainRule
 from walproposer.locks.lease import LEASE_SECONDS
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
+
+
+@dataclass(frozen=True, slots=True)
+class QsyncConfig:
+    """The coordinator's port, and how its limbo is kept. `port` 0: any that is free. `limbo_max`
+    None: half of the primary's max_prepared_transactions."""
+
+    host: str
+    port: int
+    access: AccessConfig = TRUST
+    limbo_max: int | None = None
+    age_max_seconds: float = 30.0
+    orphan_grace_seconds: float = 5.0
+    is_fifo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +44,8 @@ class ProposerConfig:
     lock_seconds: float = LEASE_SECONDS
     #: Which members take the WAL from another one.
     chains: ChainRule = NO_CHAINS
+    #: None: there is no coordinator.
+    qsync: QsyncConfig | None = None
 
     def safekeeper(self, host: str, port: int) -> SafekeeperAddress:
         """One that the membership names: what libpq needs besides is as for those given."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from pgclient.connection import connect
 from pgclient.errors import NotConnected, PgClientError, ServerError, first_line
@@ -26,7 +27,17 @@ def open_connection(conninfo: str, what: str, **overrides: Any) -> psycopg.Conne
     """A connection in autocommit mode. `what` names the other side in messages, never with a
     password. Raises Unreachable."""
     with connecting(what):
-        return connect(conninfo, **overrides)
+        return connect(conninfo, **_reaching_closed(conninfo), **overrides)
+
+
+def _reaching_closed(conninfo: str) -> dict[str, str]:
+    """A primary is one for us also while clients may not write to it (`failover/client_writes.py`),
+    and who would let them is us."""
+    try:
+        asks_for_writes = conninfo_to_dict(conninfo).get("target_session_attrs") == "read-write"
+    except (psycopg.Error, UnicodeError):
+        return {}  # who connects says what is wrong
+    return {"target_session_attrs": "primary"} if asks_for_writes else {}
 
 
 @contextmanager

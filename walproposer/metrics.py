@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from walproposer.checks.commit_watch import CommitWatch
+from walproposer.qsync.coordination import Coordination
 from walproposer.status import open_peers, peer_status
 from walproposer.stream.incarnation import Incarnation
 from walproposer.stream.progress import PeerState
@@ -31,23 +32,53 @@ SAFEKEEPER_GAUGES = {
     "sk_proposer_safekeeper_left_behind": "1 when no safekeeper has the WAL that it lacks any more",
 }
 
+#: Of the coordinator, when there is one: names, words of its status, texts.
+QSYNC_GAUGES = {
+    "sk_proposer_qsync_deciding": "1 while the coordinator gives verdicts",
+    "sk_proposer_qsync_limbo_len": "Transactions of qsync that are prepared",
+    "sk_proposer_qsync_limbo_len_max": "How many may be prepared before no more are admitted",
+    "sk_proposer_qsync_limbo_age_seconds": "Age of the oldest of them",
+    "sk_proposer_qsync_unconfirmed": "Those whose PREPARE no quorum has yet",
+    "sk_proposer_qsync_foreign": "Prepared transactions of others, which are left alone",
+    "sk_proposer_qsync_waiting": "Questions that wait for an answer",
+    "sk_proposer_qsync_confirm_lag_seconds": "How long the last one that was confirmed had waited",
+}
+QSYNC_COUNTERS = {
+    "sk_proposer_qsync_confirmed": "Questions answered: the quorum has it",
+    "sk_proposer_qsync_pending": "Questions answered: not yet",
+    "sk_proposer_qsync_committed": "Transactions committed by the janitor",
+    "sk_proposer_qsync_rolled_back": "Transactions rolled back by the janitor",
+    "sk_proposer_qsync_adopted": "Transactions found prepared when a term began",
+}
+_QSYNC_WORDS = {
+    "sk_proposer_qsync_deciding": "is_deciding",
+    "sk_proposer_qsync_limbo_len": "len",
+    "sk_proposer_qsync_limbo_len_max": "len_max",
+    "sk_proposer_qsync_limbo_age_seconds": "age",
+    "sk_proposer_qsync_confirm_lag_seconds": "confirm_lag",
+    "sk_proposer_qsync_rolled_back": "rollback_count",
+}
+
 Family = GaugeMetricFamily | CounterMetricFamily
 
 
 class ProposerCollector(Collector):
-    """Told which incarnation runs; without one there is nothing to say."""
+    """Told which incarnation runs, and what coordinates; without there is nothing to say."""
 
     def __init__(self, watch: CommitWatch) -> None:
         self.incarnation: Incarnation | None = None
+        self.coordination: Coordination | None = None
         self._watch = watch
 
     def collect(self) -> Iterable[Family]:
+        qsync = _qsync_families(self.coordination) if self.coordination is not None else []
         if self.incarnation is None:
-            return []
+            return qsync
         return [
             *_own_families(self.incarnation),
             *_safekeeper_families(self.incarnation),
             *self._protection(),
+            *qsync,
         ]
 
     def _protection(self) -> list[Family]:
@@ -77,6 +108,21 @@ def _own_families(incarnation: Incarnation) -> list[Family]:
     losses = "sk_proposer_quorum_losses"
     families.append(CounterMetricFamily(losses, COUNTERS[losses], value=watch.losses_count))
     return families
+
+
+def _qsync_families(coordination: Coordination) -> list[Family]:
+    """Nothing while it has no port."""
+    if coordination.coordinator is None:
+        return []
+    status = coordination.coordinator.status
+
+    def value(name: str) -> float:
+        return float(status[_QSYNC_WORDS.get(name, name.removeprefix("sk_proposer_qsync_"))])
+
+    return [
+        *(GaugeMetricFamily(n, text, value=value(n)) for n, text in QSYNC_GAUGES.items()),
+        *(CounterMetricFamily(n, text, value=value(n)) for n, text in QSYNC_COUNTERS.items()),
+    ]
 
 
 def _safekeeper_families(incarnation: Incarnation) -> list[Family]:

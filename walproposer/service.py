@@ -31,11 +31,14 @@ from walproposer.change_requests import ChangeRequests
 from walproposer.checks.commit_watch import CommitWatch
 from walproposer.config import ProposerConfig
 from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
+from walproposer.failover.opening import Opening
 from walproposer.locks.lease import Lease, open_lock
 from walproposer.mender import Mender
 from walproposer.metrics import ProposerCollector
 from walproposer.primary.primary import Primary
 from walproposer.primary.synchronous_standby import configure_when_streaming
+from walproposer.qsync.coordination import Coordination
+from walproposer.qsync.prepared_setting import limbo_max
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.status import hung_reason, incarnation_status
 from walproposer.stream.candidacy import Candidacy
@@ -95,6 +98,11 @@ class WalProposer:
         self._primary_error = ""
         self._configured: Event | None = None
         self._lease: Lease | None = None
+        self._opening: Opening | None = None
+        self._limbo_max = 0
+        self._coordination: Coordination | None = None
+        if config.qsync is not None:
+            self._coordination = self._collector.coordination = Coordination(config, stopping)
 
     def _stop_incarnation(self) -> None:
         if self._incarnation is not None:
@@ -117,12 +125,15 @@ class WalProposer:
                 **incarnation_status(self._incarnation),
                 "commit_problems": self._commit_watch.problems,
                 "configured": self._is_configured(),
+                "failover": self._opening.status if self._opening is not None else None,
                 "lock": self._lock_status(),
+                **self._qsync_status(),
             }
         return {
             "state": self._waiting_for,
             **_timeline_status(self._found),
             "lock": self._lock_status(),
+            **self._qsync_status(),
             "primary": {
                 "dsn": str(self.config.primary),
                 "connected": False,
@@ -140,7 +151,10 @@ class WalProposer:
             return "no term won yet"
         if not incarnation.quorum_watch.ok:
             return "the quorum is lost, commits wait"
-        return hung_reason(incarnation)
+        if self._opening is not None and self._opening.error:
+            return f"clients are kept out: {self._opening.error}"
+        qsync_error = self._coordination.error if self._coordination is not None else ""
+        return hung_reason(incarnation) or qsync_error
 
     @property
     def stalled_seconds(self) -> float:
@@ -169,6 +183,10 @@ class WalProposer:
             "error": lease.error or None,
         }
 
+    def _qsync_status(self) -> dict[str, Any]:
+        coordination = self._coordination
+        return {"qsync": coordination.status} if coordination is not None else {}
+
     # ---- run
 
     def wait_for_lock(self) -> bool:
@@ -187,6 +205,8 @@ class WalProposer:
 
     def close(self) -> None:
         """Give the lock back."""
+        if self._coordination is not None:
+            self._coordination.close()
         if self._upstream is not None:
             self._upstream.close()
         if self._lease is not None:
@@ -204,6 +224,8 @@ class WalProposer:
         members = follow(members, wanted_of(system_id, named), LATE_SECONDS)
         found = find_timeline(members, system_id, named)
         log_of_primary.check(found, members, named)
+        if self.config.qsync is not None:
+            self._limbo_max = limbo_max(self.config.qsync, self.config.primary)
         upstream = Upstream(self.config.primary)
         try:
             primary = upstream.primary
@@ -232,6 +254,8 @@ class WalProposer:
         if self.config.configure:
             self._configured = configure_when_streaming(self.config.primary, self._stopping)
         self._commit_watch.start()
+        if self._coordination is not None:
+            self._coordination.start(self._limbo_max)
         mender = Mender(self._safekeepers, found.timeline, found.server.wal_seg_size, self._leader)
         Thread(target=mender.run, args=(self._stopping,), name="mend", daemon=True).start()
         predecessor: NodeId | None = None
@@ -261,10 +285,15 @@ class WalProposer:
 
     def _run_incarnation(self, incarnation: Incarnation, upstream: Upstream) -> Stop | None:
         self._incarnation = self._collector.incarnation = incarnation
+        opening = self._opening = Opening.of(self.config.primary, upstream.primary, incarnation)
+        opening.start()
+        if self._coordination is not None:
+            self._coordination.begin(incarnation)
+        reason = "the incarnation has ended"
         try:
             return incarnation.run()
         except PrimaryLost as error:
-            core = incarnation.core
+            core, reason = incarnation.core, str(error)
             end_lsn = core.leader.window.end_lsn if core.leader is not None else 0
             log.warning(
                 "primary lost",
@@ -274,6 +303,9 @@ class WalProposer:
             )
             return None
         finally:
+            opening.end()
+            if self._coordination is not None:
+                self._coordination.end(incarnation, reason)
             self._addresses = incarnation.known_addresses
             self._incarnation = None
             self._waiting_for = WAITING_FOR_PRIMARY

@@ -15,8 +15,10 @@ from random import Random
 from typing import Any
 
 import click
+import psycopg
 from crc32c import crc32c
 
+from access import users
 from backup.backup_record import parse_backup_id
 from backup.base_backup import parse_message
 from backup.errors import BackupError
@@ -44,8 +46,12 @@ from pgwire.auth import MECHANISM_PLUS, ScramClient, ScramServer, ScramVerifier
 from pgwire.certificate import end_point_hash
 from pgwire.commands import parse_command
 from pgwire.errors import CommandSyntaxError, ConnectionRefused, ProtocolError
+from pgwire.extended_fields import decode_bind, decode_execute, decode_parse, decode_target
+from pgwire.logical import parse_logical_message
 from pgwire.replication import parse_server_message, parse_standby_message
-from safekeeper import startup_parameters, users
+from qsync.gid import Gid, GidError
+from qsync.statements import parse_lsn
+from safekeeper import startup_parameters
 from safekeeper.block_sums import decode_block_sums
 from safekeeper.control_state import decode_control_state
 from safekeeper.data_directory import parse_folder_name
@@ -57,6 +63,7 @@ from walproposer.failover import log_view
 from walproposer.failover.rewind import ControlData, standby_settings
 from walproposer.failover.standby import sources_of
 from walproposer.primary.standby_names import parse_standby_names
+from walproposer.qsync import verbs
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timelines.status_page import PageAddress
 
@@ -183,11 +190,11 @@ def _convert(kind: click.ParamType[Any]) -> Callable[[str], object]:
 def _messages() -> list[Parser]:
     return [
         Parser(
-            f"pgwire.messages.{type(message).__name__}",
+            f"{type(message).__module__}.{type(message).__name__}",
             type(message).decode,
             (ProtocolError,),
             seeds=(message.payload(),),
-            covers=("pgwire.messages.*",),
+            covers=(f"{type(message).__module__}.*",),
         )
         for message in seeds.MESSAGES
     ]
@@ -225,9 +232,9 @@ PARSERS: list[Parser] = [
            seeds=seeds.BLOCK_SUMS, reseal=_crc_big_endian),
     Parser("safekeeper.slots_file.decode_slots", lambda case: decode_slots(case, "slots"),
            (SafekeeperError,), seeds=seeds.SLOTS_FILES, reseal=_crc_big_endian),
-    Parser("safekeeper.users.parse_users", users.parse_users, (users.UserFileError,),
-           texts=seeds.USER_FILES, covers=("safekeeper.users.*",)),
-    Parser("safekeeper.users.read_users", lambda case: users.read_users(_SECRET.of(case)),
+    Parser("access.users.parse_users", users.parse_users, (users.UserFileError,),
+           texts=seeds.USER_FILES, covers=("access.users.*",)),
+    Parser("access.users.read_users", lambda case: users.read_users(_SECRET.of(case)),
            (users.UserFileError,), seeds=tuple(text.encode() for text in seeds.USER_FILES)),
     Parser("safekeeper.data_directory.parse_folder_name", parse_folder_name, (),
            texts=(f"{_ID}.{_ID}",)),
@@ -257,6 +264,11 @@ PARSERS: list[Parser] = [
            seeds=seeds.FROM_WAL_SENDER),
     Parser("pgwire.replication.parse_standby_message", parse_standby_message, (ProtocolError,),
            seeds=seeds.FROM_STANDBY),
+    Parser("pgwire.logical.parse_logical_message", parse_logical_message, (ProtocolError,),
+           seeds=seeds.FROM_LOGICAL_STREAM, covers=("pgwire.logical.*",)),
+    Parser("qsync.gid.Gid.parse", Gid.parse, (GidError,), texts=seeds.GIDS),
+    Parser("qsync.statements.parse_lsn", parse_lsn, (psycopg.DataError,),
+           texts=("16/B374D848", "0/0")),
     Parser("pgwire.commands.parse_command", parse_command, (CommandSyntaxError,),
            texts=seeds.COMMANDS, covers=("pgwire.monitoring_query.parse_monitoring_query",)),
     Parser("pgwire.auth.ScramVerifier.parse", ScramVerifier.parse, (ValueError,),
@@ -286,6 +298,21 @@ PARSERS: list[Parser] = [
            seeds=(b"\x13\xd1\x02\x00" + bytes(36),)),
     Parser("pgwal.block_ref.decode_body", lambda case: decode_body(_record(case), 16),
            (WalFormatError,), seeds=seeds.RECORD_BODIES),
+    Parser("pgwire.extended_fields.decode_parse", decode_parse, (ProtocolError,),
+           seeds=(seeds.PARSE.data,)),
+    Parser("pgwire.extended_fields.decode_bind", decode_bind, (ProtocolError,),
+           seeds=(seeds.BIND.data,)),
+    Parser("pgwire.extended_fields.decode_target", decode_target, (ProtocolError,),
+           seeds=(b"Ss\0", b"P\0")),
+    Parser("pgwire.extended_fields.decode_execute", decode_execute, (ProtocolError,),
+           seeds=(b"p\0\0\0\0\1",)),
+    Parser("walproposer.qsync.verbs.parse_verb", verbs.parse_verb, (CommandSyntaxError,),
+           texts=seeds.VERBS),
+    Parser("walproposer.qsync.verbs.parse_verb (values)",
+           lambda text: verbs.parse_verb(seeds.STATEMENTS[-2], text.split("|")),
+           (CommandSyntaxError,), texts=(f"5|16/B374D848|{seeds.GID}",)),
+    Parser("walproposer.qsync.verbs.parse_statement", verbs.parse_statement,
+           (CommandSyntaxError,), texts=seeds.STATEMENTS),
     Parser("walproposer.failover.log_view.parse", log_view.parse, (LsnSyntaxError,), texts=_LSNS),
     Parser("walproposer.safekeeper_client.SafekeeperAddress.parse", SafekeeperAddress.parse,
            (WalProposerError,), texts=_ADDRESSES),

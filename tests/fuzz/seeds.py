@@ -27,7 +27,7 @@ from consensus.messages import (
 from consensus.term_history import TermHistory
 from objectstore.sealed import seal
 from pgwal.history import TimelineHistory
-from pgwire import extended_query, messages, replication, startup
+from pgwire import extended_query, logical, messages, replication, startup
 from pgwire.auth import ScramClient, ScramServer, make_verifier
 from pgwire.messages import Column, Message
 from safekeeper.block_sums import BlockSums, encode_block_sums
@@ -139,6 +139,8 @@ STARTUP_PACKETS = tuple(
 )
 OPTIONS = (r"-c a=b\ c --d=e", "-ctenant_id=00 -c timeline-id=11", "--x=1")
 SETTINGS = (f"-c timeline_id={_ID} -c my_ext.x=1", "-cdatestyle=iso -c client_encoding=utf-8")
+PARSE = extended_query.Parse(b"s\0WAIT_LSN $1 TIMEOUT $2\0\0\2" + bytes(4) + b"\0\0\0\x15")
+BIND = extended_query.Bind(b"p\0s\0\0\2\0\0\0\1\0\2\0\0\0\0030/2\0\0\0\2\1\0\0\1\0\0")
 MESSAGES: tuple[Message, ...] = (
     messages.NegotiateProtocolVersion(2, ("_pq_.x", "_pq_.y")),
     messages.AuthenticationOk(),
@@ -160,6 +162,11 @@ MESSAGES: tuple[Message, ...] = (
     extended_query.Flush(),
     extended_query.Sync(),
     extended_query.FunctionCall(bytes(10)),
+    extended_query.ParseComplete(),
+    extended_query.BindComplete(),
+    extended_query.CloseComplete(),
+    extended_query.NoData(),
+    extended_query.ParameterDescription((25, 23)),
     messages.RowDescription((Column("systemid"), Column("timeline", messages.INT4_OID))),
     messages.DataRow((b"7", None, b"")),
     messages.CommandComplete("SELECT"),
@@ -179,6 +186,26 @@ FROM_STANDBY = (
     replication.StandbyStatus(1, 2, 3, 4, True).encode(),
     replication.HotStandbyFeedback(1, 2, 3, 4, 5).encode(),
 )
+_GID = "skq1.d.19c1f0a3e55.2-16b374d848-2f1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e"
+GIDS = (_GID, _GID.replace(".d.", ".r."))
+FROM_LOGICAL_STREAM = (
+    logical.BeginPrepare(1, 2, 3, 4, _GID).encode(),
+    logical.Prepare(1, 2, 3, 4, _GID).encode(),
+    logical.Prepare(1, 2, 3, 4, "other", is_streamed=True).encode(),
+    logical.CommitPrepared(1, 2, 3, 4, _GID).encode(),
+    logical.RollbackPrepared(1, 2, 3, 4, 5, _GID).encode(),
+)
+GID = f"skq1.d.19c1f0a3e55.2-16b374d848-2f1.{_ID}"
+VERBS = (
+    "ADMIT;",
+    f"WAIT_LSN 16/B374D848 TIMEOUT 5000 GID '{GID}'",
+    "BARRIER 0/1 TIMEOUT 0 TLI 4294967295",
+    f"OUTCOME '{GID}' LSN 0/1",
+    "QSYNC_STATUS",
+    "QSYNC_LIST",
+    f"RESOLVE '{GID}' ROLLBACK TIMEOUT 1",
+)
+STATEMENTS = (*VERBS, "WAIT_LSN $2 TIMEOUT $1 GID $3", "BARRIER $1 TIMEOUT $1")
 COMMANDS = (
     "IDENTIFY_SYSTEM;",
     'SHOW "Data Dir".x',
@@ -217,3 +244,13 @@ RECORD_BODIES = (
     )),
     _block(1, 0x10, 0, _COMPRESSED, _TABLE) + b"\xff\x00" + b"c" * 60,
 )  # fmt: skip
+_EXTENDED = (
+    *(PARSE, extended_query.Describe(b"Ss\0"), BIND, extended_query.Describe(b"Pp\0")),
+    *(extended_query.Execute(b"p\0\0\0\0\0"), extended_query.Close(b"Ss\0")),
+    *(extended_query.Flush(), extended_query.Sync()),
+)
+_SIMPLE = (*(messages.Query(text) for text in VERBS), extended_query.FunctionCall(b"x"))
+PORT_CONVERSATIONS = tuple(
+    b"".join(message.encode() for message in said)
+    for said in ((*_EXTENDED, *_SIMPLE, messages.Terminate()), _EXTENDED, _SIMPLE)
+)

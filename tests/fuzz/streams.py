@@ -18,7 +18,8 @@ from tests.wal_log import SYSTEM_ID
 
 from .bounds import bounded
 from .mutation import mutate, split
-from .wire import POLICIES, ClientShell, ServerShell, conversation, converse
+from .seeds import PORT_CONVERSATIONS
+from .wire import POLICIES, ClientShell, PortShell, ServerShell, conversation, converse
 
 Transcript = list[str]
 MAJOR = 16
@@ -71,6 +72,11 @@ def _server_in_copy(prefix: bytes, pieces: Sequence[bytes]) -> Transcript:
     return converse(shell, pieces)
 
 
+def _port(pieces: Sequence[bytes]) -> Transcript:
+    shell = PortShell()
+    return [*converse(shell, pieces), bytes(shell.said).hex()]
+
+
 def _wire() -> list[Stream]:
     streams = []
     said = {policy: conversation(policy) for policy in POLICIES}
@@ -87,6 +93,7 @@ def _wire() -> list[Stream]:
     at = to_server.index(b"\0", to_server.index(b"START_WAL_PUSH")) + 1
     read = partial(_server_in_copy, to_server[:at])
     streams.append(Stream("wire.server.copy", read, (to_server[at:],)))
+    streams.append(Stream("walproposer.qsync.conversation", _port, PORT_CONVERSATIONS))
     return streams
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pgwal.lsn import Lsn
 from pgwire.auth import make_verifier
 from pgwire.commands import OptionCommand, parse_command
 from pgwire.connection import NEED_DATA, PAUSED, ClientConnection, ServerConnection, State
@@ -35,6 +36,10 @@ from pgwire.replication import (
     parse_server_message,
     parse_standby_message,
 )
+from walproposer.qsync.answers import Admission, Confirmation
+from walproposer.qsync.conversation import Conversation
+from walproposer.qsync.limbo_events import Verdict
+from walproposer.qsync.verbs import Admit, AskOutcome, ShowList, ShowStatus, Verb
 
 from .seeds import STARTUP
 
@@ -141,7 +146,44 @@ class ClientShell:
         """A client has none."""
 
 
-Shell = ServerShell | ClientShell
+class PortShell:
+    """The port of a coordinator, for a client that was greeted; every verb is answered at once."""
+
+    def __init__(self) -> None:
+        self.connection = ServerConnection()
+        self.said = bytearray()
+        self._conversation = Conversation()
+        shell = ServerShell("trust")
+        self.connection = shell.connection
+        converse(shell, [STARTUP.encode()])
+
+    def start(self) -> None:
+        """A server waits."""
+
+    def answer(self, message: Message) -> None:
+        if isinstance(message, Terminate):
+            return
+        found = self._conversation.receive(message)
+        if not isinstance(found, list):
+            is_refused = isinstance(found, AskOutcome | ShowStatus | ShowList)
+            found = self._answered(found) if not is_refused else self._conversation.refuse("1", "2")
+        self.said += self.connection.send(*found)
+
+    def take(self, payload: memoryview) -> object:
+        raise AssertionError("there is no copy here")
+
+    def last_words(self, error: Exception) -> None:
+        assert isinstance(error, WIRE_ERRORS)
+        words = self.connection.farewell(error)
+        assert ErrorResponse.decode(words[5:]).severity == "FATAL"
+
+    def _answered(self, verb: Verb) -> list[Message]:
+        row = Admission(7, 0)
+        confirmed = Confirmation(Verdict.CONFIRMED, Lsn(16), 7)
+        return self._conversation.answer(verb, [row if isinstance(verb, Admit) else confirmed])
+
+
+Shell = ServerShell | ClientShell | PortShell
 
 
 def converse(shell: Shell, chunks: Iterable[bytes]) -> list[str]:

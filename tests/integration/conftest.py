@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from shared_cluster import TIMEOUT, SharedCluster, repair
 from wire_server import Server
 
 from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.data_directory import Setting
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.proxy import TcpProxy
@@ -96,11 +98,12 @@ def failover_world(
         def make(
             conninfo: Callable[[QuorumCluster], str] = QuorumCluster.replica_conninfo,
             safekeeper_arguments: Sequence[str] = (),
+            settings: Mapping[str, Setting] = MappingProxyType({}),
         ) -> FailoverWorld:
             cluster = quorum_cluster(
                 proxied=True,
                 wal_seg_size=SEGMENT_BYTES,
-                settings=SETTINGS,
+                settings={**SETTINGS, **settings},
                 safekeeper_arguments=safekeeper_arguments,
             )
             standby = standby_factory(cluster.postgres, "standby", conninfo(cluster))

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
-from threading import Event, Thread
 from typing import Any
 
 from sk_command import Done, sk, sk_json
@@ -25,7 +24,6 @@ from pgwal.lsn import Lsn
 TIMEOUT = 120.0
 #: No commit may wait longer for a change itself.
 WAIT_SECONDS_MAX = 2.0
-LOOK_SECONDS = 0.01
 
 
 class MembersWorld:
@@ -37,6 +35,8 @@ class MembersWorld:
         self._stack = stack
         self._commands = count(1)
         self.keepers = {keeper.id: keeper for keeper in cluster.safekeepers}
+        #: --timeline, where safekeepers have several.
+        self.timeline: tuple[str, ...] = ()
 
     def new_keeper(self, id: int, *arguments: str, port: int | None = None) -> SafekeeperProcess:
         """An empty safekeeper, which nobody knows of."""
@@ -57,7 +57,7 @@ class MembersWorld:
 
     def member(self, command: str, *arguments: object, known: Sequence[int] = ()) -> Done:
         """To its end, whatever that is."""
-        return sk("member", command, *self.options(*known), *arguments)
+        return sk("member", command, *self.options(*known), *self.timeline, *arguments)
 
     def change(self, command: str, *arguments: object, known: Sequence[int] = ()) -> str:
         """One that must work; returns what it printed."""
@@ -69,7 +69,10 @@ class MembersWorld:
         """The same as a process that can be killed."""
         number = next(self._commands)
         process = ServiceProcess(
-            [*SK, "member", command, *self.options(*known), *map(str, arguments)],
+            [
+                *(*SK, "member", command, *self.options(*known), *self.timeline),
+                *map(str, arguments),
+            ],
             name=f"sk member {command}",
             log_path=self.cluster.root / f"member-{number}.log",
         )
@@ -78,7 +81,7 @@ class MembersWorld:
 
     def listed(self, *known: int) -> dict[str, Any]:
         """`sk member list --json`."""
-        page: dict[str, Any] = sk_json("member", "list", *self.options(*known))
+        page: dict[str, Any] = sk_json("member", "list", *self.options(*known), *self.timeline)
         return page
 
     def members(self, *known: int) -> list[int]:
@@ -159,21 +162,7 @@ def change_state(proposer: ProposerProcess) -> str:
 
 @contextmanager
 def longest_wait(ledger: Ledger) -> Iterator[list[float]]:
-    """The longest time without a commit inside the block, in the list at its end."""
-    longest, stopping = [0.0], Event()
-
-    def watch() -> None:
-        seen, since = ledger.acknowledged, time.monotonic()
-        while not stopping.wait(LOOK_SECONDS):
-            now, acknowledged = time.monotonic(), ledger.acknowledged
-            longest[0] = max(longest[0], now - since)
-            if acknowledged != seen:
-                seen, since = acknowledged, now
-
-    thread = Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield longest
-    finally:
-        stopping.set()
-        thread.join()
+    """The longest that a commit waited inside the block, in the list at its end."""
+    since, longest = time.monotonic(), [0.0]
+    yield longest
+    longest[0] = ledger.longest_wait(since)

@@ -25,6 +25,7 @@ from msgspec import structs
 from reckoning import assert_nothing_lost
 from recording_proxy import RecordingProxy
 
+from access.admission import DEFAULT_LIMITS
 from consensus.codec import APPEND_RESPONSE, decode_proposer_message, encode
 from consensus.ids import NodeId, TimelineId
 from consensus.membership import Membership, Stamp
@@ -46,7 +47,6 @@ from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 from pgwire.replication import StandbyStatus
 from pgwire.startup import StartupMessage
-from safekeeper.admission import DEFAULT_LIMITS
 from walproposer.errors import Unreachable
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 from walproposer.stream.copy_connection import CopyConnection

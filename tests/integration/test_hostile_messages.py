@@ -286,7 +286,7 @@ def lone_timeline(cluster: QuorumCluster) -> TimelineId:
 def status_of(cluster: QuorumCluster, timeline: TimelineId) -> Status:
     status = cluster.safekeepers[0].timeline(timeline.timeline_id.hex())
     assert status is not None
-    del status["last_proposer"]  # whoever connected
+    del status["last_proposer"], status["last_leader"]  # whoever connected
     return status
 
 

@@ -28,8 +28,11 @@ from consensus.messages import (
 from consensus.term_history import TermHistory
 from pg_fixtures.safekeeper import SafekeeperProcess
 from pg_fixtures.standby import replica_conninfo
+from pgclient.connection import OWN_CLIENT
 from pgwal.history import TimelineHistory
-from walproposer.errors import WalProposerError
+from walproposer.errors import Refusal, WalProposerError
+from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.stream import joining
 
 SEG_SIZE = 1 << 20
 START_LSN, JOIN_LSN = SEG_SIZE, 3 * SEG_SIZE
@@ -121,15 +124,39 @@ def test_one_joins_follows_leaves_and_leads_on(safekeeper: SafekeeperProcess) ->
     assert (status["state"], status["has_left"]) == ("left", True)
 
 
+def test_another_one_that_got_the_address_is_not_told_to_leave(
+    safekeeper: SafekeeperProcess,
+) -> None:
+    """Whom the leader means has gone; here is a learner, maybe, that would lose its log."""
+    join(safekeeper)
+    address = SafekeeperAddress.parse(safekeeper.address)
+    instance = bytes.fromhex(safekeeper.status()["instance"])
+    for who in ((4, bytes(8)), (3, instance)):
+        with pytest.raises(Refusal, match=f"safekeeper 4 .* answers at .*, expected {who[0]} of"):
+            joining.leave(address, TIMELINE, *who, OUTSIDE)
+    status = safekeeper.timeline()
+    assert status is not None
+    assert (status["state"], status["has_left"]) == ("active", False)
+    joining.leave(address, TIMELINE, 4, instance, OUTSIDE)
+    assert (safekeeper.timeline() or {})["has_left"] is True
+
+
 def test_consumers_are_told_where_to_go(safekeeper: SafekeeperProcess) -> None:
+    """By each command, if they know how to go on from there; stock ones are sent to the next host
+    of their conninfo."""
     join(safekeeper)
     leave(safekeeper)
+    present = "2 at 10.0.0.2:5454, 3 at 10.0.0.3:5454"
+    conninfo = replica_conninfo([safekeeper.address])
     for asked in ("IDENTIFY_SYSTEM", "SHOW wal_segment_size", "START_REPLICATION 0/300000"):
-        with ReplicationClient(replica_conninfo([safekeeper.address])) as client:
+        with ReplicationClient(conninfo, options=OWN_CLIENT) as client:
             with pytest.raises(ServerError, match="has left timeline") as caught:
                 client.command(asked)
             assert caught.value.sqlstate == "55000"
-            assert "2 at 10.0.0.2:5454, 3 at 10.0.0.3:5454" in caught.value.hint
+            assert present in caught.value.hint
+    with pytest.raises(AssertionError, match=r"FATAL: .* has left timeline") as refused:
+        ReplicationClient(conninfo)
+    assert present in str(refused.value)
 
 
 @pytest.mark.parametrize(

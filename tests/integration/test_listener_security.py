@@ -32,6 +32,7 @@ from secured_cluster import (
     https_get,
 )
 
+from access.admission import DEFAULT_LIMITS
 from cli.listening import HostPort
 from cli.main import cli
 from pg_fixtures.cluster import QuorumCluster
@@ -47,7 +48,6 @@ from pg_server.program import run_program
 from pgwire.connection import NEED_DATA, ClientConnection
 from pgwire.messages import ErrorResponse
 from pgwire.startup import CancelRequest, SSLRequest, StartupMessage
-from safekeeper.admission import DEFAULT_LIMITS
 
 SEG_SIZE = 1 << 20
 TIMEOUT = 120.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from failover_world import FailoverWorld, Loss
@@ -24,7 +25,9 @@ from sk_command import sk, sk_json
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.processes import ServiceProcess
+from pg_fixtures.standby import make_standby, replica_conninfo, wait_replayed
 from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries, all_postgres
 
 SEGMENT_BYTES = 1 << 20
 ROWS = 50
@@ -241,14 +244,16 @@ def test_a_member_moves_to_another_address(members_world: WorldOf, ledger_of: Le
 def test_one_that_has_left_serves_nobody_and_names_the_members(
     members_world: WorldOf, ledger_of: LedgerOf
 ) -> None:
+    """Who is connected hears it from each command; who comes is not let in, with the SQLSTATE upon
+    which libpq goes on to the next host."""
     world = members_world()
     ledger = ledger_of(world.cluster)
     world.new_keeper(4)
-    world.change("replace", 3, world.address(4))
-    world.wait_left(3)
     left = world.keepers[3]
-    host, _, port = left.address.rpartition(":")
-    with ReplicationClient(f"host={host} port={port} user=replica") as client:
+    conninfo = replica_conninfo([left.address])
+    with ReplicationClient(conninfo) as client:
+        world.change("replace", 3, world.address(4))
+        world.wait_left(3)
         for command in ("START_REPLICATION PHYSICAL 0/1000000", "IDENTIFY_SYSTEM"):
             with pytest.raises(ServerError) as caught:
                 client.start(command)
@@ -256,12 +261,43 @@ def test_one_that_has_left_serves_nobody_and_names_the_members(
             for id in (1, 2, 4):
                 assert f"{id} at {world.address(id)}" in caught.value.hint
             client.results()
+    with pytest.raises(AssertionError, match=r"FATAL: .* has left timeline") as refused:
+        ReplicationClient(conninfo)
+    assert f"4 at {world.address(4)}" in str(refused.value)
+    assert "sqlstate=57P03" in left.log_text()
     assert not list(left.data_dir.rglob("wal/0*"))
     left.restart()  # what it knows it knows from its disk
     assert world.state_on(3) == "left"
     world.change("add", left.address, known=(3,))
     world.wait_members(1, 2, 3, 4)
     world.reckon(ledger, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("binaries", all_postgres(), ids=lambda each: each.version)
+def test_a_stock_standby_of_one_that_has_left_goes_on_to_a_member(
+    quorum_cluster: Callable[..., QuorumCluster],
+    ledger_of: LedgerOf,
+    tmp_path: Path,
+    binaries: PostgresBinaries,
+) -> None:
+    """By itself, as long as its primary_conninfo names one that is a member still."""
+    cluster = quorum_cluster(binaries=binaries, safekeepers=3, wal_seg_size=SEGMENT_BYTES)
+    with ExitStack() as stack:
+        world = MembersWorld(cluster, stack)
+        world.new_keeper(4)
+        ledger = ledger_of(cluster)
+        conninfo = replica_conninfo([world.address(id) for id in (3, 1, 2)])
+        standby = make_standby(cluster.postgres, tmp_path / "standby", conninfo)
+        stack.callback(standby.crash)
+        standby.start()
+        wait_until(lambda: (world.keepers[3].timeline() or {})["replicas"], TIMEOUT, "it to read")
+        world.change("replace", 3, world.address(4))
+        world.wait_left(3)
+        ledger.wait_for_progress(ROWS, TIMEOUT)
+        ledger.pause()
+        ledger.wait_idle(TIMEOUT)
+        wait_replayed(standby, cluster.postgres.flush_lsn(), TIMEOUT)
+        ledger.resume()
 
 
 # ---- failovers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -72,11 +73,31 @@ def test_a_commit_that_still_waits_for_its_standby_is_not_acknowledged(postgres:
         with pytest.raises(DeadlineExceeded, match="0 came"):
             ledger.wait_for_progress(1, 0.3)
         assert ledger.last_ack_age > 0.3
+        assert ledger.longest_wait(since=0.0) > 0.3
+        now = time.monotonic()
+        assert ledger.longest_wait(since=now) <= time.monotonic() - now
     assert (ledger.acknowledged, ledger.unknown, ledger.in_flight) == (0, 3, 0)
     assert "cancel" not in postgres.log_text()
 
     postgres.configure(synchronous_standby_names=None)
     wait_until(lambda: ledger.verify().unknown_found == 3, TIMEOUT, "the commits to end")
+
+
+def test_the_longest_wait_is_that_of_one_commit_and_begins_where_it_is_asked_for(
+    postgres: Postgres,
+) -> None:
+    with Ledger(postgres.dsn(), clients=2) as ledger:
+        ledger.wait_for_progress(5, TIMEOUT)
+        postgres.configure(synchronous_standby_names="nobody")
+        begun = time.monotonic()
+        wait_until(lambda: ledger.longest_wait(begun) > 0.5, TIMEOUT, "the commits to wait")
+        postgres.configure(synchronous_standby_names=None)
+        ledger.wait_for_progress(5, TIMEOUT)
+        assert ledger.longest_wait(begun) > 0.5
+        assert ledger.longest_wait(begun) <= max(ledger.latencies())
+        ended = time.monotonic()
+        ledger.wait_for_progress(5, TIMEOUT)
+        assert ledger.longest_wait(ended) <= time.monotonic() - ended
 
 
 def test_a_commit_that_stopped_waiting_is_not_acknowledged(postgres: Postgres) -> None:

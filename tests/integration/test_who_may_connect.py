@@ -19,6 +19,7 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 from sk_command import assert_refused, sk
 
+from access.admission import DEFAULT_LIMITS as LIMITS
 from cli.output import ExitCode
 from pg_fixtures.processes import SK, ServiceProcess
 from pg_fixtures.safekeeper import READY_TIMEOUT, SafekeeperProcess
@@ -26,7 +27,6 @@ from pg_fixtures.waiting import wait_until
 from pgwire.auth import make_verifier
 from pgwire.messages import Query, SaslInitialResponse
 from pgwire.startup import SSLRequest, StartupMessage
-from safekeeper.admission import DEFAULT_LIMITS as LIMITS
 from safekeeper.service import STOP_TIMEOUT_SECONDS
 from telemetry.status_server import HTTP_CONNECTIONS_MAX
 

@@ -110,7 +110,7 @@ class Wording:
             case Join(peer, _, _, offer):
                 start, members = self.position(offer.start_lsn), self.members(offer.membership)
                 return f"offers {names[peer]} the timeline from {start} on, {members}"
-            case Leave(peer, membership):
+            case Leave(peer, _, _, membership):
                 return f"tells {names[peer]} to leave, {self.members(membership)}"
         return ""
 

@@ -84,7 +84,7 @@ def l1_forward_without_the_old_set(patch: Patch) -> None:
     patch(CHANGE, "_may_leave", may_leave)
 
 
-@plant_rare
+@plant_change
 def l1_back_without_the_new_set(patch: Patch) -> None:
     def may_leave(leader: Leader, going: Ids, staying: Ids) -> bool:
         is_back = staying == leader.membership.members
@@ -173,8 +173,11 @@ def a3_told_to_leave_while_joint(patch: Patch) -> None:
         joint = leader.membership
         if not joint.is_joint or not leader.is_in_force:
             return tell(self, leader)
-        going = [p for p in leader.peers if p.is_member and p.is_following]
-        return [Leave(p.peer, joint) for p in going if p.safekeeper_id not in joint.new_members]
+        return [
+            Leave(p.peer, p.safekeeper_id or 0, p.instance, joint)
+            for p in leader.peers
+            if p.is_member and p.is_following and p.safekeeper_id not in joint.new_members
+        ]
 
     patch(Outsiders, "tell", early)
 
@@ -195,7 +198,7 @@ def r1_truncate_lsn_of_a_quorum(patch: Patch) -> None:
     patch(Leader, "_advance_truncate", advance)
 
 
-@plant_rare
+@plant_change
 def r1_truncate_lsn_of_the_old_set_only(patch: Patch) -> None:
     def advance(self: Leader) -> None:
         lsns = self.flush_lsns
@@ -204,7 +207,7 @@ def r1_truncate_lsn_of_the_old_set_only(patch: Patch) -> None:
     patch(Leader, "_advance_truncate", advance)
 
 
-@plant_rare
+@plant_change
 def r1_truncate_lsn_of_who_has_not_answered_this_generation(patch: Patch) -> None:
     def advance(self: Leader) -> None:
         lsns = self.flush_lsns
@@ -214,7 +217,7 @@ def r1_truncate_lsn_of_who_has_not_answered_this_generation(patch: Patch) -> Non
     patch(Leader, "_advance_truncate", advance)
 
 
-@plant_rare
+@plant_change
 def r1_truncate_lsn_taken_over_from_votes(patch: Patch) -> None:
     init = Leader.__init__
 
@@ -225,7 +228,7 @@ def r1_truncate_lsn_taken_over_from_votes(patch: Patch) -> None:
     patch(Leader, "__init__", takes_over)
 
 
-@plant_rare
+@plant_change
 def r1_learners_do_not_hold_truncate_lsn(patch: Patch) -> None:
     held = walproposer.stream.learners.Learners
     patch(held, "held_lsn", lambda self, leader: 1 << 64)

@@ -20,6 +20,9 @@ from .sets import nodes_of
 if TYPE_CHECKING:
     from .changing_world import ChangingWorld
 
+QUIET_US = 1_500_000
+LOOK_US = 20_000
+SLOW_US = 60_000
 #: What a member loses there it loses for ever, or its vote: sets of one or two would end with it.
 LEFT_OUT = ("wipe", "rot", "rot_running")
 CHANGES: dict[str, float] = {
@@ -41,6 +44,9 @@ FOCI: dict[str, tuple[str, ...]] = {
     "slow disks": ("change_members", "slow_flush", "end_in_a_change", "bulk_load"),
 }
 FOCUS_WEIGHT = 25
+#: What chance alone makes in one of thousands of seeds is the focus of some.
+STEERED = {"returning ones": "leave_and_return", "abandoned sets": "abandon_new_set"}
+STEERED_SHARE = 0.15  # of the seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +59,19 @@ class ChangingPlan(Plan):
     def of(cls, seed: int) -> ChangingPlan:
         random = Random(f"changing plan {seed}")
         plan = Plan.of(seed)
-        focus = random.choice(list(FOCI))
+        focus, steered = random.choice(list(FOCI)), Random(f"steered {seed}")
         kept = {kind: weight / 5 for kind, weight in WEIGHTS.items() if kind not in LEFT_OUT}
         weights = [
-            FOCUS_WEIGHT if kind in FOCI[focus] else weight * random.choice((0.2, 1, 1, 3))
+            FOCUS_WEIGHT if kind in FOCI.get(focus, ()) else weight * random.choice((0.2, 1, 1, 3))
             for kind, weight in (kept | CHANGES).items()
         ]
+        rare: list[str] = []
+        if steered.random() < STEERED_SHARE:
+            focus = steered.choice(list(STEERED))
+            rare = [STEERED[focus]]
+        weights += [FOCUS_WEIGHT for _ in rare]
         horizon_us = random.choice((1_000_000, 2_000_000, 4_000_000))
-        kinds = random.choices([*kept, *CHANGES], weights, k=random.choice((20, 40, 80)))
+        kinds = random.choices([*kept, *CHANGES, *rare], weights, k=random.choice((20, 40, 80)))
         times = sorted(random.randrange(20_000, horizon_us) for _ in kinds)
         values = {field.name: getattr(plan, field.name) for field in fields(plan)}
         values |= {
@@ -212,6 +223,50 @@ def end_in_a_change(world: ChangingWorld, random: Random) -> None:
         random.choice(world.nodes).stop()
 
 
+def leave_and_return(world: ChangingWorld, random: Random) -> None:
+    """Somebody leaves, and comes back to the same leader, as one of two; nothing is written
+    meanwhile, and its disk is slow."""
+    process = some_process(world, random)
+    if process is None or process.core.membership is None or not process.is_leading:
+        return
+    membership = process.core.membership
+    inside = nodes_of(world.nodes, membership, membership.members)
+    if membership.is_joint or len(inside) < 2:
+        return
+    leaver, *others = random.sample(inside, len(inside))
+    world.quiet_until_us = world.clock.now_us + QUIET_US
+    world.ask_for(process, others)
+    world.clock.call_later(LOOK_US, come_back, world, process, leaver, others[0])
+
+
+def come_back(world: ChangingWorld, process: Incarnation, leaver: Node, other: Node) -> None:
+    change = process.core.change
+    if not process.is_leading or world.clock.now_us >= world.quiet_until_us:
+        return
+    if change is None or not change.is_finished or not leaver.disk.control.has_left:
+        world.clock.call_later(LOOK_US, come_back, world, process, leaver, other)
+        return
+    leaver.batch_us = SLOW_US
+    world.clock.call_later(5 * SLOW_US, leaver.calm)
+    world.ask_for(process, [leaver, other])
+
+
+def abandon_new_set(world: ChangingWorld, random: Random) -> None:
+    """A leader ends in a joint membership whose new set is mostly of new ones; its successor loses
+    them as soon as it is elected."""
+    process = some_process(world, random)
+    if process is None or process.core.membership is None or not process.is_leading:
+        return
+    membership = process.core.membership
+    inside = nodes_of(world.nodes, membership, membership.members)
+    outside = [node for node in world.nodes if node not in inside and node.is_reachable]
+    count = min(len(outside), world.plan.set_size_max // 2 + 1)
+    if membership.is_joint or not count:
+        return
+    world.ends_in_change, world.loses_new_set = (True, random.choice((0, 1000, 5000))), True
+    world.ask_for(process, random.sample(outside, count) + inside[: count - 1])
+
+
 CHANGE_KINDS: dict[str, Callable[[ChangingWorld, Random], None]] = {
-    name: globals()[name] for name in CHANGES
+    name: globals()[name] for name in (*CHANGES, *STEERED.values())
 }

@@ -7,6 +7,7 @@ that knows one address must win, leave a joint membership, and commit (`rest.py`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from consensus.membership import Member, Membership
@@ -24,6 +25,8 @@ from .world import World
 
 #: A proposer that wins nothing for so long knows the wrong addresses, and is ended.
 PATIENCE_US = 600_000
+#: Who found a joint membership would go back after a second, if it could.
+LOST_US = 2_000_000
 COMPLETE = (ChangeState.TELLING, ChangeState.DONE)
 
 
@@ -44,6 +47,10 @@ class ChangingWorld(World):
         self.disks_lost = self.gone = self.moved = 0
         #: The next leader whose membership is joint, or was left, ends so much later.
         self.ends_in_change: tuple[bool, int] | None = None
+        #: The next leader that finds a joint membership loses those who are new in it.
+        self.loses_new_set = False
+        #: Nobody writes until then.
+        self.quiet_until_us = 0
         self._rest: Rest | None = None
         #: If it is to be just this one; else any that leads to a quorum.
         self.rests_from: Address | None = None
@@ -82,6 +89,17 @@ class ChangingWorld(World):
         self.addresses_ever.append(node.address)
 
     # ---- the operator
+
+    def load(self, count: int) -> None:
+        if self.clock.now_us >= self.quiet_until_us:
+            super().load(count)
+
+    def ask_for(self, process: Incarnation, nodes: Sequence[Node]) -> None:
+        """Just these as members."""
+        membership = process.core.membership
+        assert membership is not None
+        members = tuple(sorted(node.as_member() for node in nodes))
+        self.request(process, ChangeRequest(membership.generation, members))
 
     def addresses_for(self, predecessor: Incarnation | None) -> list[Address]:
         if self._rest is not None:
@@ -133,6 +151,7 @@ class ChangingWorld(World):
         return tuple(members[number] for number in sorted(members))
 
     def stepped(self, process: Incarnation) -> None:
+        self._maybe_lose_new_set(process)
         membership, before = process.core.membership, process.counted_by
         if self.ends_in_change is None or self.is_calm or not process.is_leading:
             return
@@ -143,6 +162,19 @@ class ChangingWorld(World):
             self.ends_in_change = None
             self.count("leaders that ended in a change")
             self.clock.call_later(delay_us, process.kill)
+
+    def _maybe_lose_new_set(self, process: Incarnation) -> None:
+        membership = process.core.membership
+        if not self.loses_new_set or self.is_calm or not process.is_leading or membership is None:
+            return
+        if not membership.is_joint or self.invariants.memberships.has_entered(process):
+            return
+        self.loses_new_set = False
+        self.count("new sets lost by who found them")
+        new = nodes_of(self.nodes, membership, {*membership.new_members} - {*membership.members})
+        cuts = {(process.place, node.number, way) for node in new for way in (True, False)}
+        self.cut(cuts)
+        self.clock.call_later(LOST_US, self.heal, cuts)
 
     def may_be_switched_off(self, process: Incarnation) -> list[Node]:
         """Who is in no set, since the change that its leader calls complete; unless another leader

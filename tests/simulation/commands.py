@@ -75,6 +75,10 @@ class Commands:
         if node is None:
             self._answer(Left(leave.peer, "connection refused"))
             return
+        if (node.as_member().id, node.instance) != (leave.safekeeper_id, leave.instance):
+            self._world.count("leaves for another one")
+            self._answer(Left(leave.peer, f"{node.name} is not the one that was meant"))
+            return
         try:
             node.leave(leave.membership)
         except SafekeeperError as error:

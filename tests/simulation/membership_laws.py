@@ -24,7 +24,7 @@ from consensus.ids import NodeId
 from consensus.join import TimelineOffer
 from consensus.membership import Membership, Stamp
 from consensus.messages import AppendResponse, SafekeeperGreeting, SafekeeperMessage, VoteResponse
-from walproposer.stream.events import Event, PeerMessage
+from walproposer.stream.events import ChangeState, Event, PeerMessage, Tick
 
 from .broken_law import check
 from .ghost import Ghost
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from .incarnation import Incarnation
     from .node import Node
     from .world import World
+
+
+PREPARING = (ChangeState.JOINING, ChangeState.CATCHING_UP)
 
 
 class MembershipLaws:
@@ -47,6 +50,8 @@ class MembershipLaws:
         self._answers: dict[NodeId, dict[int, int]] = {}
         #: The greatest truncate_lsn that each ballot has heard of.
         self._truncated: dict[NodeId, int] = {}
+        #: Of each process, those that were to be added: at the tick before, and at the last one.
+        self._learners: dict[str, tuple[set[int], set[int]]] = {}
         #: The ballots that have entered the joint membership that they count by.
         self._has_entered: set[NodeId] = set()
 
@@ -115,6 +120,8 @@ class MembershipLaws:
         core, membership = process.core, process.core.membership
         if type(event) is PeerMessage:
             self._heard(process, event)
+        if type(event) is Tick:
+            self._note_learners(process)
         if membership is None or membership is before:
             return
         self.seen(membership, process.name)
@@ -203,6 +210,10 @@ class MembershipLaws:
         self._has_entered.add(node_id)
         self._world.count("joint memberships entered")
 
+    def has_entered(self, process: Incarnation) -> bool:
+        """The joint membership that it counts by is its own."""
+        return process.core.node_id in self._has_entered
+
     def _left(
         self, process: Incarnation, node_id: NodeId, before: Membership, now: Membership
     ) -> None:
@@ -234,10 +245,18 @@ class MembershipLaws:
 
     # ---- truncate_lsn
 
+    def _note_learners(self, process: Incarnation) -> None:
+        _, before = self._learners.get(process.name, (set(), set()))
+        change, membership, now = process.core.change, process.core.membership, set[int]()
+        if change is not None and membership is not None and change.state in PREPARING:
+            now = {*change.wanted} - {*membership.all_members}
+        self._learners[process.name] = before, now
+
     def truncates(
         self, process: Incarnation, lsn: int, flushed_by: Callable[[Node, Incarnation], int]
     ) -> None:
-        """What a leader tells everybody is on the disk of each member of its sets."""
+        """What a leader tells everybody is on the disk of each member of its sets, who has answered
+        with the membership that it counted by, and of each learner. It looks on ticks, first."""
         node_id, membership = process.core.node_id, process.core.membership
         assert node_id is not None
         assert membership is not None
@@ -245,3 +264,14 @@ class MembershipLaws:
         for node in self.members(membership):
             on_disk = lsn <= flushed_by(node, process)
             check("Truncate", on_disk, process.name, f"{lsn:X} is not on", node.name)
+        counted_by = process.counted_by
+        if counted_by is not None and counted_by.stamp.author == node_id:
+            for node in self.members(counted_by):
+                told = self._answered(process, node, counted_by.generation)
+                check("Truncate", told, process.name, node.name, "has not answered", counted_by)
+        before, now = self._learners.get(process.name, (set(), set()))
+        for number in before & now:
+            nodes = [node for node in self._world.nodes if node.number == number]
+            begins_anew = any(node.disk.control.has_left for node in nodes)
+            on_disk = begins_anew or any(lsn <= flushed_by(node, process) for node in nodes)
+            check("Truncate", on_disk, process.name, f"{lsn:X} is not on learner", number)

@@ -12,6 +12,8 @@ PLANTS: list[Plant] = []
 #: In worlds whose members change; and those of them that show too rarely for every run.
 CHANGE_PLANTS: list[Plant] = []
 RARE_PLANTS: list[Plant] = []
+#: In worlds with a limbo.
+LIMBO_PLANTS: list[Plant] = []
 
 
 def plant(bug: Plant) -> Plant:
@@ -26,6 +28,11 @@ def plant_change(bug: Plant) -> Plant:
 
 def plant_rare(bug: Plant) -> Plant:
     RARE_PLANTS.append(bug)
+    return bug
+
+
+def plant_limbo(bug: Plant) -> Plant:
+    LIMBO_PLANTS.append(bug)
     return bug
 
 

@@ -5,14 +5,10 @@ A number of seeds, whatever the machine: SEEDS are always the same, FRESH are ot
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-
 import pytest
 
+from . import seeds
 from .changing_world import ChangingWorld
-from .limits import small_limits
-from .minimise import command, minimise
 
 SEEDS = 150
 FRESH = 40
@@ -28,35 +24,10 @@ MUST_BE_COVERED = {
 }  # fmt: skip
 
 
-def run(seed: int) -> Counter[str]:
-    world = ChangingWorld(seed)
-    try:
-        world.run()
-    except Exception as error:
-        smaller = minimise(seed, ChangingWorld)
-        pytest.fail(f"{error}\n{command(seed, *smaller, kind=ChangingWorld)}")
-    return world.counts
-
-
 @pytest.mark.timeout(900)
 def test_the_invariants_hold_while_members_change() -> None:
-    counts = Counter[str]()
-    fresh = time.time_ns() // 1_000_000_000
-    with small_limits():
-        for seed in range(SEEDS):
-            counts += run(seed)
-        for seed in range(fresh, fresh + FRESH):
-            run(seed)
-    rare = {what: counts[what] for what, least in MUST_BE_COVERED.items() if counts[what] < least}
-    assert not rare, f"{SEEDS} seeds met too few of {rare}"
+    seeds.check(ChangingWorld, SEEDS, FRESH, MUST_BE_COVERED)
 
 
 def test_a_seed_is_a_run() -> None:
-    """Twice the same, or no failure could be repeated."""
-    with small_limits():
-        worlds = [ChangingWorld(11), ChangingWorld(11)]
-        for world in worlds:
-            world.run()
-    one, other = worlds
-    assert (one.steps, one.counts) == (other.steps, other.counts)
-    assert one.invariants.committed.wal == other.invariants.committed.wal
+    seeds.check_repeats(ChangingWorld)

@@ -5,14 +5,9 @@ A number of seeds, whatever the machine: SEEDS are always the same, FRESH are ot
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-
 import pytest
 
-from . import exhaustive
-from .limits import small_limits
-from .minimise import command, minimise
+from . import exhaustive, seeds
 from .world import World
 
 SEEDS = 300
@@ -40,37 +35,13 @@ MUST_BE_COVERED = {
 }  # fmt: skip
 
 
-def run(seed: int) -> Counter[str]:
-    world = World(seed)
-    try:
-        world.run()
-    except Exception as error:
-        pytest.fail(f"{error}\n{command(seed, *minimise(seed))}")
-    return world.counts
-
-
 @pytest.mark.timeout(900)
 def test_the_invariants_hold_after_every_step() -> None:
-    counts = Counter[str]()
-    fresh = time.time_ns() // 1_000_000_000
-    with small_limits():
-        for seed in range(SEEDS):
-            counts += run(seed)
-        for seed in range(fresh, fresh + FRESH):
-            run(seed)
-    rare = {what: counts[what] for what, least in MUST_BE_COVERED.items() if counts[what] < least}
-    assert not rare, f"{SEEDS} seeds met too few of {rare}"
+    seeds.check(World, SEEDS, FRESH, MUST_BE_COVERED)
 
 
 def test_a_seed_is_a_run() -> None:
-    """Twice the same, or no failure could be repeated."""
-    with small_limits():
-        worlds = [World(11), World(11)]
-        for world in worlds:
-            world.run()
-    one, other = worlds
-    assert (one.steps, one.counts) == (other.steps, other.counts)
-    assert one.invariants.committed.wal == other.invariants.committed.wal
+    seeds.check_repeats(World)
 
 
 def test_every_interleaving_of_a_small_model() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
+from consensus.ids import NodeId
 from consensus.membership import Member, Membership, Stamp
 from pgwal.history import TimelineHistory
 from walproposer.stream.events import Outcome, Stop
@@ -227,7 +228,17 @@ class World:
         free = [place for place in PLACES if place not in {p.place for p in running}]
         node_id = predecessor.core.node_id if predecessor is not None else None
         place, addresses = self.random.choice(free), self.addresses_for(predecessor)
-        self.incarnations.append(Incarnation(self, place, primary, addresses, node_id))
+        process = self.new_incarnation(place, primary, addresses, node_id)
+        self.incarnations.append(process)
+
+    def new_incarnation(
+        self,
+        place: int,
+        primary: Primary | None,
+        addresses: Sequence[Address],
+        predecessor: NodeId | None,
+    ) -> Incarnation:
+        return Incarnation(self, place, primary, addresses, predecessor)
 
     def addresses_for(self, predecessor: Incarnation | None) -> list[Address]:
         """What a new process is started with."""

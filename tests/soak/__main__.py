@@ -4,7 +4,8 @@ Starts Postgres, three safekeepers, a proposer and a standby, strikes them with 
 at every failover and at the end. Ctrl-C ends it earlier, with the verdict of what was done until
 then. Exits with 1 when something acknowledged was lost, commits did not come back, or `sk status`
 said what was not so. With --members it is the members that change all the time, and whoever takes
-part is killed meanwhile.
+part is killed meanwhile. With --qsync clients commit by the package qsync, and whoever takes part
+is killed at each step of that.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from pg_server.binaries import PostgresBinaries, find_postgres
 from pg_server.errors import PgServerError
 
 from .books import Books
-from .chronicle import Chronicle, Silence, SilenceWatch
+from .chronicle import Chronicle, SilenceWatch
 from .members_run import MembersSoak
 from .members_world import MembersWorld
+from .qsync_run import QsyncSoak, print_qsync_outcome
+from .qsync_world import QsyncWorld
 from .run import Soak
 from .world import World
 
@@ -45,6 +48,8 @@ def main() -> int:
     binaries = find_postgres(arguments.pg_major)
     seed = secrets.randbelow(1 << 32) if arguments.seed is None else arguments.seed
     print(f"seed {seed}, {arguments.minutes:g} minutes, Postgres {binaries.version}", flush=True)
+    if arguments.qsync:
+        return _main_of_qsync(root, binaries, seed, arguments.minutes, stopping)
     run = _run_members if arguments.members else _run_faults
     soak, problem = run(root, binaries, seed, arguments.minutes, stopping)
     _print_outcome(soak)
@@ -86,6 +91,30 @@ def _run_members(
         return soak, _problem_of(soak, minutes)
 
 
+def _main_of_qsync(
+    root: Path, binaries: PostgresBinaries, seed: int, minutes: float, stopping: threading.Event
+) -> int:
+    """The run of transactions of qsync, and its verdict."""
+    problem = ""
+    rng = random.Random(seed)
+    with QsyncWorld(root, binaries) as world:
+        soak = QsyncSoak(world, root, seed, rng, stopping)
+        try:
+            soak.run(minutes)
+        except (PgServerError, psycopg.Error, OSError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        finally:
+            soak.close()
+    print_qsync_outcome(soak)
+    if problem or soak.book.violations:
+        print(f"FAILED: {problem or 'a law is broken'}")
+        print(f"all logs and data are in {root}; the same faults again: --seed {seed}")
+        return 1
+    shutil.rmtree(root, ignore_errors=True)
+    print("PASSED: what was seen stayed, what was gone stayed away, and all had one end")
+    return 0
+
+
 def _problem_of(soak: Soak | MembersSoak, minutes: float) -> str:
     problem = ""
     try:
@@ -103,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--pg-major", type=int)
     parser.add_argument("--members", action="store_true", help="change the members all the time")
+    parser.add_argument("--qsync", action="store_true", help="transactions that commit on quorum")
     parser.add_argument("--dir", type=Path, help="where to put the data; default: a temporary one")
     return parser
 
@@ -121,7 +151,7 @@ def _print_outcome(soak: Soak | MembersSoak) -> None:
     for what, count in sorted(chronicle.survived.items()):
         print(f"{count:9}  {what}")
     if isinstance(soak, MembersSoak):
-        print(f"{soak.changes:9}  changes of the members")
+        _print_changes(soak)
     else:
         print(f"{sum(chronicle.survived.values()):9}  faults survived")
         print(f"{soak.inspections:9}  times sk status was asked, and came to say what was so")
@@ -133,17 +163,22 @@ def _print_outcome(soak: Soak | MembersSoak) -> None:
     print(f"{reckoned.wrong:9}  rows that nobody inserted so")
     print(f"{books.unknown:9}  rows of unknown outcome: their connection broke in COMMIT")
     if isinstance(soak, MembersSoak):
-        _print_silence("in a change in which nobody died", soak.longest_calm, chronicle)
+        wait = soak.longest_wait
+        print(f"the longest wait of a commit for a change itself: {wait.seconds:.2f} s, during")
+        print(f"           {wait.during}")
     else:
         print(f"{soak.world.disk_bytes_max >> 20:9}  MiB of disk at most")
-    _print_silence("", longest, chronicle)
-
-
-def _print_silence(when: str, silence: Silence, chronicle: Chronicle) -> None:
-    where = f" {when}" if when else ""
-    print(f"the longest time without a commit{where}: {silence.seconds:.1f} s, during")
-    for what in chronicle.at(silence):
+    print(f"the longest time without a commit: {longest.seconds:.1f} s, during")
+    for what in chronicle.at(longest):
         print(f"           {what}")
+
+
+def _print_changes(soak: MembersSoak) -> None:
+    print(f"{soak.changes:9}  changes of the members")
+    print(f"{soak.calm_changes:9}  of them in which nobody was struck")
+    print(f"{soak.struck_under_way:9}  strikes while a change was made")
+    print(f"{soak.kills:9}  kills")
+    print(f"{soak.world.outvoted:9}  proposers that were outvoted by sk member as they started")
 
 
 if __name__ == "__main__":

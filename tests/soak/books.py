@@ -89,6 +89,10 @@ class Books:
         """Raises DeadlineExceeded."""
         self._open.wait_for_progress(PROGRESS_ROWS, timeout)
 
+    def longest_wait(self, since: float) -> float:
+        """Seconds that a commit of the open volume has waited after `since`, a time.monotonic()."""
+        return self._open.longest_wait(since)
+
     def rest(self, timeout: float) -> None:
         """Nobody commits any more. Raises DeadlineExceeded."""
         self._open.pause()

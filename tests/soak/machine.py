@@ -38,12 +38,20 @@ _numbers = count(1)
 
 
 class Machine:
-    """`proposer` is the process that was asked to attach last; None on a standby."""
+    """`proposer` is the process that was asked to attach last; None on a standby. `arguments` are
+    for each proposer of it."""
 
-    def __init__(self, name: str, postgres: Postgres, wires: Sequence[TcpProxy]) -> None:
+    def __init__(
+        self,
+        name: str,
+        postgres: Postgres,
+        wires: Sequence[TcpProxy],
+        arguments: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.postgres = postgres
         self.wires = wires
+        self._arguments = arguments
         self.proposer: ProposerProcess | None = None
 
     @property
@@ -68,6 +76,7 @@ class Machine:
             log_path=self._log_path("promote" if promotes else "attach"),
             configure=not promotes,
             promotes=promotes,
+            arguments=self._arguments,
         )
         self.proposer.start()
 

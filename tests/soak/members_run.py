@@ -3,7 +3,8 @@
     1 -> 3 -> 5 -> 3, each of the three replaced, each wiped and replaced, 3 -> 1, and again
 
 In most changes somebody is killed: the command, the proposer, a member, the newcomer, the primary
-(which ends in a failover, sometimes). Then the same command is run again until it is content.
+(which ends in a failover, sometimes); or a member hangs until the change is complete. Then the same
+command is run again until it is content.
 """
 
 from __future__ import annotations
@@ -12,25 +13,26 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pg_fixtures.errors import FixtureError
 from pg_fixtures.processes import ServiceProcess
+from pg_fixtures.waiting import wait_until
 from pg_server.errors import DeadlineExceeded
 
-from .books import Books
-from .chronicle import Chronicle, Silence, SilenceWatch
+from .books import PROGRESS_ROWS, Books
+from .chronicle import Chronicle, SilenceWatch
 from .members_world import MembersWorld
 from .world import Loss
 
 CHANGE_SECONDS_MAX = 180.0
 RECOVERY_SECONDS = 90.0
 TICK_SECONDS = 0.05
-#: No commit may wait longer for a change in which nobody dies.
+#: No commit may wait longer for a change itself: while one is made, and nobody was struck yet.
 CALM_SECONDS_MAX = 2.0
 STRUCK_SHARE = 0.7  # of the changes
 FAILOVER_SHARE = 0.15  # of the strikes
+STRIKE_DELAY_SECONDS_MAX = 3.0  # about as long as a change takes
 SAME_ADDRESS_SHARE = 0.5  # of those that are wiped
 FORGOTTEN_SHARE = 0.7  # of those that have left
 LOSSES = (Loss.KILLED, Loss.MACHINE, Loss.STOPPED)
@@ -47,6 +49,14 @@ class Change:
     is_wiped: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Of one commit."""
+
+    seconds: float = 0.0
+    during: str = ""
+
+
 @dataclass
 class MembersSoak:
     """`run` until `minutes` are over, or `stopping` is set."""
@@ -58,9 +68,14 @@ class MembersSoak:
     rng: random.Random
     stopping: threading.Event
     changes: int = 0
+    #: Of them, those in which nobody was struck.
+    calm_changes: int = 0
+    kills: int = 0
     failovers: int = 0
-    #: The longest time without a commit in a change in which nobody died.
-    longest_calm: Silence = field(default_factory=Silence)
+    #: Strikes that came while `sk member` was at it.
+    struck_under_way: int = 0
+    #: The longest for a change itself.
+    longest_wait: Wait = Wait()
 
     def run(self, minutes: float) -> None:
         """Raises PgServerError when commits do not come back, and for whatever else must not be."""
@@ -130,28 +145,29 @@ class MembersSoak:
     # ---- one change
 
     def _carry_out(self, change: Change) -> None:
+        """What a commit waits for the change itself is seen up to the strike, or, without one, up
+        to where commits proceed under the new members."""
         struck = self.rng.random() < STRUCK_SHARE
         line = f"{change.what}: sk member {' '.join(map(str, change.arguments))}"
-        with self.chronicle.during(line), self._watched(is_calm=not struck):
+        with self.chronicle.during(line):
+            begun = time.monotonic()
             command = self.world.begin(*map(str, change.arguments))
             if struck:
-                self.stopping.wait(self.rng.uniform(0.0, 1.5))
+                self.stopping.wait(self.rng.uniform(0.0, STRIKE_DELAY_SECONDS_MAX))
+                self._note_wait(begun, line)
                 self._strike(change, command)
             self._finish(change, command)
+            self._settle(change)
+            if not struck:
+                self.calm_changes += 1
+                self._note_wait(begun, line)
         self.changes += 1
         self.chronicle.survived[change.what] += 1
-        self._settle(change)
 
-    @contextmanager
-    def _watched(self, *, is_calm: bool) -> Iterator[None]:
-        watch = SilenceWatch(lambda: self.books.acknowledged)
-        watch.start()
-        try:
-            yield
-        finally:
-            watch.stop()
-        if is_calm and watch.longest.seconds > self.longest_calm.seconds:
-            self.longest_calm = watch.longest
+    def _note_wait(self, since: float, during: str) -> None:
+        seconds = self.books.longest_wait(since)
+        if seconds > self.longest_wait.seconds:
+            self.longest_wait = Wait(seconds, during)
 
     def _finish(self, change: Change, command: ServiceProcess) -> None:
         """The same command again until it is content. Raises FixtureError, DeadlineExceeded."""
@@ -164,6 +180,7 @@ class MembersSoak:
                 self.chronicle.note(f"again, after exit code {command.exit_code}")
                 command = self.world.begin(*map(str, change.arguments))
             time.sleep(TICK_SECONDS)  # between two looks at processes
+        self.world.thaw()
         members = self.world.membership()
         if tuple(members["members"]) != change.members or members["new_members"]:
             raise FixtureError(f"sk member was content, and the membership is {members}")
@@ -177,29 +194,52 @@ class MembersSoak:
         for id in left:
             if change.is_wiped or self.rng.random() < FORGOTTEN_SHARE:
                 world.forget(id)
-        world.tend()
-        self.books.wait_for_progress(RECOVERY_SECONDS)
+        self._await_commits()
+
+    def _await_commits(self) -> None:
+        """A proposer may end in the meantime, too, and is started again. Raises DeadlineExceeded,
+        FixtureError."""
+        before = self.books.acknowledged
+
+        def progressed() -> bool:
+            self.world.tend()
+            return self.books.acknowledged - before >= PROGRESS_ROWS
+
+        wait_until(progressed, RECOVERY_SECONDS, f"{PROGRESS_ROWS} more commits")
 
     # ---- deaths
 
     def _strike(self, change: Change, command: ServiceProcess) -> None:
+        self.struck_under_way += command.alive
         if self.rng.random() < FAILOVER_SHARE:
             self._fail_over()
             return
-        keepers = self.world.keepers
-        strikes: list[tuple[str, Callable[[], None]]] = [
-            ("the command", command.kill),
-            ("the proposer", self._kill_proposer),
-            ("the primary", self._restart_primary),
-            *(("a member", keepers[id].kill) for id in self.world.members if keepers[id].alive),
-            *(("a newcomer", keepers[id].kill) for id in change.newcomers),
-        ]
-        what, strike = self.rng.choice(strikes)
-        self.chronicle.note(f"kill -9 of {what}")
+        what, strike = self.rng.choice(self._strikes(change, command))
+        self.chronicle.note(what)
         strike()
-        self.chronicle.survived[f"kill -9 of {what}"] += 1
+        self.kills += strike != self._freeze_member
+        self.chronicle.survived[what] += 1
         if self.rng.random() < 0.5:
             command.kill()
+
+    def _strikes(
+        self, change: Change, command: ServiceProcess
+    ) -> list[tuple[str, Callable[[], None]]]:
+        """A frozen member answers nothing until the change is complete: it is one of a set that
+        bears that."""
+        keepers, members = self.world.keepers, self.world.members
+        bears_loss = min(len(members), len(change.members)) > 2 and not change.is_wiped
+        return [
+            ("kill -9 of the command", command.kill),
+            ("kill -9 of the proposer", self._kill_proposer),
+            ("kill -9 of the primary", self._restart_primary),
+            *(("kill -9 of a member", keepers[id].kill) for id in members if keepers[id].alive),
+            *(("kill -9 of a newcomer", keepers[id].kill) for id in change.newcomers),
+            *([("a member hangs", self._freeze_member)] if bears_loss else []),
+        ]
+
+    def _freeze_member(self) -> None:
+        self.world.freeze(self.rng.choice(self.world.members))
 
     def _kill_proposer(self) -> None:
         assert self.world.primary.proposer is not None
@@ -223,15 +263,12 @@ class MembersSoak:
     # ---- the end
 
     def _conclude(self) -> None:
-        self.world.tend()
-        self.books.wait_for_progress(RECOVERY_SECONDS)
+        self._await_commits()
         self.watch.stop()
         self.books.rest(RECOVERY_SECONDS)
         self.chronicle.note(self.books.reckon())
         self.world.check_logs()
         self.world.check_no_traceback()
-        if self.longest_calm.seconds > CALM_SECONDS_MAX:
-            raise FixtureError(
-                f"a commit waited {self.longest_calm.seconds:.1f} s for a change in which nobody "
-                f"died: {'; '.join(self.chronicle.at(self.longest_calm))}"
-            )
+        wait = self.longest_wait
+        if wait.seconds > CALM_SECONDS_MAX:
+            raise FixtureError(f"a commit waited {wait.seconds:.1f} s for {wait.during}")

@@ -63,6 +63,7 @@ class MemberMachine(Machine):
                 f"the proposer of {self.name} ended with {proposer.exit_code}\n"
                 + proposer.log_tail()
             )
+        self._world.outvoted += proposer.exit_code != -9 and OUTVOTED in proposer.log_tail()
         if self._is_promoting and self._is_standby():
             self.promote()
         else:
@@ -86,6 +87,9 @@ class MembersWorld:
         #: Those that run or may be started: members, newcomers, and some that have left.
         self.keepers: dict[int, SafekeeperProcess] = {}
         self.members: list[int] = []
+        self._frozen: list[SafekeeperProcess] = []
+        #: Proposers of the primary that lost their term to `sk member`, and were started again.
+        self.outvoted = 0
 
     def __enter__(self) -> Self:
         try:
@@ -146,6 +150,15 @@ class MembersWorld:
         keeper = self.keepers.pop(id)
         keeper.kill()
         shutil.rmtree(keeper.data_dir, ignore_errors=True)
+
+    def freeze(self, id: int) -> None:
+        """It answers nobody, until thaw()."""
+        self.keepers[id].pause()
+        self._frozen.append(self.keepers[id])
+
+    def thaw(self) -> None:
+        while self._frozen:
+            self._frozen.pop().resume()
 
     def revive(self) -> None:
         """All that were killed run again, but those whose disk is gone."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from cli.output import ExitCode
 from pg_fixtures.cluster import flush_lsn
+from pg_fixtures.data_directory import Setting
 from pg_fixtures.errors import FixtureError
 from pg_fixtures.failing_disk import FailingDisk
 from pg_fixtures.postgres import Postgres
@@ -45,6 +47,8 @@ class Loss(Enum):
 
 class World:
     """A context manager: commits wait for the quorum inside the block; all is killed at its end."""
+
+    settings: ClassVar[Mapping[str, Setting]] = SETTINGS
 
     def __init__(self, root: Path, binaries: PostgresBinaries) -> None:
         self._root = root
@@ -85,7 +89,7 @@ class World:
             safekeeper = SafekeeperProcess(id, folder, arguments=ARGUMENTS, env=failing_disk.env)
             self.safekeepers.append(self._stack.enter_context(safekeeper))
         postgres = Postgres(
-            self._binaries, self._root / "pg-1", settings=SETTINGS, wal_seg_size=WAL_SEG_SIZE
+            self._binaries, self._root / "pg-1", settings=self.settings, wal_seg_size=WAL_SEG_SIZE
         )
         postgres.start()
         self.primary = self._machine("pg-1", postgres)
@@ -104,9 +108,14 @@ class World:
     def _machine(
         self, name: str, postgres: Postgres, wires: list[TcpProxy] | None = None
     ) -> Machine:
-        machine = Machine(name, postgres, self._wires() if wires is None else wires)
+        wires = self._wires() if wires is None else wires
+        machine = Machine(name, postgres, wires, self.proposer_arguments(name))
         self._stack.callback(machine.close)
         return machine
+
+    def proposer_arguments(self, machine: str) -> Sequence[str]:
+        """Of each proposer of the machine of this name."""
+        return ()
 
     # ---- life goes on
 

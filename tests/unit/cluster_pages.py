@@ -79,6 +79,7 @@ def timeline_status(**changes: Any) -> dict[str, Any]:
         "retention": {"member_left_behind": False},
         "proposer": proposer_of(5),
         "last_proposer": None,
+        "last_leader": None,
         **changes,
     }
 

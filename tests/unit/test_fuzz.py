@@ -27,6 +27,7 @@ RANDOMS = st.randoms(use_true_random=False)
 LONG = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 
 PACKAGES = (
+    "access",
     "pgwal",
     "pgwire",
     "consensus",
@@ -37,6 +38,7 @@ PACKAGES = (
     "telemetry",
     "pg_server",
     "cluster",
+    "qsync",
 )
 #: What is no parser of its own, with the reason.
 NO_PARSERS = {

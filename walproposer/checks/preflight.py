@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from walproposer.checks.finding import Finding, alter_system, fail, ok, quoted, warn
 from walproposer.checks.preflight_commits import SENDERS, check_commits
+from walproposer.checks.preflight_qsync import check_prepared
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.primary_settings import PrimarySettings
 from walproposer.primary.server_facts import SUPPORTED_MAJORS
@@ -253,6 +254,7 @@ _RULES: tuple[_Rule, ...] = (
     _slot_keep_size,
     _wal_sender_timeout,
     check_commits,
+    check_prepared,
     _durability,
     _clock,
 )

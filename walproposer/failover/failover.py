@@ -29,12 +29,14 @@ from walproposer.failover.promotion import (
     Step,
     ahead_problem,
     fork_problem,
+    is_at_or_past,
     next_step,
 )
 from walproposer.failover.standby import StandbyServer, safekeepers_conninfo
 from walproposer.primary.log_marker import check_log
 from walproposer.primary.primary_settings import PrimarySettings, read_primary_settings
 from walproposer.primary.slot import PREDECESSOR_SECONDS
+from walproposer.qsync.prepared_setting import limbo_max
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.timelines.survey import LATE_SECONDS, statuses_of, survey
 from walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
@@ -94,6 +96,7 @@ class Failover:
         self._stall_at = 0.0
         self._configured_at = 0.0
         self._is_settled = False
+        self._is_closed = False
 
     # ---- before anything is changed
 
@@ -170,12 +173,14 @@ class Failover:
             log_end_lsn=end_lsn,
             is_settled=self._is_settled,
             is_stalled=end_lsn is not None and standby.end_lsn < end_lsn and now > self._stall_at,
+            is_closed=self._is_closed,
         )
 
     # ---- the steps
 
     def run(self, until: Step = Step.ATTACH) -> None:
-        """Until the proposer can be attached; or to another step, which is left to the caller."""
+        """Until the proposer can be attached; or to another step, which is left to the caller, as
+        are those after it."""
         last: Step | None = None
         while True:
             situation = self._situation(self.server.read())
@@ -186,14 +191,14 @@ class Failover:
                 log.info(step.value, step=step.name.lower())
                 self._began(step)
             last = step
-            if step in (until, Step.ATTACH):
+            if is_at_or_past(step, until):
                 return
             self._do(step, situation)
 
     def _do(self, step: Step, situation: Situation) -> None:
         match step:
-            case Step.ATTACH:
-                raise AssertionError("the proposer's own step")
+            case Step.ATTACH | Step.RESOLVE | Step.OPEN:
+                raise AssertionError("the proposer's own steps")
             case Step.CONFIGURE:
                 if not situation.standby.in_recovery:
                     log.warning("it was promoted before its commits waited for the quorum")
@@ -211,6 +216,9 @@ class Failover:
             case Step.RESERVE:
                 assert self._found is not None
                 self.server.reserve(self._found.timeline)
+            case Step.CLOSE:
+                self.server.close()
+                self._is_closed = True
             case Step.PROMOTE:
                 if not self.server.promote(PROMOTE_SECONDS):
                     raise Unreachable(
@@ -309,6 +317,8 @@ def _check_can_attach(settings: PrimarySettings, config: ProposerConfig) -> None
             f'role "{settings.role}" is no superuser on the standby',
             hint="ALTER SYSTEM and pg_promote() need one.",
         )
+    if config.qsync is not None:
+        limbo_max(config.qsync, config.primary)
     for finding in check_primary(settings, config.primary):
         if finding.check == "primary" or finding.level is not Level.FAIL:
             continue

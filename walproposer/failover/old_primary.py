@@ -20,7 +20,9 @@ from pg_server.account import Account
 from pg_server.binaries import PostgresBinaries, find_postgres
 from pg_server.program import run_program
 from pgwal.history import TimelineHistory
+from pgwal.lsn import format_lsn
 from pgwal.page import WAL_PAGE_SIZE
+from qsync.gid import Gid
 from storage import durable
 from walproposer.errors import Refusal
 from walproposer.failover.promotion import Problem
@@ -34,7 +36,9 @@ from walproposer.failover.rewind import (
     standby_settings,
     streamed_from_lsn,
 )
+from walproposer.failover.undone_prepares import undone_prepares
 from walproposer.primary.log_marker import PREFIX, marker_name
+from walproposer.primary.logical_slots import SLOT_PREFIX as LOGICAL_PREFIX
 
 VERSION_FILE = "PG_VERSION"  # of the owner and the mode that all files of the server have
 SIGNAL_FILE = "standby.signal"
@@ -83,6 +87,26 @@ class OldPrimary:
     def is_standby_of(self, history: TimelineHistory) -> bool:
         """It has come as far as a standby of this timeline before."""
         return (self.path / SIGNAL_FILE).exists() and self.control.recovery_tli == history.tli
+
+    def undone_prepares(self, history: TimelineHistory) -> tuple[Gid, ...]:
+        """What of qsync was prepared here alone, behind the position where it left this history;
+        before `rewind`. None is known where that WAL is gone, and pg_rewind will say so."""
+        tli = self.control.checkpoint_tli
+        switch_lsn = history.switch_lsn_of(tli)
+        if switch_lsn is None:
+            return ()
+        done = run_program(
+            [
+                *(self.binaries.program("pg_waldump"), "--rmgr=Transaction"),
+                *(f"--path={self.path / 'pg_wal'}", f"--timeline={tli}"),
+                f"--start={format_lsn(switch_lsn)}",
+            ],
+            account=self.account,
+            env={"LC_ALL": "C"},
+            timeout=REWIND_SECONDS_MAX,
+            check=False,  # it fails at the end of the log
+        )
+        return undone_prepares(done.stdout)
 
     def rewind(self, dsn: str, config_file: Path | None, tli: int, way_out: str) -> bool:
         """False: there was nothing to undo. pg_rewind makes it a standby in the same run, so that
@@ -147,7 +171,7 @@ class OldPrimary:
         return bool(done.stdout.strip())
 
     def become_standby(self, conninfo: str, slot: str, timeline: TimelineId) -> None:
-        """Its old slot goes too: on a standby nobody would ever move it on. So do the names of
+        """Its old slots go too: on a standby nobody would ever move them on. So do the names of
         other logs than the one that it follows now."""
         auto_conf = self.path / AUTO_CONF
         text = auto_conf.read_text() if auto_conf.exists() else ""
@@ -155,7 +179,7 @@ class OldPrimary:
             durable.replace_file(self.path / name, content.encode(), like=self.path / VERSION_FILE)
         slots = self.path / "pg_replslot"
         others = [each for each in slots.glob(f"{PREFIX}*") if each.name != marker_name(timeline)]
-        for unwanted in (slots / slot, *others):
+        for unwanted in (slots / slot, *slots.glob(f"{LOGICAL_PREFIX}*"), *others):
             shutil.rmtree(unwanted, ignore_errors=True)
 
 

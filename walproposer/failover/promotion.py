@@ -6,12 +6,19 @@
     REPLAY     wait until it has replayed the log to its end
     SETTLE     wait until synchronous_standby_names is in force
     RESERVE    our slot: the new primary keeps its WAL until the proposer has it
+    CLOSE      sessions are read-only by default: promoted, it takes no more writes than a standby
     PROMOTE    pg_promote
     ATTACH     the proposer; the new timeline begins with its term
+    RESOLVE    the limbo of qsync is committed; as the next one the proposer does it (`opening.py`)
+    OPEN       sessions may write again
 
-Law: a standby is promoted only when it has replayed the whole log of an election and its commits
-already wait. A step that is done is not done again, so a failover may be broken off at any moment
-and started anew; only an election is always held again, as it costs nothing and proves the end.
+Laws: a standby is promoted only when it has replayed the whole log of an election and its commits
+already wait. Clients are let in when what the log has prepared is committed, and that is done when
+the quorum has the new timeline: before, the old primary may be given the term back, and end the
+same transactions otherwise. Where nothing can be prepared (max_prepared_transactions is 0) the
+three steps for that are left out. A step that is done is not done again, so a failover may be
+broken off at any moment and started anew; only an election is always held again, as it costs
+nothing and proves the end.
 """
 
 from __future__ import annotations
@@ -35,15 +42,20 @@ class Step(Enum):
     REPLAY = "wait until the standby has replayed the log to its end"
     SETTLE = "wait until synchronous_standby_names is in force"
     RESERVE = "create the proposer's slot"
+    CLOSE = "make it read-only for clients, until prepared transactions are resolved"
     PROMOTE = "promote the standby"
     ATTACH = "attach the proposer"
+    RESOLVE = "commit the prepared transactions of qsync that the log has"
+    OPEN = "let clients write"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standby:
     """What the server to be promoted says of itself. LSNs are 0 where it says nothing.
 
-    `sources` are the host:port of its primary_conninfo.
+    `sources` are the host:port of its primary_conninfo. `may_prepare`: it has room for prepared
+    transactions; `limbo_len`: so many of qsync wait in it, 0 on a standby, which cannot tell.
+    `is_closed`: we have made its sessions read-only.
     """
 
     in_recovery: bool
@@ -55,6 +67,9 @@ class Standby:
     has_slot: bool
     checkpointer_idle: bool
     config_age_seconds: float
+    may_prepare: bool = False
+    limbo_len: int = 0
+    is_closed: bool = False
 
     @property
     def end_lsn(self) -> int:
@@ -66,7 +81,7 @@ class Standby:
 class Situation:
     """`log_end_lsn` is that of our election, None before. `is_settled`: synchronous_standby_names
     is surely in force. `is_stalled`: the standby names the safekeepers, but nothing has come from
-    them for a while."""
+    them for a while. `is_closed`: every session is surely read-only by now."""
 
     standby: Standby
     safekeepers: tuple[str, ...]
@@ -74,6 +89,7 @@ class Situation:
     log_end_lsn: int | None = None
     is_settled: bool = False
     is_stalled: bool = False
+    is_closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +115,22 @@ def next_step(situation: Situation) -> Step:
         return Step.REPLAY
     if not situation.is_settled:
         return Step.SETTLE
-    return Step.PROMOTE if standby.has_slot else Step.RESERVE
+    if not standby.has_slot:
+        return Step.RESERVE
+    return Step.CLOSE if standby.may_prepare and not situation.is_closed else Step.PROMOTE
+
+
+def next_of_attached(*, limbo_len: int, is_closed: bool) -> Step | None:
+    """What its proposer does, once the quorum has its timeline; None: all is done."""
+    if limbo_len:
+        return Step.RESOLVE
+    return Step.OPEN if is_closed else None
+
+
+def is_at_or_past(step: Step, until: Step) -> bool:
+    """In the order of a failover."""
+    order = list(Step)
+    return order.index(step) >= order.index(until)
 
 
 def follows(standby: Standby, safekeepers: Sequence[str]) -> bool:
@@ -109,12 +140,17 @@ def follows(standby: Standby, safekeepers: Sequence[str]) -> bool:
 
 def plan(situation: Situation) -> Iterator[Step]:
     """All that is left to do, if every step does what it is for."""
-    while True:
-        step = next_step(situation)
+    step: Step | None = next_step(situation)
+    while step is not None:
         yield step
-        if step is Step.ATTACH:
-            return
+        is_attached = is_at_or_past(step, Step.ATTACH)
         situation = _after(step, situation)
+        server = situation.standby
+        step = (
+            next_of_attached(limbo_len=server.limbo_len, is_closed=server.is_closed)
+            if is_attached
+            else next_step(situation)
+        )
 
 
 def _after(step: Step, situation: Situation) -> Situation:
@@ -137,10 +173,18 @@ def _after(step: Step, situation: Situation) -> Situation:
             situation = replace(situation, is_settled=True)
         case Step.RESERVE:
             standby = replace(standby, has_slot=True)
+        case Step.CLOSE:
+            standby = replace(standby, is_closed=True)
+            situation = replace(situation, is_closed=True)
         case Step.PROMOTE:
-            standby = replace(standby, in_recovery=False)
+            # What is prepared in its WAL is known only now; in a plan there always is something.
+            standby = replace(standby, in_recovery=False, limbo_len=int(standby.may_prepare))
+        case Step.RESOLVE:
+            standby = replace(standby, limbo_len=0)
+        case Step.OPEN:
+            standby = replace(standby, is_closed=False)
         case Step.ATTACH:
-            pass  # the last one
+            pass  # nothing that is seen in the server
         case _:
             assert_never(step)
     return replace(situation, standby=standby)

@@ -23,8 +23,10 @@ from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from pgwire.startup import format_options
 from walproposer.connection import open_connection, port_number, refusing
+from walproposer.failover import client_writes
 from walproposer.failover.promotion import Standby
 from walproposer.primary.log_marker import mark_log
+from walproposer.primary.prepared_transactions import ours, read_prepared
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.primary_settings import PrimarySettings
 from walproposer.primary.slot import ensure_slot, read_slot
@@ -39,7 +41,8 @@ SELECT pg_is_in_recovery(),
     EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s),
     EXISTS (SELECT FROM pg_stat_activity
         WHERE backend_type = 'checkpointer' AND wait_event = 'CheckpointerMain'),
-    extract(epoch FROM clock_timestamp() - pg_conf_load_time())::float8
+    extract(epoch FROM clock_timestamp() - pg_conf_load_time())::float8,
+    current_setting('max_prepared_transactions')::int > 0
 """
 # On a primary, the timeline that it writes on: a checkpoint may still be on the one before.
 _TIMELINE = """
@@ -65,8 +68,10 @@ class StandbyServer:
     def read(self) -> Standby:
         with self._session("could not inspect the standby") as connection:
             row = connection.execute(_STATE, (self.address.slot,)).fetchone()
+            limbo = ours(read_prepared(connection))
+            is_closed = client_writes.is_closed(connection)
         assert row is not None
-        in_recovery, received, replayed, paused, conninfo, names, has_slot, idle, age = row
+        in_recovery, received, replayed, paused, conninfo, names, has_slot, idle, age, room = row
         return Standby(
             in_recovery=in_recovery,
             received_lsn=_lsn(received),
@@ -77,6 +82,9 @@ class StandbyServer:
             has_slot=has_slot,
             checkpointer_idle=idle,
             config_age_seconds=age,
+            may_prepare=room,
+            limbo_len=len(limbo),
+            is_closed=is_closed,
         )
 
     def proposer_pid(self) -> int | None:
@@ -151,6 +159,10 @@ class StandbyServer:
             except psycopg.errors.ObjectNotInPrerequisiteState:
                 return True  # it has just ended its recovery
         return row is not None and bool(row[0])
+
+    def close(self) -> None:
+        """To clients that would write. Raises Refusal when the configuration is not loaded."""
+        client_writes.close(lambda: self._session("could not keep clients from writing"))
 
     def _alter(self, settings: dict[str, str]) -> None:
         with self._session("could not configure the standby") as connection:

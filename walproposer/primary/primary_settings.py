@@ -24,6 +24,7 @@ from walproposer.connection import open_connection, refusing
 from walproposer.errors import WalProposerError
 from walproposer.primary.commit_waits import NO_WAITS, CommitWaits, may_see_waits, read_commit_waits
 from walproposer.primary.log_marker import read_markers
+from walproposer.primary.prepared_transactions import PreparedTransaction, read_prepared
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.walsenders import WalSender, read_walsenders
 
@@ -38,6 +39,8 @@ SETTINGS = (
     "full_page_writes",
     "max_slot_wal_keep_size",  # MB, -1 for no limit
     "wal_sender_timeout",  # ms, 0 for none
+    "max_prepared_transactions",
+    "default_transaction_read_only",
     "data_directory",
 )
 
@@ -134,6 +137,7 @@ class PrimarySettings:
     commit_waits: CommitWaits = NO_WAITS
     config_age_seconds: float = 0.0
     checkpointer_obeys: bool = True
+    prepared: tuple[PreparedTransaction, ...] = ()
 
     @property
     def major(self) -> int:
@@ -187,6 +191,7 @@ def _read(
         commit_waits=read_commit_waits(connection),
         config_age_seconds=config_age_seconds,
         checkpointer_obeys=checkpointer_obeys,
+        prepared=read_prepared(connection),
     )
 
 

@@ -125,6 +125,7 @@ class Chains:
         member = leader.membership.member(source.safekeeper_id or 0)
         host, port = (member.host, member.port) if member.host else source.address
         follow = Follow(leader.membership.generation, leader.term.node_id, host, port)
+        progress.sent_count += 1
         return [Send(progress.peer, follow), leader.heartbeat(progress)]
 
     def _choose(self, leader: Leader, progress: Progress) -> Progress | None:

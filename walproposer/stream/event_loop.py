@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Thread
-from typing import Protocol, TypeVar
+from threading import Lock, Thread
+from typing import Protocol, TypeVar, runtime_checkable
 
 from walproposer.errors import WalProposerError
 
@@ -23,6 +23,11 @@ T = TypeVar("T")
 
 class HasFileno(Protocol):
     def fileno(self) -> int: ...
+
+
+@runtime_checkable
+class Closeable(Protocol):
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -40,7 +45,10 @@ class EventLoop:
         #: For who waits himself, for some of the files; the others he leaves to `run_once`.
         self.epoll = select.epoll()
         self._watches: dict[int, _Watch] = {}
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        #: Calls, each with the result of a thread that it is about.
+        self._inbox: SimpleQueue[tuple[Callable[[], None], object]] = SimpleQueue()
+        self._inbox_lock = Lock()
+        self._is_closed = False
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
@@ -48,6 +56,11 @@ class EventLoop:
         self.watch(self._wake_receiver, self._take_inbox, lambda: None)
 
     def close(self) -> None:
+        """What threads have brought, or bring later, is closed."""
+        with self._inbox_lock:
+            self._is_closed = True
+        while not self._inbox.empty():
+            _discard(self._inbox.get_nowait()[1])
         self.epoll.close()
         self._wake_receiver.close()
         self._wake_sender.close()
@@ -107,9 +120,13 @@ class EventLoop:
         except OSError:
             return  # closed before: the kernel has forgotten it, too
 
-    def set_interest(self, file: HasFileno, *, reads: bool, writes: bool) -> None:
-        """Cheap when nothing changes."""
+    def set_interest(
+        self, file: HasFileno, *, reads: bool, writes: bool, leaves: bool = False
+    ) -> None:
+        """Cheap when nothing changes. `leaves`: the peer's end alone, whatever it has sent before
+        and nobody wants to read yet; it counts as readable."""
         wanted = (select.EPOLLIN if reads else 0) | (select.EPOLLOUT if writes else 0)
+        wanted |= select.EPOLLRDHUP if leaves else 0
         watch = self._watches.get(file.fileno())
         if watch is not None and watch.file is file and watch.interest != wanted:
             watch.interest = wanted
@@ -120,14 +137,22 @@ class EventLoop:
 
     def call(self, callback: Callable[[], None]) -> None:
         """On the loop, soon. For any thread; nothing happens once the loop has ended."""
-        self._inbox.put(callback)
-        self.wake()
+        self._deliver(callback, None)
+
+    def _deliver(self, callback: Callable[[], None], result: object) -> None:
+        with self._inbox_lock:
+            if not self._is_closed:
+                self._inbox.put((callback, result))
+                self.wake()
+                return
+        _discard(result)
 
     def in_thread(
         self, work: Callable[[], T], done: Callable[[T | WalProposerError], None]
     ) -> None:
         """Run `work` in a thread of its own, and `done` on the loop with what it returned, or with
-        the WalProposerError it raised. Another exception is a bug: it is raised on the loop."""
+        the WalProposerError it raised. Another exception is a bug: it is raised on the loop. When
+        the loop has ended, a result that can be closed is."""
 
         def run() -> None:
             try:
@@ -137,7 +162,7 @@ class EventLoop:
             except BaseException as bug:
                 self.call(_raiser(bug))
                 return
-            self.call(lambda: done(result))
+            self._deliver(lambda: done(result), result)
 
         Thread(target=run, daemon=True).start()
 
@@ -148,10 +173,16 @@ class EventLoop:
             return
         while True:
             try:
-                callback = self._inbox.get_nowait()
+                callback, _ = self._inbox.get_nowait()
             except Empty:
                 return
             callback()
+
+
+def _discard(result: object) -> None:
+    """Else a connection that came too late would stay open for as long as the process runs."""
+    if isinstance(result, Closeable):
+        result.close()
 
 
 def _raiser(bug: BaseException) -> Callable[[], None]:

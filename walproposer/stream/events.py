@@ -152,6 +152,12 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundWanted:
+    """Show that the term is live now, by a round that begins from now on. Nothing happens while
+    there is no leader."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stopping:
     """The process ends, or has lost its primary: the last event of an incarnation."""
 
@@ -169,6 +175,7 @@ RareEvent = (
     | ChangeCancelled
     | Joined
     | Left
+    | RoundWanted
     | Stopping
 )
 Event = PeerMessage | WalReceived | RareEvent
@@ -233,9 +240,15 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """LEAVE_TIMELINE at this address, answered by Left, on a connection of its own."""
+    """LEAVE_TIMELINE at this address, answered by Left, on a connection of its own.
+
+    The one there must be this safekeeper, by id and instance: an address may be given to another
+    one at any time, a learner perhaps, and that would delete its log.
+    """
 
     peer: int
+    safekeeper_id: int
+    instance: bytes
     membership: Membership
 
 
@@ -260,6 +273,13 @@ class ReportFlushed(Struct, frozen=True, gc=False):
     """Tell the primary: a quorum has everything below `commit_lsn`. Commits return on this."""
 
     commit_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundAnswered:
+    """When round `number` began, nobody had been elected after us."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +324,7 @@ Action = (
     | ReadTail
     | StartUpstream
     | ReportFlushed
+    | RoundAnswered
     | StartCatchUp
     | StopCatchUp
     | Stop

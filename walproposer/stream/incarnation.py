@@ -26,6 +26,7 @@ from walproposer.config import ProposerConfig
 from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.candidacy import Candidacy
+from walproposer.stream.commit_signal import CommitSignal
 from walproposer.stream.donor_reads import DonorReads
 from walproposer.stream.event_loop import EventLoop
 from walproposer.stream.events import (
@@ -45,6 +46,8 @@ from walproposer.stream.events import (
     PeerLost,
     ReadTail,
     ReportFlushed,
+    RoundAnswered,
+    RoundWanted,
     Send,
     StartCatchUp,
     StartUpstream,
@@ -107,6 +110,7 @@ class Incarnation:
         chains = config.chains if upstream is not None else NO_CHAINS
         self.core = Proposer(replace(candidacy, chains=chains), primary)
         self.quorum_watch = QuorumWatch(has_primary=upstream is not None)
+        self.commit_signal = CommitSignal()
         self._loop = EventLoop()
         timeline = candidacy.timeline
         self.peers = PeerConnections(self._loop, timeline, config.http, self._step, self._unsettle)
@@ -198,7 +202,9 @@ class Incarnation:
         leader = SteadyLeader.of(self.core.leader) if self.core.streams else None
         if leader is None or upstream.copy is None:
             return None
-        return SteadyLoop.of(leader, self._loop.epoll, upstream.copy, self.peers.open)
+        return SteadyLoop.of(
+            leader, self._loop.epoll, upstream.copy, self.peers.open, self.commit_signal
+        )
 
     def _wants_wal(self, now: float) -> bool:
         if now < self._gather_until and self.core.is_round_small:
@@ -259,6 +265,7 @@ class Incarnation:
             self._send(action.peer, action.message)
             return
         if type(action) is ReportFlushed:
+            self.commit_signal.advance(action.commit_lsn)
             # Before the stream has begun (a predecessor may still hold the slot) nobody waits
             # for this; the first tick after its begin reports.
             if self.upstream is not None and self.upstream.copy is not None:
@@ -289,6 +296,8 @@ class Incarnation:
                 self._donors.start(peer, donor, self._node_id, begin_lsn)
             case StopCatchUp(peer):
                 self._donors.stop(peer)
+            case RoundAnswered(number):
+                self.commit_signal.round_answered(number)
             case Stop():
                 self._stop = action
             case _:
@@ -381,7 +390,7 @@ class Incarnation:
         ended."""
         self._loop.call(callback)
 
-    def step(self, event: ChangeRequested | ChangeCancelled) -> None:
+    def step(self, event: ChangeRequested | ChangeCancelled | RoundWanted) -> None:
         """For what `call` calls."""
         self._step(event)
 
@@ -419,7 +428,8 @@ class Incarnation:
                 log.warning("safekeeper not told", safekeeper=str(address), reason=str(result))
             self._step(Left(action.peer, str(result or "")))
 
-        self._loop.in_thread(lambda: leave(address, timeline, action.membership), done)
+        who = action.safekeeper_id, action.instance
+        self._loop.in_thread(lambda: leave(address, timeline, *who, action.membership), done)
 
     # ---- the primary
 

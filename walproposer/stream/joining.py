@@ -29,21 +29,37 @@ def join(
 ) -> None:
     """Raises Refusal when somebody else lives there."""
     client = SafekeeperClient(address)
-    identity = client.identify()
-    found = (identity["safekeeper_id"], identity["instance"])
-    if found != (str(member.id), member.instance.hex()):
-        raise Refusal(
-            f"safekeeper {found[0]} of instance {found[1]} answers at {address}, expected "
-            f"{member.id} of instance {member.instance.hex()}"
-        )
+    _check_identity(client, member.id, member.instance)
     statuses = statuses_of(timeline, survey(members, LATE_SECONDS))
     seg_size = offer.server.wal_seg_size
     start_lsn = choose_start_lsn(limit_lsn, seg_size, statuses)
     client.join(timeline, offer.beginning_at(start_lsn))
 
 
-def leave(address: SafekeeperAddress, timeline: TimelineId, membership: Membership) -> None:
-    SafekeeperClient(address).leave(timeline, membership)
+def leave(
+    address: SafekeeperAddress,
+    timeline: TimelineId,
+    safekeeper_id: int,
+    instance: bytes,
+    membership: Membership,
+) -> None:
+    """Law (D1): only when the membership without it is complete, on the disks of a quorum of its
+    members; whoever calls this has seen that. The safekeeper refuses a membership that names it, or
+    that is less than its own. Raises Refusal when somebody else lives there."""
+    client = SafekeeperClient(address)
+    _check_identity(client, safekeeper_id, instance)
+    client.leave(timeline, membership)
+
+
+def _check_identity(client: SafekeeperClient, safekeeper_id: int, instance: bytes) -> None:
+    """An address is a hint. Raises Refusal."""
+    identity = client.identify()
+    found = (identity["safekeeper_id"], identity["instance"])
+    if found != (str(safekeeper_id), instance.hex()):
+        raise Refusal(
+            f"safekeeper {found[0]} of instance {found[1]} answers at {client.address}, expected "
+            f"{safekeeper_id} of instance {instance.hex()}"
+        )
 
 
 def choose_start_lsn(limit_lsn: int, seg_size: int, statuses: Sequence[Mapping[str, Any]]) -> int:

@@ -40,6 +40,7 @@ from walproposer.stream.events import (
 from walproposer.stream.members import Members
 from walproposer.stream.peer_set import PeerSet
 from walproposer.stream.progress import PeerState, Progress
+from walproposer.stream.rounds import Rounds, count_answer
 from walproposer.stream.wal_window import WalWindow, cut, joined
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Leader:
         self.peers = peer_set.places
         self.members = Members()
         self.chains = Chains(chain_rule)
+        self.rounds = Rounds()
         self.commit_lsn = 0
         self.truncate_lsn = 0
         self.known_truncate_lsn = known_truncate_lsn
@@ -149,7 +151,10 @@ class Leader:
         self.membership = membership
         actions = self.seat()
         configure = Configure(self.term.node_id, membership)
-        actions += [Send(p.peer, configure) for p in self.peers if p.is_following]
+        for p in self.peers:
+            if p.is_following:
+                p.sent_count += 1
+                actions.append(Send(p.peer, configure))
         return self._advance_commit() + actions
 
     def seat(self) -> list[Action]:
@@ -254,6 +259,9 @@ class Leader:
 
     def _send(self, progress: Progress, append: Append) -> Send:
         assert append.begin_lsn == progress.next_lsn
+        progress.sent_count += 1
+        if append.wal:
+            progress.wal_count = progress.sent_count
         progress.next_lsn = append.end_lsn
         progress.record_end_lsn = max(progress.record_end_lsn, append.record_end_lsn)
         progress.sent_commit_lsn = append.commit_lsn
@@ -263,11 +271,14 @@ class Leader:
     def append_response(self, progress: Progress, response: AppendResponse) -> list[Action]:
         """The hot path back. The report to the primary goes first: clients wait for just that."""
         progress.answered_ms = self.now_ms
+        count_answer(progress, response.durable_lsn)
+        actions = self.rounds.heard(self, progress, response.durable_lsn)
         if not progress.maybe_update(response):
-            return []
+            return actions
         if progress.flush_lsn >= self.window.record_end_lsn:
             progress.caught_up_ms = self.now_ms
-        actions = self._advance_commit() if response.flush_lsn > self.commit_lsn else []
+        if response.flush_lsn > self.commit_lsn:
+            actions = self._advance_commit() + actions
         if self.window.exceeds_limits:
             self.window.trim(self._quorum_durable_lsn())
         if progress.state is not PeerState.STREAMING or progress.next_lsn < self.window.end_lsn:
@@ -289,12 +300,15 @@ class Leader:
                 p.next_lsn = p.record_end_lsn = steady.next_lsn
                 p.sent_commit_lsn = steady.sent_commit_lsn
                 p.last_sent_ms = self.now_ms
+                p.sent_count += len(steady.wal)
+                p.wal_count = p.sent_count
             if steady.has_answered[p.peer]:
                 p.last_heard_ms = p.answered_ms = self.now_ms
                 p.generation = self.membership.generation
                 p.flush_lsn = steady.flush_lsns[p.peer]
                 p.durable_lsn = steady.durable_lsns[p.peer]
                 p.commit_lsn = steady.commit_lsns[p.peer]
+                count_answer(p, p.durable_lsn)  # one at least
             if steady.has_caught_up[p.peer]:
                 p.caught_up_ms = self.now_ms
 
@@ -419,6 +433,7 @@ class Leader:
             if progress.is_following and now_ms - progress.last_sent_ms >= HEARTBEAT_MS:
                 actions.append(self.heartbeat(progress))
         actions += self.chains.tick(self)
+        actions += self.rounds.tick(self)
         return actions + self.spread_commit() + self.members.tick(self)
 
     def spread_commit(self) -> list[Action]:

@@ -53,7 +53,7 @@ class Outsiders:
                 self._retry_ms[place.peer] = leader.now_ms + RETRY_MS
                 who = (place.safekeeper_id or 0, place.instance)
                 self._told[who] = leader.membership.generation
-                actions.append(Leave(place.peer, leader.membership))
+                actions.append(Leave(place.peer, *who, leader.membership))
         return actions
 
     def told_generation(self, member: Member) -> int:

@@ -127,6 +127,11 @@ class Progress:
     last_heard_ms: int = 0
     #: When its flush_lsn last reached the end of what the primary had sent.
     caught_up_ms: int = 0
+    #: Of this connection, Elected and what came after it: how many messages were sent, how many of
+    #: these were surely taken when the last answer was made, and the number of the last with WAL.
+    sent_count: int = field(default=0, compare=False)
+    taken_count: int = field(default=0, compare=False)
+    wal_count: int = field(default=0, compare=False)
     donor: int | None = None
     catch_up: BoundaryFinder | None = None
     #: Donors that could not be read for it, and when each may be asked again.
@@ -244,6 +249,7 @@ class Progress:
         self.state = PeerState.CATCHING_UP
         self.next_lsn = self.record_end_lsn = self.durable_lsn = start_lsn
         self.sent_commit_lsn = 0
+        self.sent_count, self.taken_count, self.wal_count = 1, 0, 0
         self.caught_up_ms = now_ms
         self.donor_retry_ms.clear()
 

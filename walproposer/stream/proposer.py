@@ -51,6 +51,7 @@ from walproposer.stream.events import (
     PeerMessage,
     RareEvent,
     ReadTail,
+    RoundWanted,
     Send,
     StartUpstream,
     SteadyEnded,
@@ -215,6 +216,8 @@ class Proposer:
                 assert self.leader is not None
                 self.leader.take_steady(steady)
                 return []
+            case RoundWanted():
+                return self._leading.rounds.want(self._leading) if self._leading else []
             case Stopping():
                 return self._stopping()
             case ChangeRequested() | ChangeCancelled() | Joined() | Left():
@@ -325,10 +328,7 @@ class Proposer:
         progress.state = PeerState.VOTED
         if self.state is State.CAMPAIGNING:
             return self._maybe_elected()
-        if self.state is State.LEADING:
-            assert self.leader is not None
-            return self.leader.follow(progress)
-        return []
+        return self._leading.follow(progress) if self._leading is not None else []
 
     def _refused_for(self, progress: Progress, theirs: Membership) -> list[Action]:
         """V2: it has a greater membership than it was asked with. Before the election that is ours
@@ -419,8 +419,7 @@ class Proposer:
             return [result]
         self._check = None
         assert self.leader is not None
-        term_start_lsn = self.leader.term.term_start_lsn
-        return self._lead() + self.leader.wal_received(term_start_lsn, result)
+        return self._lead() + self.leader.wal_received(self.leader.term.term_start_lsn, result)
 
     # ---- leading
 

@@ -88,10 +88,11 @@ class SteadyLeader:
     @classmethod
     def of(cls, leader: Leader | None) -> SteadyLeader | None:
         """Of a leader who streams from his primary; None while there is no steady state. What it
-        takes, the next event must tell (SteadyEnded). Nor is there one while the members change."""
+        takes, the next event must tell (SteadyEnded). Nor is there one while the members change, or
+        a round is to be answered."""
         if leader is None or leader.window.exceeds_limits:
             return None
-        if leader.membership.is_joint or leader.members.is_changing:
+        if leader.membership.is_joint or leader.members.is_changing or leader.rounds.is_open:
             return None
         for p in leader.peers:
             is_new = p.state is PeerState.STREAMING and not p.answered

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from pgwire.framing import COPY_DATA, pack_header
 from pgwire.replication import POSTGRES_EPOCH_UNIX_S, StandbyStatus
+from walproposer.stream.commit_signal import COMMIT, WAKE, CommitSignal
 from walproposer.stream.plain_copy import PlainCopy
 from walproposer.stream.steady_leader import CHAINED, WAL_AT
 
@@ -102,6 +103,7 @@ class SteadyLoop:
         epoll: select.epoll,
         upstream: CopyConnection,
         peers: Mapping[int, CopyConnection],
+        signal: CommitSignal,
     ) -> SteadyLoop | None:
         """None where one of the connections is encrypted, has ended or has bytes left to send."""
         followers: list[PlainCopy | None] = []
@@ -110,7 +112,7 @@ class SteadyLoop:
             if follows and not _is_ready(copy):
                 return None
             followers.append(copy if _is_ready(copy) else None)
-        return cls(leader, epoll, upstream, followers) if _is_ready(upstream) else None
+        return cls(leader, epoll, upstream, followers, signal) if _is_ready(upstream) else None
 
     def __init__(
         self,
@@ -118,6 +120,7 @@ class SteadyLoop:
         epoll: select.epoll,
         upstream: PlainCopy,
         peers: Sequence[PlainCopy | None],
+        signal: CommitSignal,
     ) -> None:
         """`peers`: by number; None for one that does not follow."""
         self.leader = leader
@@ -132,6 +135,7 @@ class SteadyLoop:
         self._upstream = len(peers)
         status = StandbyStatus(0, 0, 0, 0).encode()
         self._status = memoryview(bytearray(pack_header(COPY_DATA, len(status)) + status))
+        self._signal, self._words = signal, signal.words
 
     def run(self, deadline: float) -> int:
         """Until that moment of the monotonic clock, until something is odd, or until another file
@@ -202,7 +206,11 @@ class SteadyLoop:
         self.reported_lsn = lsn
         upstream = self._lanes[self._upstream]
         assert upstream is not None
-        return upstream.send(status, len(status))
+        is_sent = upstream.send(status, len(status))
+        self._words[COMMIT] = lsn
+        if lsn >= self._words[WAKE]:
+            self._signal.pass_on()
+        return is_sent
 
 
 def _is_ready(copy: CopyConnection | None) -> TypeGuard[PlainCopy]:

@@ -6,7 +6,7 @@ from libc.stdint cimport uint64_t
 from walproposer.stream.steady_leader_compiled cimport SteadyLeader as CompiledLeader
 
 cdef Py_ssize_t STATUS_LSNS_AT, STATUS_TIME_AT, WAL_AT
-cdef int CHAINED
+cdef int CHAINED, COMMIT, WAKE
 cdef uint64_t EPOCH_US
 
 
@@ -32,6 +32,8 @@ cdef class SteadyLoop:
     cdef unsigned int[::1] _masks
     cdef list _lanes
     cdef unsigned char[::1] _status
+    cdef object _signal
+    cdef unsigned long[::1] _words
 
     @cython.locals(seconds=double, count=int, ready=int, index=int)
     cpdef int run(self, double deadline) except -3
@@ -41,5 +43,5 @@ cdef class SteadyLoop:
     cdef bint _take(self, int index) except -1
     @cython.locals(leader=CompiledLeader, peer=int, lane=Lane, is_sent=bint)
     cdef bint _send_append(self) except -1
-    @cython.locals(lsn=uint64_t, status="unsigned char[::1]", upstream=Lane)
+    @cython.locals(lsn=uint64_t, status="unsigned char[::1]", upstream=Lane, is_sent=bint)
     cdef bint _report(self) except -1

@@ -187,7 +187,7 @@ def _report(member: Member, http_token: str) -> SafekeeperReport:
 
 def proposer_pages(status: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
     """The proposers that a timeline's status names, each with the address of its page."""
-    for key in ("proposer", "last_proposer"):
+    for key in ("proposer", "last_proposer", "last_leader"):
         named = status.get(key)
         if named and named.get("http"):
             try:

@@ -75,6 +75,7 @@ def wiped(number: int) -> Member:
 
 REFUSED: list[tuple[Plan, Membership, str, str]] = [
     (lambda m: plan_add(m, [wiped(3)]), THREE, "another data directory", "sk member replace 3"),
+    (lambda m: plan_add(m, [listed(4), wiped(4)]), THREE, "have the same id 4", "an --id"),
     (lambda m: plan_replace(m, 3, wiped(3)), THREE, "another data directory", "an --id"),
     (lambda m: plan_move(m, wiped(3)), THREE, "another data directory", "sk member replace 3"),
     (lambda m: plan_replace(m, 3, listed(3)), THREE, "cannot replace itself", "sk member move 3"),

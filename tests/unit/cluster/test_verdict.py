@@ -195,6 +195,17 @@ def test_the_last_proposer_waits_for_its_primary() -> None:
     )
 
 
+def test_the_last_leader_waits_for_its_primary_and_another_one_came_and_went() -> None:
+    last = {"address": "10.0.0.9:40000", "http": HTTP}
+    gone = {"address": "10.0.0.8:40000", "http": "10.0.0.8:7000"}
+    waiting = page(state="waiting_for_primary", node_id=None, primary={"dsn": "host=db"})
+    reports = [
+        safekeeper(i, proposer=None, last_proposer=gone, last_leader=last) for i in (1, 2, 3)
+    ]
+    answers = Answers(reports, {HTTP: waiting, "10.0.0.8:7000": None})
+    assert verdict_of(answers).startswith(f"NO PRIMARY: proposer ({HTTP}) waits for the primary")
+
+
 def test_a_last_proposer_that_is_gone_or_another_ones_is_none() -> None:
     last = {"address": "10.0.0.9:40000", "http": HTTP}
     reports = [safekeeper(i, proposer=None, last_proposer=last) for i in (1, 2, 3)]
@@ -392,3 +403,34 @@ def test_the_newest_membership_counts() -> None:
     assert [m.safekeeper_id for m in view.members] == [1, 2, 4]
     assert view.leader is not None
     assert view.leader.read_at == NOW
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        (
+            {"qsync": {"refuses": "5 transactions wait, of at most 5"}},
+            "DEGRADED: commits proceed with 3 of 3 safekeepers; qsync admits no transaction: 5 "
+            "transactions wait, of at most 5: sk qsync list",
+        ),
+        (
+            {"failover": {"finished": False, "error": "role a may not commit; Give another one."}},
+            "BLOCKED: the failover is not finished, clients are kept out: role a may not commit; "
+            "Give another one.",
+        ),
+        (
+            {"qsync": {"refuses": None}, "failover": {"finished": True, "error": None}},
+            "OK: commits proceed, 3 of 3 safekeepers",
+        ),
+    ],
+)
+def test_what_keeps_clients_out(changes: dict[str, Any], verdict: str) -> None:
+    peers = (peer(1), peer(2), peer(3))
+    assert verdict_of(Answers(pages={HTTP: page(*peers) | changes})) == verdict
+
+
+def test_a_quorum_that_is_lost_is_said_once() -> None:
+    """What qsync refuses for want of it is no problem of its own."""
+    changes = {"quorum": BLOCKED_QUORUM, "qsync": {"refuses": "no quorum of safekeepers answers"}}
+    made = page(peer(1), lost_peer(2), lost_peer(3)) | changes
+    assert "qsync" not in verdict_of(Answers([safekeeper(1), silent(2), silent(3)], {HTTP: made}))

@@ -23,12 +23,17 @@ from pgwire.connection import (
 from pgwire.errors import ConnectionRefused, LocalProtocolError, ProtocolError
 from pgwire.extended_query import (
     Bind,
+    BindComplete,
     Close,
+    CloseComplete,
     Describe,
     Execute,
     Flush,
     FunctionCall,
+    NoData,
+    ParameterDescription,
     Parse,
+    ParseComplete,
     Sync,
 )
 from pgwire.framing import AUTH_MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX
@@ -221,6 +226,35 @@ def test_after_the_refusal_of_an_extended_query_all_is_ignored_up_to_sync(
     assert server.next() is PAUSED
     server.send(ReadyForQuery())
     assert server.next() == Query("SHOW b")
+
+
+def test_an_extended_query_that_is_answered() -> None:
+    server = idle_server()
+    said = (Parse(), Describe(), Bind(), Describe(), Flush(), Execute(), Close(), Sync())
+    server.feed(b"".join(message.encode() for message in (*said, Query("SHOW a"))))
+    row = RowDescription((Column("a"),))
+    answers: list[tuple[Message, ...]] = [
+        (ParseComplete(),), (ParameterDescription((25,)), row), (BindComplete(),), (NoData(),), (),
+        (DataRow((b"1",)), DataRow((b"2",)), CommandComplete("SHOW")), (CloseComplete(),),
+        (ReadyForQuery(),),
+    ]  # fmt: skip
+    for message, answer in zip(said, answers, strict=True):
+        assert server.next() == message
+        if answer:
+            assert server.next() is PAUSED, "one message at a time"
+            assert server.send(*answer)
+    assert server.next() == Query("SHOW a")
+
+
+def test_within_an_extended_query_only_its_own_messages_are_legal() -> None:
+    server = idle_server()
+    server.feed(Parse().encode() + FunctionCall().encode())
+    server.next()
+    with pytest.raises(LocalProtocolError):
+        server.send(ReadyForQuery())
+    server.send(ParseComplete())
+    with pytest.raises(ProtocolError, match="invalid frontend message type 70 in state PIPELINE"):
+        server.next()
 
 
 def test_flush_and_sync_alone_and_a_function_call() -> None:

@@ -16,12 +16,17 @@ from pgwire.connection import TRANSITIONS
 from pgwire.errors import CommandSyntaxError, ProtocolError
 from pgwire.extended_query import (
     Bind,
+    BindComplete,
     Close,
+    CloseComplete,
     Describe,
     Execute,
     Flush,
     FunctionCall,
+    NoData,
+    ParameterDescription,
     Parse,
+    ParseComplete,
     Sync,
 )
 from pgwire.messages import (
@@ -88,6 +93,11 @@ FRAMES: list[tuple[Message, bytes]] = [
     (Flush(), b"H\0\0\0\4"),
     (Sync(), b"S\0\0\0\4"),
     (FunctionCall(b"\0"), b"F\0\0\0\5\0"),
+    (ParseComplete(), b"1\0\0\0\4"),
+    (BindComplete(), b"2\0\0\0\4"),
+    (CloseComplete(), b"3\0\0\0\4"),
+    (NoData(), b"n\0\0\0\4"),
+    (ParameterDescription((25, 23)), b"t\0\0\0\x0e\0\2\0\0\0\x19\0\0\0\x17"),
     (CommandComplete("SHOW"), b"C\0\0\0\x09SHOW\0"),
     (EmptyQueryResponse(), b"I\0\0\0\4"),
     (

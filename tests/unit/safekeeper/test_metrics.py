@@ -13,9 +13,9 @@ from prometheus_client.exposition import generate_latest
 from timeline_on_disk import HOOKS, Pusher, fill
 from wal_log import START_LSN, WAL_SEG_SIZE
 
+from access.access import TRUST, Access
 from consensus.ids import TimelineId
 from pgwal.history import TimelineHistory
-from safekeeper.access import TRUST, Access
 from safekeeper.data_directory import DataDirectory
 from safekeeper.metrics import StateCollector
 from safekeeper.scrub import DEFAULT_SCRUB, Scrub

@@ -8,10 +8,11 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from safekeeper import open_files
-from safekeeper.admission import ConnectionLimits
-from safekeeper.errors import SafekeeperError
-from safekeeper.open_files import files_needed, raise_limit
+from access import open_files
+from access.admission import ConnectionLimits
+from access.errors import AccessError
+from access.open_files import raise_limit
+from safekeeper.open_files import files_needed
 from telemetry.accept_trouble import AcceptTrouble
 
 LIMITS = ConnectionLimits()
@@ -42,14 +43,14 @@ def given(monkeypatch: pytest.MonkeyPatch, limit: Limit) -> Limit:
 
 def test_the_soft_limit_is_raised_to_the_hard_one(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = given(monkeypatch, Limit(256, 4096))
-    assert raise_limit(LIMITS, 4) == 4096
+    assert raise_limit(files_needed(LIMITS, 4), LIMITS) == 4096
     assert limit.now == (4096, 4096)
 
 
 def test_too_few_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, Limit(12, 12))
-    with pytest.raises(SafekeeperError) as caught:
-        raise_limit(LIMITS, 0)
+    with pytest.raises(AccessError) as caught:
+        raise_limit(files_needed(LIMITS, 0), LIMITS)
     needed = files_needed(LIMITS, 0)
     assert (
         str(caught.value) == f"the limit of open files is 12, and 200 connections may need {needed}"
@@ -64,9 +65,9 @@ def test_fewer_connections_need_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = files_needed(few, 0)
     assert needed < files_needed(LIMITS, 0) <= 1024
     given(monkeypatch, Limit(needed, needed))
-    assert raise_limit(few, 0) == needed
-    with pytest.raises(SafekeeperError):
-        raise_limit(few, 1)
+    assert raise_limit(files_needed(few, 0), few) == needed
+    with pytest.raises(AccessError):
+        raise_limit(files_needed(few, 1), few)
 
 
 @pytest.mark.parametrize("refuses", [ValueError, OSError])
@@ -74,12 +75,12 @@ def test_a_limit_that_cannot_be_raised_may_do(
     monkeypatch: pytest.MonkeyPatch, refuses: type[Exception]
 ) -> None:
     given(monkeypatch, Limit(1024, resource.RLIM_INFINITY, refuses))
-    assert raise_limit(LIMITS, 4) == 1024
+    assert raise_limit(files_needed(LIMITS, 4), LIMITS) == 1024
 
 
 def test_no_limit_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, Limit(resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert raise_limit(LIMITS, 4) == resource.RLIM_INFINITY
+    assert raise_limit(files_needed(LIMITS, 4), LIMITS) == resource.RLIM_INFINITY
 
 
 def test_trouble_is_said_once_and_its_end_once() -> None:

@@ -100,6 +100,7 @@ def test_nothing_is_open_and_what_others_ask_for_is_there(tmp_path: Path) -> Non
     assert status["asleep"] is True
     assert status["wal_bytes"] == wal_bytes == 3 * WAL_SEG_SIZE
     assert status["last_proposer"] == {"number": 1, "address": "10.0.0.9:40000"}
+    assert status["last_leader"] == status["last_proposer"]
     assert timeline.streaming is None
 
 

@@ -10,12 +10,12 @@ from new_timeline import SERVER, first_membership
 from timeline_on_disk import HOOKS, Pusher, fill
 from wal_log import START_LSN, WAL_SEG_SIZE
 
+from access.roles import Role
 from consensus.ids import TimelineId
 from pgwal.history import TimelineHistory
 from pgwire.errors import ConnectionRefused
 from safekeeper.data_directory import DataDirectory
 from safekeeper.errors import TimelineError
-from safekeeper.roles import Role
 from safekeeper.tenant_limits import TenantConnections, TenantLimits, tenant_of
 from safekeeper.timeline import Timeline
 from safekeeper.timeline_state import TimelineState

@@ -161,6 +161,18 @@ def test_a_newer_connection_closes_the_older_and_what_it_still_delivers(tmp_path
     assert older.timeline.streaming is newer
 
 
+def test_who_only_came_does_not_hide_who_led(tmp_path: Path) -> None:
+    """A deposed one greets, and is fenced; the leader lives on without a connection."""
+    leader = leading_pusher(tmp_path)
+    timeline = leader.timeline
+    deposed = Pusher(timeline, 2)
+    timeline.connect(deposed)
+    timeline.disconnect(deposed)
+    timeline.disconnect(leader)
+    known = timeline.last_proposers.describe()
+    assert (known["last_proposer"], known["last_leader"]) == (deposed.describe(), leader.describe())
+
+
 def test_a_refusal_ends_the_connection_and_not_the_timeline(tmp_path: Path) -> None:
     pusher = leading_pusher(tmp_path)
     with pytest.raises(Refused, match="append begins at"):

@@ -95,7 +95,8 @@ def test_nobody_else_may(
     start: Callable[..., Ask], service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = start()
-    assert ask("POST", headers={**JSON, "Host": "evil.example"}) == HTTPStatus.FORBIDDEN
+    for host in ("evil.example", "[", "[::1", "127.0.0.1@evil.example", "//127.0.0.1"):
+        assert ask("POST", headers={**JSON, "Host": host}) == HTTPStatus.FORBIDDEN, host
     monkeypatch.setattr(status_pages, "is_loopback", lambda host: host != "127.0.0.1")
     assert ask("POST", headers={**JSON, "Host": "[::1]"}) == HTTPStatus.FORBIDDEN
     assert service.asked == []

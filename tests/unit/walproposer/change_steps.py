@@ -27,6 +27,7 @@ from walproposer.stream.events import (
     ChangeView,
     Join,
     Joined,
+    Leave,
     PeerLost,
     Tick,
 )
@@ -42,6 +43,11 @@ def leader_of(proposer: Proposer) -> Leader:
 def present(proposer: Proposer) -> Membership:
     assert proposer.membership is not None
     return proposer.membership
+
+
+def leave(peer: int, proposer: Proposer) -> Leave:
+    """What the safekeeper at that place, and no other, is told."""
+    return Leave(peer, peer + 1, member(peer + 1).instance, present(proposer))
 
 
 def view(proposer: Proposer) -> ChangeView:

@@ -63,6 +63,10 @@ class FakeServer:
         self.orders.append("follow")
         self.state = replace(self.state, received_lsn=END, replayed_lsn=END)
 
+    def close(self) -> None:
+        self.orders.append("close")
+        self.state = replace(self.state, is_closed=True)
+
     def promote(self, timeout_seconds: int) -> bool:
         self.orders.append("promote")
         self.state = replace(self.state, in_recovery=False)
@@ -126,6 +130,25 @@ def test_a_stalled_standby_is_pointed_at_the_safekeepers_again() -> None:
     server, steps = FakeServer(behind), list[Step]()
     failover_of(server, steps).run()
     assert server.orders == ["wake", "follow", "promote"]
+
+
+def test_what_can_prepare_is_closed_before_it_is_promoted() -> None:
+    server, steps = (
+        FakeServer(replace(STANDBY, checkpointer_idle=True, may_prepare=True)),
+        list[Step](),
+    )
+    failover_of(server, steps).run()
+    assert server.orders == ["wake", "close", "promote"]
+    assert steps[-3:] == [Step.CLOSE, Step.PROMOTE, Step.ATTACH]
+
+
+def test_who_else_promotes_it_gets_it_closed() -> None:
+    server, steps = (
+        FakeServer(replace(STANDBY, checkpointer_idle=True, may_prepare=True)),
+        list[Step](),
+    )
+    failover_of(server, steps).run(Step.PROMOTE)
+    assert server.orders == ["wake", "close"]
 
 
 def promoted_at(lsn: int) -> TimelineHistory:

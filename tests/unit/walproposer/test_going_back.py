@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from change_steps import Change, ask, found, present, sets, state, view
+from change_steps import Change, ask, found, leave, present, sets, state, view
 from proposer_steps import (
     answer,
     of_kind,
@@ -27,7 +27,7 @@ def test_it_is_cancelled_before_it_entered(change: Change) -> None:
     assert state(change.proposer) is ChangeState.GONE_BACK
     assert sets(change.proposer) == (1, (1, 2, 3), ())
     assert change.proposer.peers[3].state is PeerState.OUTSIDE
-    assert of_kind([*actions, *change.tick()], Leave) == [Leave(3, present(change.proposer))]
+    assert of_kind([*actions, *change.tick()], Leave) == [leave(3, change.proposer)]
 
 
 def test_who_entered_itself_goes_back_at_any_time(change: Change) -> None:

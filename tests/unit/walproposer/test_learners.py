@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from change_steps import Change, ask, leader_of, present, sets, state, view
+from change_steps import Change, ask, leader_of, leave, present, sets, state, view
 from proposer_steps import (
     OURS,
     answer,
@@ -203,7 +203,7 @@ def test_a_learner_that_needs_wal_which_nobody_has_begins_anew() -> None:
         change.proposer.step(CatchUpLost(3, f"{start.donor} has removed it", is_removed=True))
         actions = change.tick()
     assert change.proposer.peers[3].state is PeerState.LEFT_BEHIND
-    assert of_kind(actions, Leave) == [Leave(3, present(change.proposer))]
+    assert of_kind(actions, Leave) == [leave(3, change.proposer)]
     assert of_kind(change.proposer.step(Left(3)), ClosePeer)
     greet(change.proposer, 3, has_left=True)
     assert of_kind(change.pass_time(RETRY_MS, 0, 1), Join)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from change_steps import Change, ask, found, present, sets, state
+from change_steps import Change, ask, found, leave, present, sets, state
 from proposer_steps import (
     MEMBERS,
     OURS,
@@ -153,7 +153,7 @@ def test_d1_complete_when_the_last_membership_is_in_force(change: Change) -> Non
     assert not of_kind(change.inform(0), Leave)
     actions = change.inform(3)
     assert change.proposer.is_in_force
-    assert of_kind(actions, Leave) == [Leave(2, present(change.proposer))]
+    assert of_kind(actions, Leave) == [leave(2, change.proposer)]
     assert state(change.proposer) is ChangeState.TELLING
     assert of_kind(change.proposer.step(Left(2)), ForgetPeer) == [ForgetPeer(2)]
     assert state(change.proposer) is ChangeState.DONE
@@ -175,7 +175,7 @@ def test_d1_one_that_comes_back_later_is_told_then(change: Change) -> None:
     change.inform(0, 1, 3)
     assert state(change.proposer) is ChangeState.DONE
     actions = greet(change.proposer, 2)
-    assert of_kind(actions, Leave) == [Leave(2, present(change.proposer))]
+    assert of_kind(actions, Leave) == [leave(2, change.proposer)]
     assert not sent(actions, VoteRequest)
 
 

@@ -15,6 +15,8 @@ from walproposer.failover.promotion import (
     Step,
     ahead_problem,
     fork_problem,
+    is_at_or_past,
+    next_of_attached,
     next_step,
     plan,
 )
@@ -61,6 +63,14 @@ def situation(standby: Standby, log_end_lsn: int | None = END) -> Situation:
         ({"in_recovery": False}, Step.ATTACH),
         ({"in_recovery": False, "standby_names": ()}, Step.CONFIGURE),
         ({"in_recovery": False, "replayed_lsn": 0, "sources": ()}, Step.ATTACH),
+        ({"may_prepare": True}, Step.CLOSE),
+        ({"may_prepare": True, "is_closed": True}, Step.CLOSE),
+        ({"may_prepare": True, "has_slot": False}, Step.RESERVE),
+        ({"in_recovery": False, "may_prepare": True}, Step.ATTACH),
+        ({"in_recovery": False, "limbo_len": 2}, Step.ATTACH),
+        ({"in_recovery": False, "limbo_len": 2, "is_closed": True}, Step.ATTACH),
+        ({"in_recovery": False, "is_closed": True}, Step.ATTACH),
+        ({"in_recovery": False, "limbo_len": 1, "standby_names": ()}, Step.CONFIGURE),
     ],
 )
 def test_the_next_step(changes: dict[str, object], step: Step) -> None:
@@ -88,14 +98,16 @@ def test_a_stalled_standby_is_led_to_others() -> None:
 
 def test_it_is_promoted_only_with_the_whole_log_and_waiting_commits() -> None:
     """Over all combinations of what may be wrong."""
-    for in_recovery, lag, paused, sources, names, settled, slot, end_lsn, stalled in product(
-        (True, False), (0, 8), (True, False), (SAFEKEEPERS, ("x:1",), ()), (OURS, ("x",), ()),
-        (True, False), (True, False), (None, END), (True, False),
+    yes_or_no = (True, False)
+    for in_recovery, lag, sources, names, settled, slot, end_lsn, stalled, room, limbo in product(
+        yes_or_no, (0, 8), (SAFEKEEPERS, ("x:1",), ()), (OURS, ("x",), ()),
+        yes_or_no, yes_or_no, (None, END), yes_or_no, yes_or_no, (0, 1),
     ):  # fmt: skip
         standby = Standby(
-            in_recovery=in_recovery, received_lsn=END, replayed_lsn=END - lag, is_paused=paused,
+            in_recovery=in_recovery, received_lsn=END, replayed_lsn=END - lag, is_paused=bool(lag),
             sources=sources, standby_names=names, has_slot=slot, checkpointer_idle=settled,
-            config_age_seconds=0.0,
+            config_age_seconds=0.0, may_prepare=room, limbo_len=0 if in_recovery else limbo,
+            is_closed=stalled,
         )  # fmt: skip
         seen = replace(situation(standby, end_lsn), is_settled=settled, is_stalled=stalled)
         step = next_step(seen)
@@ -105,22 +117,52 @@ def test_it_is_promoted_only_with_the_whole_log_and_waiting_commits() -> None:
             assert names == OURS
             assert settled
             assert slot
+            assert not room  # else it is closed before
         if step is Step.ATTACH:
             assert not in_recovery
             assert names == OURS
         steps = list(plan(seen))
         assert len(steps) == len(set(steps))
         assert steps == sorted(steps, key=list(Step).index)
-        assert steps[-1] is Step.ATTACH
+        assert Step.ATTACH in steps
 
 
 def test_the_whole_plan() -> None:
-    raw = replace(READY, standby_names=(), sources=("primary:5432",), has_slot=False)
+    raw = replace(
+        READY, standby_names=(), sources=("primary:5432",), has_slot=False, may_prepare=True
+    )
     assert list(plan(replace(situation(raw, None), is_settled=False))) == list(Step)
     assert list(plan(situation(READY, None))) == [
         Step.ELECT, Step.REPLAY, Step.PROMOTE, Step.ATTACH,
     ]  # fmt: skip
     assert list(plan(situation(replace(READY, in_recovery=False)))) == [Step.ATTACH]
+
+
+def test_nobody_is_let_in_before_what_the_log_has_prepared_is_committed() -> None:
+    """Over all that may be prepared and closed, also by a run that was broken off."""
+    for in_recovery, is_closed, limbo_len in product((True, False), (True, False), (0, 1)):
+        standby = replace(
+            READY,
+            in_recovery=in_recovery,
+            may_prepare=True,
+            is_closed=is_closed,
+            limbo_len=0 if in_recovery else limbo_len,
+        )
+        steps = list(plan(situation(standby)))
+        if in_recovery:
+            assert steps == [Step.CLOSE, Step.PROMOTE, Step.ATTACH, Step.RESOLVE, Step.OPEN]
+        assert (Step.RESOLVE in steps) == (in_recovery or bool(limbo_len))
+        assert (Step.OPEN in steps) == (in_recovery or is_closed)
+        if not in_recovery:
+            assert next_of_attached(limbo_len=limbo_len, is_closed=is_closed) is (
+                Step.RESOLVE if limbo_len else Step.OPEN if is_closed else None
+            )
+
+
+def test_the_order_of_steps() -> None:
+    assert is_at_or_past(Step.PROMOTE, Step.CLOSE)
+    assert is_at_or_past(Step.CLOSE, Step.CLOSE)
+    assert not is_at_or_past(Step.RESERVE, Step.CLOSE)
 
 
 @pytest.mark.parametrize("field", ["received_lsn", "replayed_lsn"])

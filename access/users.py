@@ -1,0 +1,148 @@
+"""The user file: who may connect, what for, and what proves it.
+
+    # a comment
+    primary1:proposer:SCRAM-SHA-256$4096:<salt>$<StoredKey>:<ServerKey>
+    ops:monitor,replica:SCRAM-SHA-256$4096:...
+    `-------------------`- as in pg_authid.rolpassword, so that it can be copied from there
+        `- one role at least, by commas
+
+No password can be had from it, but who has it can pretend to be the server: keep it private. Errors
+name the line, never what is in it: somebody may have written a password there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from access.roles import Role
+from pgwire.auth import ScramVerifier
+from storage.private_file import NotPrivate, read_private
+
+#: As in Postgres, where a longer name is cut off (NAMEDATALEN).
+NAME_BYTES_MAX = 63
+_NAME = re.compile(r"[^\s:#\x00-\x1f\x7f](?:[^:#\x00-\x1f\x7f]*[^\s:#\x00-\x1f\x7f])?")
+
+
+class UserFileError(ValueError):
+    """A line that is none, or a file that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """str() is its line."""
+
+    name: str
+    roles: frozenset[Role]
+    verifier: ScramVerifier
+
+    def __post_init__(self) -> None:
+        """Raises UserFileError."""
+        self.check_name(self.name)
+        if not self.roles:
+            raise UserFileError("a user has one role at least")
+
+    @staticmethod
+    def check_name(name: str) -> None:
+        """Raises UserFileError."""
+        size = len(name.encode("utf-8", "surrogateescape"))
+        if not _NAME.fullmatch(name) or size > NAME_BYTES_MAX:
+            raise UserFileError(
+                f'a user name has 1 to {NAME_BYTES_MAX} bytes, no ":" and no "#", '
+                "and no space around it"
+            )
+
+    @classmethod
+    def parse(cls, line: str) -> User:
+        """Raises UserFileError."""
+        name, _, rest = line.strip().partition(":")
+        roles, _, verifier = rest.partition(":")
+        if not verifier or "$" in roles:  # "name:verifier" has a colon, too
+            raise UserFileError("expected user:role[,role]:SCRAM-SHA-256$...")
+        try:
+            return cls(name, parse_roles(roles), ScramVerifier.parse(verifier))
+        except UserFileError:
+            raise
+        except ValueError as error:
+            raise UserFileError(str(error)) from error
+
+    def __str__(self) -> str:
+        roles = ",".join(role.value for role in Role if role in self.roles)
+        return f"{self.name}:{roles}:{self.verifier}"
+
+
+Users = Mapping[str, User]
+
+
+def parse_roles(text: str) -> frozenset[Role]:
+    """From `role,role`. Raises UserFileError."""
+    try:
+        return frozenset(Role(word.strip()) for word in text.split(","))
+    except ValueError:
+        known = ", ".join(role.value for role in Role)
+        raise UserFileError(f"unknown role: expected {known}") from None
+
+
+def parse_users(text: str) -> dict[str, User]:
+    """The whole file. Raises UserFileError with the number of the line."""
+    users: dict[str, User] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if _is_comment(line):
+            continue
+        try:
+            user = User.parse(line)
+            if user.name in users:
+                raise UserFileError("its user is in a line above already")
+        except UserFileError as error:
+            raise UserFileError(f"line {number}: {error}") from error
+        users[user.name] = user
+    return users
+
+
+def read_users(path: Path) -> dict[str, User]:
+    """Those of a server's file, which others may not read. Raises UserFileError, NotPrivate.
+
+    A file without users is one that is being written, or was lost: it is not taken for the wish
+    that nobody may connect any more.
+    """
+    try:
+        users = parse_users(read_private(path).decode())
+    except NotPrivate:
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(error) from error
+    if not users:
+        raise UserFileError("it has no users")
+    return users
+
+
+def read_user_file(path: Path) -> str:
+    """Its text, to be edited, by whoever may. Raises UserFileError."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: OSError | UnicodeDecodeError) -> UserFileError:
+    reason = error.strerror if isinstance(error, OSError) else "it is not text"
+    return UserFileError(f"could not be read: {reason}")
+
+
+def edit_user_file(text: str, name: str, user: User | None) -> str:
+    """The text with this user's line replaced, appended, or taken out (None); the rest stays."""
+    lines = [] if user is None else [str(user)]
+    kept = []
+    for line in text.removesuffix("\n").split("\n") if text else []:
+        if _is_comment(line) or line.strip().partition(":")[0] != name:
+            kept.append(line)
+        else:
+            kept += lines
+            lines = []
+    return "".join(f"{line}\n" for line in (*kept, *lines))
+
+
+def _is_comment(line: str) -> bool:
+    return not line.strip() or line.lstrip().startswith("#")

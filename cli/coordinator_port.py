@@ -1,0 +1,86 @@
+"""Asking a coordinator of qsync, on its port: one verb, one answer."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import click
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from qsync.coordinator_hosts import hosts_of
+from qsync.errors import UsageError
+from walproposer.connection import open_connection, refusing
+from walproposer.errors import Unreachable, WalProposerError
+
+DEFAULT = "127.0.0.1:5455"
+
+Rows = list[dict[str, Any]]
+
+
+class Coordinators(click.ParamType[str]):
+    """`HOST:PORT`, several with commas, or a libpq connection string; messages never repeat it."""
+
+    name = "host:port"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        try:
+            hosts_of(str(value))
+        except UsageError:
+            self.fail(
+                'expected HOST:PORT, several of them with commas, or "host=... port=... user=..."',
+                param,
+                ctx,
+            )
+        return str(value)
+
+
+coordinator_option = click.option(
+    "--coordinator",
+    type=Coordinators(),
+    default=DEFAULT,
+    show_default=True,
+    help="The coordinator's port (sk attach --qsync), with user and passfile if it has users. "
+    "Of several the one that leads answers.",
+)
+
+
+def ask(coordinator: str, verb: str, *arguments: str) -> Rows:
+    """What the coordinator that leads answers; `arguments` are put into `{}` as literals.
+
+    Of several that do not lead, the error of the last. Raises WalProposerError.
+    """
+    text = sql.SQL(verb).format(*map(sql.Literal, arguments)).as_string()
+    last: WalProposerError | None = None
+    for host in hosts_of(coordinator):
+        try:
+            return _ask(host, text)
+        except Unreachable as error:  # or it does not lead
+            last = error
+    assert last is not None
+    raise last
+
+
+def ask_each(coordinator: str, verb: str) -> Rows:
+    """The first row of each that answers. Raises Unreachable when none does."""
+    rows, last = [], None
+    for host in hosts_of(coordinator):
+        try:
+            rows += _ask(host, verb)[:1]
+        except Unreachable as error:
+            last = error
+    if not rows and last is not None:
+        raise last
+    return rows
+
+
+def _ask(conninfo: str, text: str) -> Rows:
+    with closing(open_connection(conninfo, "the coordinator")) as connection:
+        cursor = connection.cursor(row_factory=dict_row)
+        try:
+            with refusing("the coordinator refused"):
+                return cursor.execute(text.encode()).fetchall()
+        except Unreachable as error:
+            hint = error.hint or "It may answer soon, or another does: sk status says who leads."
+            raise Unreachable(str(error), hint=hint, sqlstate=error.sqlstate) from error

@@ -1,0 +1,102 @@
+"""`--qsync` and what belongs to it: options of who runs a proposer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
+
+import click
+
+from access.access import AccessConfig
+from cli.listening import PATH, HostPort, port, refuse_open_ports
+from pgwire.tls import TlsFiles
+from walproposer.config import QsyncConfig
+from walproposer.qsync.verdict_server import PORT_LIMITS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DEFAULT = QsyncConfig("", 0)
+
+
+class QsyncValues(TypedDict):
+    """What a command with `qsync_options` gets."""
+
+    qsync: tuple[str, int] | None
+    qsync_user_file: Path | None
+    qsync_limbo_max: int | None
+    qsync_age_max: float
+    qsync_order: str
+    qsync_orphan_grace: float
+
+
+def qsync_options(function: F) -> F:
+    options = (
+        click.option(
+            "--qsync",
+            type=HostPort(),
+            help="Coordinate transactions of qsync, and listen for their clients there.",
+        ),
+        click.option(
+            "--qsync-user-file",
+            type=PATH,
+            help="Users of that port and their roles (sk user). Reread when changed.",
+        ),
+        click.option(
+            "--qsync-limbo-max",
+            type=click.IntRange(1),
+            metavar="N",
+            help="Transactions that may be prepared at a time. Default: half of the primary's "
+            "max_prepared_transactions.",
+        ),
+        click.option(
+            "--qsync-age-max",
+            type=click.FloatRange(0.1),
+            default=_DEFAULT.age_max_seconds,
+            show_default=True,
+            metavar="SECONDS",
+            help="While one has been prepared for longer, no more are admitted.",
+        ),
+        click.option(
+            "--qsync-order",
+            type=click.Choice(["any", "fifo"]),
+            default="any",
+            show_default=True,
+            help="fifo: transactions are confirmed and committed in the order of their PREPAREs.",
+        ),
+        click.option(
+            "--qsync-orphan-grace",
+            type=click.FloatRange(0.0),
+            default=_DEFAULT.orphan_grace_seconds,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long after its client has gone a transaction is finished for it.",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def qsync_config(
+    values: QsyncValues, tls: TlsFiles | None, *, insecure: bool
+) -> QsyncConfig | None:
+    """None without --qsync. Raises click.UsageError, CommandError when the port is open to others
+    and not protected."""
+    if values["qsync"] is None:
+        for name in ("qsync_user_file", "qsync_limbo_max"):
+            if values.get(name) is not None:
+                raise click.UsageError(f"--{name.replace('_', '-')} needs --qsync")
+        return None
+    host, number = values["qsync"]
+    protection = {"--tls-cert": tls, "--qsync-user-file": values["qsync_user_file"]}
+    refuse_open_ports([port("--qsync", host, protection)], insecure=insecure)
+    return QsyncConfig(
+        host=host,
+        port=number,
+        access=AccessConfig(tls, values["qsync_user_file"], PORT_LIMITS),
+        limbo_max=values["qsync_limbo_max"],
+        age_max_seconds=values["qsync_age_max"],
+        orphan_grace_seconds=values["qsync_orphan_grace"],
+        is_fifo=values["qsync_order"] == "fifo",
+    )

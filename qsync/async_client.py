@@ -1,0 +1,115 @@
+"""`AsyncQsync`: transactions that are committed when the quorum has them, for asyncio.
+
+    q = AsyncQsync("proposer:5455", timeout=5)
+    async with q.transaction(pool) as tx:
+        await tx.execute("UPDATE accounts SET ...")
+    tx.result  # Committed(lsn)
+
+Tasks may share one. Each event loop has connections of its own: one loop at a time may use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import psycopg
+
+from qsync.async_transaction import AsyncTransaction
+from qsync.asyncio_driver import run
+from qsync.conversation import check_idle
+from qsync.coordinator_client import CoordinatorClient, pending_of
+from qsync.errors import TransactionPending
+from qsync.gid import Gid
+from qsync.options import TIMEOUT_SECONDS, Confirm, OnTimeout, Options, Wait
+from qsync.outcome import Committed, Pending, RolledBack
+from qsync.read_barrier import read_barrier
+from qsync.two_phase import TwoPhase
+
+if TYPE_CHECKING:
+    from psycopg_pool import AsyncConnectionPool
+
+
+class AsyncQsync:
+    """A client of the coordinator at `coordinator`: HOST:PORT, several of them with commas, or a
+    libpq connection string. `timeout` and the other options are those of each transaction
+    (`options.Options`), unless it says otherwise. Raises UsageError."""
+
+    def __init__(
+        self,
+        coordinator: str,
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        on_timeout: OnTimeout = "detach",
+        confirm: Confirm = "durable",
+    ) -> None:
+        self._options = Options(timeout, on_timeout, confirm)
+        self._coordinator = CoordinatorClient(
+            coordinator, time.monotonic, os.getpid, asyncio.get_running_loop
+        )
+        weakref.finalize(self, self._coordinator.close)
+
+    def transaction(
+        self,
+        source: psycopg.AsyncConnection[Any] | AsyncConnectionPool[Any],
+        *,
+        timeout: float | None = None,
+        on_timeout: OnTimeout | None = None,
+        confirm: Confirm | None = None,
+        wait: Wait | None = None,
+    ) -> AsyncTransaction:
+        """To be used in an `async with`. `source` gives the connection: itself, or a pool that
+        takes it back idle. Raises UsageError; its block raises NotCommitted."""
+        options = self._options.but(timeout, on_timeout, confirm, wait)
+        two_phase = TwoPhase(self._coordinator, options, time.monotonic, os.urandom)
+        return AsyncTransaction(two_phase, source)
+
+    async def outcome(
+        self,
+        of: Gid | str | Pending | TransactionPending,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the coordinator is told of it
+    ) -> Committed | RolledBack | Pending:
+        """What became of it. Raises GidError, OutcomeUnknown, CoordinatorError.
+
+        With a Pending it can be told more often than with a gid alone: it knows where PREPARE was.
+        """
+        pending = pending_of(of)
+        return await run(self._coordinator.outcome(pending.gid, pending.lsn, self._until(timeout)))
+
+    async def barrier(
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the coordinator is told of it
+    ) -> int:
+        """The primary of this idle connection leads now: what a transaction sees that begins on it
+        afterwards includes all that was told Committed before. Returns the commit_lsn.
+
+        Two round trips, and one of a quorum. Raises BarrierFailed, UsageError, psycopg.Error.
+        """
+        check_idle(connection)
+        check_idle(connection)
+        return await run(read_barrier(self._coordinator, connection, self._until(timeout)))
+
+    def _until(self, timeout: float | None) -> float:
+        return time.monotonic() + (self._options.timeout if timeout is None else timeout)
+
+    def close(self) -> None:
+        """End the connections to coordinators."""
+        self._coordinator.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

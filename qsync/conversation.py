@@ -1,0 +1,116 @@
+"""Questions on a psycopg connection without its cursors, as generators that psycopg can wait for.
+
+They begin no transaction, leave results as they are, and so work alike on a connection of the
+user's, whatever its autocommit, and on one to a coordinator. Nothing here blocks: psycopg's
+`Connection.wait` runs them, and sends a cancel request when it is interrupted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import psycopg
+from psycopg import generators, pq
+from psycopg.abc import PQGen
+from psycopg.errors import error_from_result
+from psycopg.pq.abc import PGconn, PGresult
+
+from qsync.errors import UsageError
+from qsync.statements import Result
+from qsync.steps import AnyConnection, Ask, Silent
+
+T = TypeVar("T")
+
+_SAID = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+
+
+def words_of(ask: Ask) -> PQGen[list[Result]]:
+    """To be waited for. Raises psycopg.Error when the connection breaks, Silent."""
+    if len(ask.statements) > 1:
+        return _until(ask.deadline, _pipeline(ask.connection, ask.statements))
+    return _until(ask.deadline, _simple(ask.connection, ask.statements[0]))
+
+
+def check_idle(connection: AnyConnection) -> None:
+    """Raises UsageError for a connection that is used for something else."""
+    pgconn = connection.pgconn
+    if pgconn.pipeline_status != pq.PipelineStatus.OFF:
+        raise UsageError("the connection is in pipeline mode", hint="Leave its pipeline() first.")
+    if pgconn.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR):
+        raise UsageError(
+            "the connection is in a transaction already",
+            hint="End that one first, or give another connection, or a pool.",
+        )
+
+
+def close_if_busy(connection: AnyConnection) -> None:
+    """After an interruption: what still runs, or was not read to its end, answers nobody."""
+    pgconn = connection.pgconn
+    is_idle = pgconn.transaction_status != pq.TransactionStatus.ACTIVE
+    if not is_idle or pgconn.pipeline_status != pq.PipelineStatus.OFF:
+        pgconn.finish()
+
+
+def close_unless_idle(connection: AnyConnection) -> None:
+    """The last guard of a pool: only an idle connection goes back."""
+    pgconn = connection.pgconn
+    is_idle = pgconn.transaction_status == pq.TransactionStatus.IDLE
+    if not is_idle or pgconn.pipeline_status != pq.PipelineStatus.OFF:
+        pgconn.finish()
+
+
+def _simple(connection: AnyConnection, statement: bytes) -> PQGen[list[Result]]:
+    pgconn = _open(connection)
+    pgconn.send_query(statement)
+    return list(_results(connection, (yield from generators.execute(pgconn))))
+
+
+def _pipeline(connection: AnyConnection, statements: Sequence[bytes]) -> PQGen[list[Result]]:
+    pgconn = _open(connection)
+    pgconn.enter_pipeline_mode()
+    for statement in statements:
+        pgconn.send_query_params(statement, None)
+        pgconn.pipeline_sync()  # ends its transaction; an error does not stop the next one
+    yield from generators.send(pgconn)
+    found: list[Result] = []
+    for _ in statements:
+        found += _results(connection, (yield from generators.fetch_many(pgconn)))
+        yield from generators.fetch_many(pgconn)  # what answers the sync
+    pgconn.exit_pipeline_mode()
+    return found
+
+
+def _until(deadline: float, words: PQGen[T]) -> PQGen[T]:
+    """psycopg looks in every 0.1 s while it waits."""
+    try:
+        waits_for = next(words)
+        while True:
+            ready = yield waits_for
+            if not ready and time.monotonic() >= deadline:
+                raise Silent("the server has not answered in time")
+            waits_for = words.send(ready)
+    except StopIteration as end:
+        found: T = end.value
+        return found
+
+
+def _open(connection: AnyConnection) -> PGconn:
+    if connection.closed:
+        raise psycopg.OperationalError("the connection is closed")
+    return connection.pgconn
+
+
+def _results(connection: AnyConnection, found: Iterable[PGresult]) -> Iterator[Result]:
+    for result in found:
+        if result.status not in _SAID:
+            yield Result(error=error_from_result(result, encoding=connection.info.encoding))
+        else:
+            tag = (result.command_status or b"").decode()
+            yield Result(tag, _first_row(result) if result.ntuples else None)
+
+
+def _first_row(result: PGresult) -> tuple[str | None, ...]:
+    values = (result.get_value(0, column) for column in range(result.nfields))
+    return tuple(None if value is None else bytes(value).decode() for value in values)

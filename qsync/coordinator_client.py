@@ -1,0 +1,195 @@
+"""The verbs of the coordinator's port, for both drivers: ADMIT, WAIT_LSN, BARRIER, OUTCOME. Pure.
+
+A wait that names a gid also tells that its client lives: the janitor leaves that gid alone while
+the connection is open. So a connection that has spoken for a gid goes back among the idle ones only
+when the gid is finished; else it is ended, and the janitor takes over.
+
+Each wait names its gid, which tells the timeline it was prepared on: of two primaries only one
+continues it, and a coordinator of the other one may not confirm its position.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from qsync.coordinator_connections import CoordinatorConnections
+from qsync.errors import (
+    BarrierFailed,
+    CoordinatorError,
+    OutcomeUnknown,
+    TransactionPending,
+    TransactionRefused,
+)
+from qsync.gid import Gid
+from qsync.outcome import Committed, Pending, Refused, RolledBack
+from qsync.statements import format_lsn, parse_lsn
+from qsync.steps import AnyConnection, Pause, Steps
+
+#: An admission counts for this long, for all transactions of this client: few of them ask.
+ADMISSION_SECONDS = 0.1
+_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.02, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`speaker`: the connection that speaks for the gid, of a verdict that confirms; else `reason`
+    says why it does not."""
+
+    speaker: AnyConnection | None = None
+    reason: str = ""
+
+    @property
+    def is_confirmed(self) -> bool:
+        return self.speaker is not None
+
+
+class CoordinatorClient:
+    """One for each Qsync; any thread or task may use it. Arguments as CoordinatorConnections'."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        clock: Callable[[], float],
+        process: Callable[[], int],
+        loop: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._connections = CoordinatorConnections(conninfo, clock, process, loop)
+        self._clock = clock
+        self._admitted_until = -math.inf
+
+    def close(self) -> None:
+        """End idle connections; legal at any time, others are opened again."""
+        self._connections.close()
+
+    def admit(self, deadline: float) -> Steps[None]:
+        """Raises TransactionRefused."""
+        if self._clock() < self._admitted_until:
+            return
+        try:
+            answer = yield from self._connections.ask(lambda: "ADMIT", deadline)
+        except CoordinatorError as error:
+            refused = Refused(error.sqlstate, error.message, error.hint)
+            raise TransactionRefused(refused) from error
+        self._connections.keep(answer.connection)
+        self._admitted_until = self._clock() + ADMISSION_SECONDS
+
+    def wait(self, lsn: int, gid: Gid, deadline: float) -> Steps[Verdict]:
+        """Asked at least once, and again when a coordinator is lost, or does not lead, until the
+        deadline. It raises nothing; a verdict that confirms must be given to let_go()."""
+
+        def command() -> str:
+            return f"WAIT_LSN {format_lsn(lsn)} TIMEOUT {self._left_ms(deadline)} GID '{gid}'"
+
+        reason = "the quorum has not confirmed it in time"
+        for pause in _pauses():
+            try:
+                answer = yield from self._connections.ask(command, deadline)
+            except CoordinatorError as error:
+                reason = error.message
+                if not error.is_temporary:
+                    break
+            else:
+                if answer.row[0] == "confirmed":
+                    return Verdict(answer.connection)
+                answer.connection.pgconn.finish()
+            self._admitted_until = -math.inf
+            if self._clock() + pause >= deadline:
+                break
+            yield Pause(pause)
+        return Verdict(reason=reason)
+
+    def let_go(self, verdict: Verdict, *, is_finished: bool) -> None:
+        """Nobody speaks for its gid any more; legal for every verdict, once."""
+        if verdict.speaker is None:
+            return
+        if is_finished:
+            self._connections.keep(verdict.speaker)
+        else:
+            verdict.speaker.pgconn.finish()
+
+    def barrier(self, lsn: int, tli: int, deadline: float) -> Steps[int]:
+        """The commit_lsn. Raises BarrierFailed."""
+
+        def command() -> str:
+            return f"BARRIER {format_lsn(lsn)} TIMEOUT {self._left_ms(deadline)} TLI {tli}"
+
+        reason = "no quorum has answered in time"
+        for pause in _pauses():
+            try:
+                answer = yield from self._connections.ask(command, deadline)
+            except CoordinatorError as error:
+                reason = error.message
+                if not error.is_temporary:
+                    break
+            else:
+                self._connections.keep(answer.connection)
+                verdict, commit_lsn, *_ = answer.row
+                if verdict == "confirmed" and commit_lsn is not None:
+                    return parse_lsn(commit_lsn)
+            if self._clock() + pause >= deadline:
+                break
+            yield Pause(pause)
+        raise BarrierFailed(f"the primary could not be shown to lead: {reason}")
+
+    def outcome(
+        self, gid: Gid, lsn: int, deadline: float, *, until_decided: bool = False
+    ) -> Steps[Committed | RolledBack | Pending]:
+        """Raises CoordinatorError, OutcomeUnknown; with `until_decided` only after the deadline."""
+        command = f"OUTCOME '{gid}'" + (f" LSN {format_lsn(lsn)}" if lsn else "")
+        for pause in _pauses():
+            is_last = self._clock() + pause >= deadline
+            try:
+                answer = yield from self._connections.ask(lambda: command, deadline)
+            except CoordinatorError as error:
+                if is_last or not error.is_temporary:
+                    raise
+            else:
+                self._connections.keep(answer.connection)
+                name, at, *_ = answer.row
+                is_decided = name in ("committed", "rolled_back")
+                if is_decided or is_last or not until_decided:
+                    return _outcome(name, at, gid, lsn)
+            yield Pause(pause)
+        raise AssertionError("pauses have no end")
+
+    def _left_ms(self, deadline: float) -> int:
+        return max(0, math.floor((deadline - self._clock()) * 1000))
+
+
+def pending_of(named: Gid | str | Pending | TransactionPending) -> Pending:
+    """What is known of a transaction by who names it so. Raises GidError."""
+    match named:
+        case TransactionPending():
+            return named.outcome
+        case Pending():
+            return named
+        case Gid():
+            return Pending(named, 0)
+        case _:
+            return Pending(Gid.parse(named), 0)
+
+
+def _outcome(
+    name: str | None, at: str | None, gid: Gid, lsn: int
+) -> Committed | RolledBack | Pending:
+    match name:
+        case "committed":
+            return Committed(parse_lsn(at) if at else lsn)
+        case "rolled_back":
+            return RolledBack("it was rolled back, or its PREPARE is not in the log")
+        case "pending":
+            return Pending(gid, lsn)
+        case _:
+            raise OutcomeUnknown(
+                f'the outcome of "{gid}" is not known',
+                hint="Ask the coordinator of the primary that leads now.",
+            )
+
+
+def _pauses() -> Iterator[float]:
+    pause = _PAUSE_SECONDS
+    while True:
+        yield pause
+        pause = min(2 * pause, _PAUSE_SECONDS_MAX)

@@ -1,0 +1,156 @@
+"""Connections to coordinators, and one question on one of them. Pure: a driver opens and asks.
+
+Connections are kept when they are idle and taken by whoever asks next, any thread or task; each
+serves one question at a time. Of several hosts one is preferred until it is gone, or does not lead.
+
+A forked process leaves its parent's connections alone: not even a farewell is sent on them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+
+from qsync.coordinator_hosts import hosts_of
+from qsync.errors import ENDS, NOT_REACHED, CoordinatorError, first_line
+from qsync.statements import Result
+from qsync.steps import AnyConnection, Ask, Connect, Steps
+
+#: What a coordinator may take for its answer, beyond the wait that it was asked for.
+ANSWER_SECONDS = 1.0
+
+Row = tuple[str | None, ...]
+#: Made when it is sent: its timeout is what is left then.
+Command = Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`connection` is the caller's: to be kept, or finished."""
+
+    row: Row
+    connection: AnyConnection
+
+
+class CoordinatorConnections:
+    """`clock` is time.monotonic, `process` os.getpid; `loop` names the event loop that is running:
+    connections of another one are ended."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        clock: Callable[[], float],
+        process: Callable[[], int],
+        loop: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._hosts = hosts_of(conninfo)
+        self._preferred = 0
+        self._clock = clock
+        self._process_now, self._process = process, process()
+        self._loop_now: Callable[[], object] = loop
+        self._loop: object = None
+        self._idle: deque[AnyConnection] = deque()
+        self._inherited: list[AnyConnection] = []  # kept, so that nothing is sent on them
+
+    def ask(self, command: Command, deadline: float) -> Steps[Answer]:
+        """The one row that answers `command`; each host is tried once. Raises CoordinatorError."""
+        failure = CoordinatorError("no coordinator", sqlstate=NOT_REACHED)
+        for _ in self._hosts:
+            number = self._preferred
+            try:
+                return (yield from self._ask_host(self._hosts[number], command, deadline))
+            except CoordinatorError as error:
+                if not error.is_temporary:
+                    raise
+                failure = error
+                self._prefer((number + 1) % len(self._hosts))
+        raise failure
+
+    def keep(self, connection: AnyConnection) -> None:
+        """It is idle: the next question may have it."""
+        self._idle.append(connection)
+
+    def close(self) -> None:
+        """End those that are idle; legal at any time, others are opened again."""
+        self._leave_inherited()
+        while (connection := self._pop_idle()) is not None:
+            connection.pgconn.finish()
+
+    def _ask_host(self, host: str, command: Command, deadline: float) -> Steps[Answer]:
+        connection = self._take_idle()
+        if connection is not None:
+            try:
+                return (yield from self._ask_on(connection, command, deadline))
+            except _ConnectionBroke:
+                pass  # it may have ended while it was idle: once more on a new one
+        try:
+            connection = yield Connect(host, max(deadline - self._clock(), 0.0))
+            return (yield from self._ask_on(connection, command, deadline))
+        except (psycopg.Error, OSError, _ConnectionBroke) as error:
+            raise CoordinatorError(first_line(error), sqlstate=NOT_REACHED) from error
+
+    def _ask_on(
+        self, connection: AnyConnection, command: Command, deadline: float
+    ) -> Steps[Answer]:
+        """A connection that failed, or was interrupted, is finished."""
+        is_answered = False
+        answer_by = max(deadline, self._clock()) + ANSWER_SECONDS
+        try:
+            results: list[Result] = yield Ask(connection, (command().encode(),), answer_by)
+            row = _row_of(results)
+            is_answered = True
+        except psycopg.Error as error:
+            raise _ConnectionBroke(first_line(error)) from error
+        finally:
+            if not is_answered:
+                connection.pgconn.finish()
+        return Answer(row, connection)
+
+    def _take_idle(self) -> AnyConnection | None:
+        self._leave_inherited()
+        if self._loop_now() != self._loop:
+            self.close()
+            self._loop = self._loop_now()
+        return self._pop_idle()
+
+    def _pop_idle(self) -> AnyConnection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def _prefer(self, number: int) -> None:
+        if len(self._hosts) > 1:
+            self._preferred = number
+            self.close()
+
+    def _leave_inherited(self) -> None:
+        process = self._process_now()
+        if process != self._process:
+            self._inherited += self._idle
+            self._idle = deque()
+            self._process = process
+
+
+class _ConnectionBroke(Exception):
+    """Perhaps only because it was idle for too long."""
+
+
+def _row_of(results: list[Result]) -> Row:
+    """Raises CoordinatorError for what a coordinator says of the command, _ConnectionBroke."""
+    result = results[0] if results else Result()
+    if result.error is not None:
+        diag = result.error.diag
+        if result.error.sqlstate == ENDS and diag.severity_nonlocalized == "FATAL":
+            raise _ConnectionBroke(first_line(result.error))  # it was ended while it was idle
+        raise CoordinatorError(
+            diag.message_primary or first_line(result.error),
+            sqlstate=result.error.sqlstate or NOT_REACHED,
+            hint=diag.message_hint or "",
+        )
+    if result.row is None:
+        raise _ConnectionBroke("expected one row from the coordinator, got none")
+    return result.row

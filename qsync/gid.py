@@ -1,0 +1,95 @@
+"""The name of a prepared transaction of ours: all that a restarted coordinator must know. Pure.
+
+    skq1.d.19c1f0a3e55.2-16b374d848-2f1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e
+    |    | |           | |          |   '- uuid, version 7: it is never used twice
+    |    | |           | |          '- xid, 64 bits: pg_current_xact_id_if_assigned()
+    |    | |           | '- begin_lsn: pg_current_wal_insert_lsn() just before PREPARE, so
+    |    | |           |      the record of PREPARE ends above it
+    |    | |           '- tli: the timeline of the primary it is prepared on
+    |    | '- deadline: milliseconds since the Unix epoch
+    |    '- policy: d (detach) or r (rollback)
+    '- format
+
+`tli` decides what became of a transaction after a failover, so it must be that of the WAL which is
+being written: the first 8 digits of pg_walfile_name(pg_current_wal_insert_lsn()). The control file
+may still name the one before, for a while after a promotion.
+
+Numbers are lower-case hex digits without leading zeros. Any other gid is somebody else's, and is
+never touched. A gid has fewer than 200 bytes (Postgres `twophase.c`, GIDSIZE); ours at most 99.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+PREFIX = "skq1."
+UUID_ENTROPY_BYTES = 10
+
+_NUMBER = "0|[1-9a-f][0-9a-f]{0,15}"
+_GID = re.compile(
+    rf"skq1\.(?P<policy>[dr])\.(?P<deadline>{_NUMBER})"
+    rf"\.(?P<tli>{_NUMBER})-(?P<begin>{_NUMBER})-(?P<xid>{_NUMBER})\.(?P<uuid>[0-9a-f]{{32}})"
+)
+_TLI_MAX = (1 << 32) - 1
+
+
+class GidError(ValueError):
+    """The text is no gid of ours."""
+
+
+class Policy(Enum):
+    """What happens at the deadline while the quorum has not answered."""
+
+    DETACH = "d"  # it goes on waiting, and is committed when the quorum has it
+    ROLLBACK = "r"  # it may be rolled back, by its client or by the janitor
+
+
+@dataclass(frozen=True, slots=True)
+class Gid:
+    """`uuid` has 32 lower-case hex digits."""
+
+    policy: Policy
+    deadline_ms: int
+    tli: int
+    begin_lsn: int
+    xid: int
+    uuid: str
+
+    def __str__(self) -> str:
+        place = f"{self.tli:x}-{self.begin_lsn:x}-{self.xid:x}"
+        return f"{PREFIX}{self.policy.value}.{self.deadline_ms:x}.{place}.{self.uuid}"
+
+    @classmethod
+    def parse(cls, text: str) -> Gid:
+        """Raises GidError."""
+        match = _GID.fullmatch(text)
+        if match is None:
+            raise GidError(
+                f"invalid gid {text[:80]!r}: expected skq1.POLICY.DEADLINE.TLI-LSN-XID.UUID"
+            )
+        deadline_ms, tli, begin_lsn, xid = (
+            int(match[name], 16) for name in ("deadline", "tli", "begin", "xid")
+        )
+        if not 1 <= tli <= _TLI_MAX:
+            raise GidError(f"invalid gid {text!r}: timeline {tli} does not exist")
+        return cls(Policy(match["policy"]), deadline_ms, tli, begin_lsn, xid, match["uuid"])
+
+    @staticmethod
+    def is_ours(text: str) -> bool:
+        """Whether `parse` takes it."""
+        try:
+            Gid.parse(text)
+        except GidError:
+            return False
+        return True
+
+
+def uuid7(unix_ms: int, entropy: bytes) -> str:
+    """32 hex digits: 48 bits of time, the version, and 74 bits of `entropy` (RFC 9562, 5.7)."""
+    assert len(entropy) == UUID_ENTROPY_BYTES
+    random_bits = int.from_bytes(entropy, "big")
+    high = (unix_ms & (1 << 48) - 1) << 16 | 0x7000 | random_bits >> 62 & 0xFFF
+    low = 0b10 << 62 | random_bits & (1 << 62) - 1
+    return f"{high << 64 | low:032x}"

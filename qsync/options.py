@@ -1,0 +1,66 @@
+"""What a transaction may be asked for. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from qsync.errors import UsageError
+from qsync.gid import Policy
+
+OnTimeout = Literal["detach", "rollback"]
+Confirm = Literal["durable", "visible"]
+Wait = Literal["complete", "submit"]
+
+TIMEOUT_SECONDS = 5.0
+_CHOICES = {
+    "on_timeout": ("detach", "rollback"),
+    "confirm": ("durable", "visible"),
+    "wait": ("complete", "submit"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Raises UsageError for a value that does not exist.
+
+    timeout      seconds from the end of the block; what is undecided then is Pending
+    on_timeout   detach: it goes on waiting and is committed when the quorum has it; rollback: it is
+                 rolled back if that is still possible
+    confirm      durable: Committed is told when the quorum also has the COMMIT PREPARED record;
+                 visible: when it is visible. Either way the transaction survives: what differs is
+                 whether a new primary may, for the moment until it is open, not show it yet
+    wait         complete: to the outcome; submit: to the end of PREPARE, the rest by `tx.handle`
+    """
+
+    timeout: float = TIMEOUT_SECONDS
+    on_timeout: OnTimeout = "detach"
+    confirm: Confirm = "durable"
+    wait: Wait = "complete"
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise UsageError(f"invalid {name} {value!r}: expected {' or '.join(choices)}")
+        if not self.timeout > 0:
+            raise UsageError(f"invalid timeout {self.timeout!r}: expected seconds, more than 0")
+
+    def but(
+        self,
+        timeout: float | None = None,
+        on_timeout: OnTimeout | None = None,
+        confirm: Confirm | None = None,
+        wait: Wait | None = None,
+    ) -> Self:
+        """The same with what is given."""
+        return type(self)(
+            self.timeout if timeout is None else timeout,
+            self.on_timeout if on_timeout is None else on_timeout,
+            self.confirm if confirm is None else confirm,
+            self.wait if wait is None else wait,
+        )
+
+    @property
+    def policy(self) -> Policy:
+        return Policy.ROLLBACK if self.on_timeout == "rollback" else Policy.DETACH

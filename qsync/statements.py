@@ -1,0 +1,192 @@
+"""The SQL of a two-phase transaction, and what Postgres says to it. Pure.
+
+PREPARE must not wait for a synchronous standby: during that wait the gid is listed, but busy, and
+can be neither committed nor rolled back. So it goes with SET LOCAL synchronous_commit = local.
+COMMIT PREPARED and ROLLBACK PREPARED would wait, too, and tolerate no statement beside them in
+one simple query; where standbys are waited for they go in a pipeline, each in a transaction of its
+own, with the setting changed for them and put back.
+Source: Postgres `twophase.c`, `xact.c` (PreventInTransactionBlock).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import psycopg
+
+from qsync.gid import Gid
+
+#: Of Postgres' errcodes.txt.
+BUSY = "55000"  # somebody else is finishing it; of PREPARE: max_prepared_transactions is 0
+NOT_OWNER = "42501"  # it was prepared under a SET LOCAL ROLE
+CANNOT_PREPARE = "0A000"
+LIMBO_FULL = "53200"
+
+PREPARE_TAG = "PREPARE TRANSACTION"
+_MARK = "qsync.transaction"
+
+#: Of a transaction before PREPARE: is it still the one that was begun; its xid, if it has written;
+#: where the log is, to be asked before PREPARE; the server's clock; whether COMMIT PREPARED may
+#: wait for a standby. Nothing but function calls: operators and subqueries double its cost.
+FACTS = (
+    f"SELECT current_setting('{_MARK}', true), pg_current_xact_id_if_assigned(), "
+    "pg_current_wal_insert_lsn(), pg_walfile_name(pg_current_wal_insert_lsn()), "
+    "extract(epoch FROM clock_timestamp()), current_setting('synchronous_standby_names')"
+).encode()
+FLUSH_LSN = b"SELECT pg_current_wal_flush_lsn()"
+#: Of a primary: where its log is flushed to, and the timeline of that, first in the name.
+PLACE = b"SELECT pg_current_wal_flush_lsn(), pg_walfile_name(pg_current_wal_flush_lsn())"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of one statement: its command tag and first row, or its error."""
+
+    tag: str = ""
+    row: tuple[str | None, ...] | None = None
+    error: psycopg.Error | None = None
+
+    @property
+    def value(self) -> str:
+        """Of a row with one column. Raises the error."""
+        if self.error is not None:
+            raise self.error
+        assert self.row is not None, self
+        (value,) = self.row
+        assert value is not None, self
+        return value
+
+
+def first_error(results: Sequence[Result]) -> psycopg.Error | None:
+    return next((result.error for result in results if result.error is not None), None)
+
+
+def begin(
+    isolation_level: psycopg.IsolationLevel | None, read_only: bool | None, deferrable: bool | None
+) -> bytes:
+    """What the attributes of a connection ask for, and a mark by which FACTS knows this transaction
+    from one that was begun after a COMMIT inside of the block."""
+    words = ["BEGIN"]
+    if isolation_level is not None:
+        words.append(f"ISOLATION LEVEL {isolation_level.name.replace('_', ' ')}")
+    if read_only is not None:
+        words.append("READ ONLY" if read_only else "READ WRITE")
+    if deferrable is not None:
+        words.append("DEFERRABLE" if deferrable else "NOT DEFERRABLE")
+    return f"{' '.join(words)}; SET LOCAL {_MARK} = 'on'".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The row of FACTS. `xid` is None for a transaction that has written nothing."""
+
+    is_ours: bool
+    xid: int | None
+    lsn: int
+    tli: int
+    now_ms: int
+    has_standby_names: bool
+
+    @classmethod
+    def of(cls, row: tuple[str | None, ...]) -> Self:
+        mark, xid, lsn, wal_file, epoch, standby_names = row
+        assert lsn is not None
+        assert wal_file is not None
+        assert epoch is not None
+        return cls(
+            mark == "on",
+            None if xid is None else int(xid),
+            parse_lsn(lsn),
+            int(wal_file[:8], 16),
+            round(float(epoch) * 1000),
+            bool(standby_names),
+        )
+
+
+def prepare(gid: Gid) -> bytes:
+    """Three statements for one simple query; the last one's row bounds the end of PREPARE."""
+    return b"; ".join(
+        (
+            b"SET LOCAL synchronous_commit = local",
+            f"PREPARE TRANSACTION '{gid}'".encode(),
+            FLUSH_LSN,
+        )
+    )
+
+
+def find_prepared(gid: Gid) -> bytes:
+    """A row with a bound of the end of PREPARE, when it is prepared."""
+    return FLUSH_LSN + _listed(gid)
+
+
+def find_owner(gid: Gid) -> bytes:
+    """Who may finish it."""
+    return b"SELECT owner" + _listed(gid)
+
+
+def _listed(gid: Gid) -> bytes:
+    return f" FROM pg_prepared_xacts WHERE gid = '{gid}'".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """COMMIT PREPARED or ROLLBACK PREPARED; with `tells_lsn`, where the log is flushed to after it.
+
+    `meanwhile` are settings of the session for the command alone; SET LOCAL would need a
+    transaction block, in which the command is refused.
+    """
+
+    gid: Gid
+    is_commit: bool
+    tells_lsn: bool = True
+    meanwhile: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def statements(self) -> tuple[bytes, ...]:
+        """For one pipeline, each in a transaction of its own."""
+        command = f"{'COMMIT' if self.is_commit else 'ROLLBACK'} PREPARED '{self.gid}'"
+        kept = [_set(f"qsync.{name}", f"current_setting('{name}')") for name, _ in self.meanwhile]
+        changed = [_set(name, _literal(value)) for name, value in self.meanwhile]
+        restored = [_set(name, f"current_setting('qsync.{name}')") for name, _ in self.meanwhile]
+        texts = (*kept, *changed, command, *restored)
+        place = (FLUSH_LSN,) if self.tells_lsn else ()
+        return (*(text.encode() for text in texts), *place)
+
+    def error(self, results: Sequence[Result]) -> psycopg.Error | None:
+        """Of the command itself."""
+        return results[2 * len(self.meanwhile)].error
+
+    def flush_lsn(self, results: Sequence[Result]) -> int:
+        """A bound of the command's end; 0 if it is not known."""
+        is_told = self.tells_lsn and results[-1].error is None
+        return parse_lsn(results[-1].value) if is_told else 0
+
+    def is_restored(self, results: Sequence[Result]) -> bool:
+        """The session is as it was."""
+        first = 2 * len(self.meanwhile) + 1
+        return first_error(results[first : first + len(self.meanwhile)]) is None
+
+
+def _set(name: str, value: str) -> str:
+    return f"SELECT set_config('{name}', {value}, false)"
+
+
+def _literal(text: str) -> str:
+    """Whatever standard_conforming_strings says."""
+    doubled = text.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{doubled}'"
+
+
+def parse_lsn(text: str) -> int:
+    """`16/B374D848`. Raises psycopg.DataError."""
+    high, _, low = text.partition("/")
+    try:
+        return int(high, 16) << 32 | int(low, 16)
+    except ValueError as error:
+        raise psycopg.DataError(f'expected an LSN from the server, got "{text[:30]}"') from error
+
+
+def format_lsn(lsn: int) -> str:
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

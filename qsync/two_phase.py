@@ -1,0 +1,370 @@
+"""A transaction from its BEGIN to its outcome: the protocol, for both drivers. Pure.
+
+    BEGIN                             1 round trip to the primary, as of any transaction
+    its facts                         1
+    PREPARE TRANSACTION               1, with SET LOCAL before it and the flush position after it
+    WAIT_LSN of that position         1 to the coordinator, which answers when the quorum has it
+    COMMIT PREPARED                   1, with the flush position after it
+    WAIT_LSN of that position         1, with confirm="durable" only
+
+ADMIT is one more for all transactions of a tenth of a second. A transaction that has written
+nothing asks for its facts and commits.
+
+Laws: COMMIT PREPARED only after the coordinator has confirmed PREPARE. RolledBack is only told for
+an error before PREPARE's end, when the quorum has the record of ROLLBACK PREPARED, or when the
+coordinator tells it. Who finds the gid gone asks for its outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from qsync.coordinator_client import CoordinatorClient, Verdict
+from qsync.coordinator_connections import ANSWER_SECONDS
+from qsync.errors import (
+    CoordinatorError,
+    NotCommitted,
+    OutcomeUnknown,
+    QsyncError,
+    TransactionPending,
+    TransactionRolledBack,
+    UsageError,
+    first_line,
+    raise_not_committed,
+)
+from qsync.gid import UUID_ENTROPY_BYTES, Gid, Policy, uuid7
+from qsync.options import Options
+from qsync.outcome import Committed, Outcome, Pending, RolledBack
+from qsync.statements import (
+    BUSY,
+    CANNOT_PREPARE,
+    FACTS,
+    LIMBO_FULL,
+    NOT_OWNER,
+    PREPARE_TAG,
+    Facts,
+    Finish,
+    Result,
+    begin,
+    find_owner,
+    find_prepared,
+    first_error,
+    parse_lsn,
+    prepare,
+)
+from qsync.steps import AnyConnection, Ask, Commit, Pause, Rollback, Steps
+
+#: How long a ROLLBACK PREPARED waits for its quorum, after the deadline.
+ROLLBACK_SECONDS = 1.0
+_BUSY_PAUSE_SECONDS = 0.01
+
+#: Of PREPARE, by SQLSTATE.
+_HINTS = {
+    CANNOT_PREPARE: "Do it in a plain transaction of its own, without qsync.",
+    LIMBO_FULL: "Raise max_prepared_transactions, which needs a restart, or send fewer at once.",
+    BUSY: "Set max_prepared_transactions, which needs a restart; see `sk qsync check`.",
+}
+_FAILED = "a statement of it had failed"
+_SAVEPOINT = "To go on after an error, put it into a savepoint: connection.transaction()."
+_ENDED_INSIDE = "the transaction was ended inside of its block"
+_DO_NOT_END = (
+    "Leave COMMIT and ROLLBACK to the block. What was committed in it did not wait for a quorum."
+)
+
+
+class TwoPhase:
+    """One transaction. `outcome` is its last known one, None before its end.
+
+    `clock` is time.monotonic, `entropy` os.urandom.
+    """
+
+    def __init__(
+        self,
+        coordinator: CoordinatorClient,
+        options: Options,
+        clock: Callable[[], float],
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self.options = options
+        self.gid: Gid | None = None
+        self.outcome: Outcome | None = None
+        self._coordinator = coordinator
+        self._clock = clock
+        self._entropy = entropy
+        self._lsn = 0  # a bound of the end of PREPARE; 0 while its answer has not come
+        self._facts: Facts | None = None
+        self._deadline = 0.0
+        self._verdict: Verdict | None = None
+
+    @property
+    def result(self) -> Committed:
+        """Raises NotCommitted for every other outcome, UsageError before there is one."""
+        if self.outcome is None:
+            raise UsageError("the transaction has not ended")
+        if isinstance(self.outcome, Committed):
+            return self.outcome
+        raise_not_committed(self.outcome)
+
+    # ---- what a block asks for
+
+    def begin(self, connection: AnyConnection) -> Steps[None]:
+        """Raises psycopg.Error."""
+        self.set_deadline()
+        statement = begin(connection.isolation_level, connection.read_only, connection.deferrable)
+        results = yield from self._ask(connection, statement)
+        if (error := first_error(results)) is not None:
+            raise error
+
+    def end(self, connection: AnyConnection) -> Steps[None]:
+        """The block has ended well. Raises NotCommitted, UsageError."""
+        self.set_deadline()
+        try:
+            yield from self._prepare(connection)
+            if self.options.wait == "complete":
+                yield from self.await_verdict()
+                yield from self.conclude(connection)
+        except QsyncError as error:
+            if isinstance(error, NotCommitted):
+                self.outcome = error.outcome
+            yield from self._roll_back(connection)
+            raise
+
+    def abandon(self, connection: AnyConnection, reason: BaseException) -> Steps[None]:
+        """The block has ended with an exception."""
+        self.outcome = RolledBack(first_line(reason))
+        yield from self._roll_back(connection)
+
+    def set_deadline(self, timeout: float | None = None) -> None:
+        """From now on."""
+        seconds = self.options.timeout if timeout is None else timeout
+        self._deadline = self._clock() + seconds
+
+    # ---- up to PREPARE
+
+    def _prepare(self, connection: AnyConnection) -> Steps[None]:
+        self._check_status(connection)
+        if connection.pgconn.parameter_status(b"in_hot_standby") == b"on":
+            yield from self._commit_nothing(connection)
+            return
+        facts = yield from self._read_facts(connection)
+        if facts.xid is None:
+            yield from self._commit_nothing(connection)
+            return
+        yield from self._coordinator.admit(self._deadline)
+        self.gid = self._new_gid(facts, facts.xid)
+        self.outcome = Pending(self.gid, 0)
+        try:
+            results = yield from self._ask(connection, prepare(self.gid))
+        except psycopg.Error as error:
+            yield from self._ask_outcome(first_line(error), error)
+            return
+        failure = first_error(results)
+        if failure is not None:
+            yield from self._prepare_failed(connection, failure)
+        elif results[1].tag != PREPARE_TAG:
+            # Of a failed transaction Postgres makes a ROLLBACK, without an error.
+            raise TransactionRolledBack(RolledBack(_FAILED), hint=_SAVEPOINT)
+        else:
+            self._note_prepared(results[2].value)
+
+    def _check_status(self, connection: AnyConnection) -> None:
+        match connection.info.transaction_status:
+            case TransactionStatus.IDLE:
+                raise UsageError(_ENDED_INSIDE, hint=_DO_NOT_END)
+            case TransactionStatus.INERROR:
+                raise TransactionRolledBack(RolledBack(_FAILED), hint=_SAVEPOINT)
+            case TransactionStatus.ACTIVE:
+                raise TransactionRolledBack(RolledBack("a command of it was still running"))
+            case TransactionStatus.UNKNOWN:
+                raise TransactionRolledBack(RolledBack("the connection was lost before its end"))
+            case TransactionStatus.INTRANS:
+                return
+
+    def _read_facts(self, connection: AnyConnection) -> Steps[Facts]:
+        """An error here is one before PREPARE: Postgres rolls back, whatever the reason."""
+        try:
+            (result,) = yield from self._ask(connection, FACTS)
+        except psycopg.Error as error:
+            raise _rolled_back_by(error) from error
+        if result.error is not None:
+            raise _rolled_back_by(result.error) from result.error
+        assert result.row is not None
+        facts = self._facts = Facts.of(result.row)
+        if not facts.is_ours:
+            raise UsageError(_ENDED_INSIDE, hint=_DO_NOT_END)
+        return facts
+
+    def _commit_nothing(self, connection: AnyConnection) -> Steps[None]:
+        """A serializable transaction may still be refused."""
+        try:
+            yield Commit(connection)
+        except psycopg.Error as error:
+            raise _rolled_back_by(error) from error
+        self.outcome = Committed(0)
+
+    def _new_gid(self, facts: Facts, xid: int) -> Gid:
+        deadline_ms = facts.now_ms + round(self.options.timeout * 1000)
+        uuid = uuid7(facts.now_ms, self._entropy(UUID_ENTROPY_BYTES))
+        return Gid(self.options.policy, deadline_ms, facts.tli, facts.lsn, xid, uuid)
+
+    def _note_prepared(self, flush_lsn: str) -> None:
+        self._lsn = parse_lsn(flush_lsn)
+        self.outcome = Pending(self._named, self._lsn)
+
+    def _prepare_failed(self, connection: AnyConnection, error: psycopg.Error) -> Steps[None]:
+        """Nearly always it is rolled back; but the error may have come after PREPARE's end."""
+        try:
+            (found,) = yield from self._ask(connection, find_prepared(self._named))
+        except psycopg.Error:
+            yield from self._ask_outcome(first_line(error), error)
+            return
+        if found.error is not None:
+            yield from self._ask_outcome(first_line(error), error)
+        elif found.row is None:
+            raise _rolled_back_by(error, _HINTS.get(error.sqlstate or "", "")) from error
+        else:
+            self._note_prepared(found.value)
+
+    def _roll_back(self, connection: AnyConnection) -> Steps[None]:
+        """What is still open. It hides no error that is on its way."""
+        status = connection.info.transaction_status
+        if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+            try:
+                yield Rollback(connection)
+            except psycopg.Error:
+                connection.pgconn.finish()  # which rolls back, too
+
+    # ---- after PREPARE
+
+    def await_verdict(self) -> Steps[None]:
+        """It raises nothing; conclude() acts on it."""
+        if not isinstance(self.outcome, Committed):
+            self._verdict = yield from self._coordinator.wait(
+                self._lsn, self._named, self._deadline
+            )
+
+    def let_go(self) -> None:
+        """Last of all, however it went: the coordinator learns that its client is gone."""
+        if self._verdict is not None:
+            is_finished = isinstance(self.outcome, Committed)
+            self._coordinator.let_go(self._verdict, is_finished=is_finished)
+            self._verdict = None
+
+    def conclude(self, connection: AnyConnection) -> Steps[Committed]:
+        """Raises NotCommitted."""
+        try:
+            if not isinstance(self.outcome, Committed):
+                yield from self._act_on_verdict(connection)
+        except NotCommitted as error:
+            self.outcome = error.outcome
+            raise
+        return self.result
+
+    def _act_on_verdict(self, connection: AnyConnection) -> Steps[None]:
+        verdict = self._verdict
+        assert verdict is not None, "await_verdict() comes before"
+        if verdict.is_confirmed:
+            yield from self._commit_prepared(connection)
+        elif self._named.policy is Policy.ROLLBACK:
+            yield from self._roll_back_prepared(connection, verdict.reason)
+        else:
+            raise self._pending(verdict.reason)
+
+    def _commit_prepared(self, connection: AnyConnection) -> Steps[None]:
+        lsn = yield from self._finish(connection, is_commit=True)
+        if lsn is None:
+            return
+        self.outcome = Committed(self._lsn)
+        self.let_go()
+        if self.options.confirm == "durable" and lsn:
+            self._verdict = yield from self._coordinator.wait(lsn, self._named, self._deadline)
+            if self._verdict.is_confirmed:
+                self.outcome = Committed(lsn)
+
+    def _roll_back_prepared(self, connection: AnyConnection, reason: str) -> Steps[None]:
+        """At the deadline. It returns when the janitor has committed it after all."""
+        self._deadline = max(self._deadline, self._clock() + ROLLBACK_SECONDS)
+        lsn = yield from self._finish(connection, is_commit=False)
+        if lsn is not None:
+            yield from self._ask_outcome(f"{reason}, and it was rolled back")
+
+    def _finish(self, connection: AnyConnection, *, is_commit: bool) -> Steps[int | None]:
+        """The flush position after it. None: somebody else has finished it, by COMMIT."""
+        facts = self._facts
+        assert facts is not None
+        tells_lsn = not is_commit or self.options.confirm == "durable"
+        meanwhile = {"synchronous_commit": "local"} if facts.has_standby_names else {}
+        while True:
+            command = Finish(self._named, is_commit, tells_lsn, tuple(meanwhile.items()))
+            try:
+                results = yield from self._ask(connection, *command.statements)
+            except psycopg.Error as error:
+                yield from self._ask_outcome(first_line(error), error)
+                return None
+            if not command.is_restored(results):
+                connection.pgconn.finish()
+            failure = command.error(results)
+            if failure is None:
+                return command.flush_lsn(results)
+            if failure.sqlstate == NOT_OWNER and "role" not in meanwhile:
+                meanwhile["role"] = yield from self._owner(connection)
+            elif failure.sqlstate == BUSY and self._clock() < self._deadline:
+                yield Pause(_BUSY_PAUSE_SECONDS)
+            else:
+                yield from self._ask_outcome(first_line(failure), failure)
+                return None
+
+    def _owner(self, connection: AnyConnection) -> Steps[str]:
+        """The role of a SET LOCAL ROLE, which has ended. It is not there once the gid is gone."""
+        try:
+            (found,) = yield from self._ask(connection, find_owner(self._named))
+        except psycopg.Error:
+            return "none"  # who asks next finds the connection lost
+        return "none" if found.error is not None or found.row is None else found.value
+
+    def _ask_outcome(self, reason: str, error: psycopg.Error | None = None) -> Steps[None]:
+        """What became of the gid, if the primary cannot tell, or not for good. Returns when it is
+        committed."""
+        try:
+            outcome = yield from self._coordinator.outcome(
+                self._named, self._lsn, self._deadline, until_decided=True
+            )
+        except (CoordinatorError, OutcomeUnknown) as unknown:
+            raise self._pending(f"{reason}; {unknown.message}") from error
+        match outcome:
+            case Committed():
+                self.outcome = outcome
+            case RolledBack():
+                raise TransactionRolledBack(RolledBack(reason)) from error
+            case Pending():
+                raise self._pending(reason) from error
+
+    # ---- words
+
+    @property
+    def _named(self) -> Gid:
+        assert self.gid is not None, "it has not come to PREPARE"
+        return self.gid
+
+    def _pending(self, reason: str) -> TransactionPending:
+        return TransactionPending(Pending(self._named, self._lsn), reason)
+
+    def _ask(self, connection: AnyConnection, *statements: bytes) -> Steps[list[Result]]:
+        """Several are a pipeline. Raises psycopg.Error when no answer comes."""
+        answer_by = max(self._deadline, self._clock()) + ANSWER_SECONDS
+        results: list[Result] = yield Ask(connection, statements, answer_by)
+        return results
+
+
+def _rolled_back_by(error: psycopg.Error, hint: str = "") -> TransactionRolledBack:
+    outcome = RolledBack(first_line(error))
+    return TransactionRolledBack(outcome, sqlstate=error.sqlstate or "", hint=hint)
+
+
+def note_interruption(two_phase: TwoPhase, error: BaseException) -> None:
+    """Say which transaction an interruption has left undecided, if it has."""
+    if not isinstance(error, Exception) and isinstance(two_phase.outcome, Pending):
+        error.add_note(f'transaction "{two_phase.gid}" may be prepared: ask for its outcome')

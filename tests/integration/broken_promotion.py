@@ -1,0 +1,59 @@
+"""`sk promote`, killed with kill -9 of itself: python broken_promotion.py STEP ARGUMENT...
+
+STEP is the step that it begins to do; `half of RESOLVE`: one transaction is committed, others are
+not yet.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import cli.promote
+from cli.main import cli as sk
+from walproposer.failover import opening
+from walproposer.failover.failover import Failover
+from walproposer.failover.promotion import Step
+from walproposer.qsync import resolve
+
+HALF = "half of RESOLVE"
+
+
+def main() -> None:
+    at, *arguments = sys.argv[1:]
+    match at:
+        case "half of RESOLVE":
+            resolve._try_commit = _and_die(resolve._try_commit)
+        case "RESOLVE":
+            opening.commit_limbo = die
+        case "OPEN":
+            opening.open_again = die
+        case _:
+            began = partial(die_at, at)
+            cli.promote.Failover = partial(Failover, began=began)  # type: ignore[misc]
+    sk(["promote", *arguments], prog_name="sk")
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at(at: str, step: Step) -> None:
+    if step.name == at:
+        die()
+
+
+def _and_die(act: Callable[..., Any]) -> Callable[..., Any]:
+    def act_and_die(*arguments: Any) -> None:
+        act(*arguments)
+        die()
+
+    return act_and_die
+
+
+if __name__ == "__main__":
+    main()

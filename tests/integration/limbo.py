@@ -1,0 +1,42 @@
+"""Transactions that are prepared under gids of ours, as a client of qsync leaves them when it dies;
+and looks at what is still prepared."""
+
+from __future__ import annotations
+
+import secrets
+
+from pg_fixtures.postgres import Postgres
+from pgwal.lsn import Lsn
+from qsync.gid import Gid, Policy, uuid7
+
+#: Long over, so that a coordinator may act on them at once.
+DEADLINE_MS = 1
+
+
+def prepare(
+    postgres: Postgres,
+    statement: str,
+    *,
+    policy: Policy = Policy.DETACH,
+    deadline_ms: int = DEADLINE_MS,
+    **connection: str,
+) -> str:
+    """The gid. The session is gone; no quorum need have it."""
+    with postgres.connect(options="-c synchronous_commit=local", **connection) as session:
+        session.execute("BEGIN")
+        session.execute(statement)
+        row = session.execute(
+            "SELECT pg_current_xact_id()::text::bigint, pg_current_wal_insert_lsn()::text,"
+            " ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int"
+        ).fetchone()
+        assert row is not None
+        xid, begin_lsn, tli = row
+        uuid = uuid7(0, secrets.token_bytes(10))
+        gid = str(Gid(policy, deadline_ms, tli, int(Lsn.parse(begin_lsn)), xid, uuid))
+        session.execute(f"PREPARE TRANSACTION '{gid}'")
+    return gid
+
+
+def prepared_gids(postgres: Postgres) -> set[str]:
+    """In all databases."""
+    return {gid for (gid,) in postgres.execute("SELECT gid FROM pg_prepared_xacts")}

@@ -1,0 +1,133 @@
+"""The coordinator's port, with somebody behind it who says what a test wants.
+
+By itself it answers as the real one: `commit_lsn` is what "the quorum has", and WAIT_LSN waits for
+it. `script` is asked first, and may answer a question, refuse it, or leave it open.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Event, RLock, Thread
+from types import TracebackType
+from typing import Self
+
+from pgwal.lsn import Lsn
+from walproposer.qsync.answers import Admission, Confirmation, FoundOutcome, Outcome
+from walproposer.qsync.limbo_events import NEVER_LSN, Verdict
+from walproposer.qsync.question import Question
+from walproposer.qsync.verbs import WORDS, Admit, AskOutcome, Barrier, WaitLsn
+from walproposer.qsync.verdict_server import PortConfig, VerdictServer
+from walproposer.stream.event_loop import EventLoop
+
+TERM = 7
+TICK_SECONDS = 0.01
+
+#: True: the question has been answered, or never will be.
+Script = Callable[[Question], bool]
+
+
+class ScriptedCoordinator:
+    """A context manager. `asked`: all questions, in order; `left`: connections that ended."""
+
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+        self.left: list[int] = []
+        self.taken_back: list[int] = []
+        self.outcome = Outcome.PENDING
+        self.script: Script = lambda _: False
+        self._lock = RLock()
+        self._commit_lsn = NEVER_LSN
+        self._waiting: dict[int, tuple[float, Question]] = {}
+        self._loop = EventLoop()
+        self._server = VerdictServer(PortConfig("127.0.0.1", 0), self, self._loop)
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="coordinator", daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._server.address.rpartition(":")[2])
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def verbs(self) -> list[str]:
+        """The words of all that was asked."""
+        return [WORDS[type(question.verb)] for question in self.asked]
+
+    @property
+    def connections(self) -> int:
+        return self._server.connections
+
+    def advance(self, commit_lsn: int = NEVER_LSN) -> None:
+        """The quorum has this; any thread may call it. Without an argument: all."""
+        with self._lock:
+            self._commit_lsn = commit_lsn
+            for _, question in list(self._waiting.values()):
+                self._decide(question, is_late=False)
+
+    # ---- Verdicts
+
+    def ask(self, question: Question) -> None:
+        self.asked.append(question)
+        if self.script(question):
+            return
+        verb = question.verb
+        match verb:
+            case Admit():
+                question.answer(Admission(TERM, 0))
+            case WaitLsn() | Barrier():
+                with self._lock:
+                    due = time.monotonic() + verb.timeout_ms / 1000
+                    self._waiting[question.waiter] = due, question
+                    self._decide(question, is_late=not verb.timeout_ms)
+            case AskOutcome():
+                question.answer(FoundOutcome(self.outcome, None))
+            case _:
+                question.refuse("0A000", f"no script for {verb}")
+
+    def take_back(self, waiter: int) -> None:
+        self.taken_back.append(waiter)
+        self._waiting.pop(waiter, None)
+
+    def leave(self, waiter: int) -> None:
+        self.left.append(waiter)
+        self._waiting.pop(waiter, None)
+
+    def _decide(self, question: Question, *, is_late: bool) -> None:
+        assert isinstance(question.verb, WaitLsn | Barrier)
+        is_reached = question.verb.lsn <= self._commit_lsn
+        if is_reached or is_late:
+            del self._waiting[question.waiter]
+            verdict = Verdict.CONFIRMED if is_reached else Verdict.PENDING
+            lsn = Lsn(min(self._commit_lsn, question.verb.lsn))
+            question.answer(Confirmation(verdict, lsn, TERM))
+
+    # ---- its thread
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._loop.wake()
+        self._thread.join()
+        self._server.close()
+        self._loop.close()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._loop.run_once(TICK_SECONDS if self._waiting else 1.0)
+            with self._lock:
+                now = time.monotonic()
+                for due, question in list(self._waiting.values()):
+                    if due <= now:
+                        self._decide(question, is_late=True)

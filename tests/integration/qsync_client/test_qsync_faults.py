@@ -1,0 +1,306 @@
+"""Servers that vanish, hang or end in the middle: what the client tells is true, and it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Timer
+
+import pytest
+from accounts import (
+    SLOWLY,
+    TAKE,
+    TIMEOUT,
+    amounts,
+    finish,
+    meanwhile,
+    prepared,
+    wait_until_slow,
+)
+from scripted_coordinator import Script, ScriptedCoordinator
+from twins import Twin
+
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.proxy import Direction, TcpProxy
+from pg_fixtures.waiting import wait_until
+from qsync import (
+    BarrierFailed,
+    Committed,
+    CoordinatorError,
+    OutcomeUnknown,
+    Pending,
+    TransactionPending,
+    TransactionRefused,
+    TransactionRolledBack,
+    UsageError,
+)
+from walproposer.qsync.answers import Outcome
+from walproposer.qsync.question import Question
+from walproposer.qsync.verbs import AskOutcome, Barrier, Verb, WaitLsn
+
+
+def first(verb: type[Verb], action: Callable[[Question], object]) -> Script:
+    """Do that at the first such question, which is answered as usual unless it returns True."""
+    done: list[Question] = []
+
+    def script(question: Question) -> bool:
+        if not isinstance(question.verb, verb) or done:
+            return False
+        done.append(question)
+        return action(question) is True
+
+    return script
+
+
+def refusal(sqlstate: str) -> Callable[[Question], bool]:
+    def refuse(question: Question) -> bool:
+        question.refuse(sqlstate, f"refused with {sqlstate}")
+        return True
+
+    return refuse
+
+
+def assert_works(twin: Twin, server: Postgres) -> None:
+    before = amounts(server)["bob"]
+    with twin.transaction() as block:
+        block.execute(TAKE, (1, "bob"))
+    assert isinstance(block.tx.result, Committed)
+    assert amounts(server)["bob"] == before - 1
+
+
+# ---- the primary
+
+
+def test_lost_before_prepare_it_is_rolled_back(
+    twin: Twin, server: Postgres, wire: TcpProxy, coordinator: ScriptedCoordinator
+) -> None:
+    with pytest.raises(TransactionRolledBack), twin.transaction() as block:
+        block.execute(TAKE, (30, "alice"))
+        wire.cut()
+    assert coordinator.asked == []
+    wire.restore()
+    assert_works(twin, server)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.PENDING, Outcome.COMMITTED, Outcome.ROLLED_BACK])
+def test_lost_in_prepare_the_coordinator_tells(
+    twin: Twin,
+    server: Postgres,
+    wire: TcpProxy,
+    coordinator: ScriptedCoordinator,
+    outcome: Outcome,
+) -> None:
+    """PREPARE is done, its answer is lost."""
+    coordinator.outcome = outcome
+
+    def lose_the_answer() -> None:
+        wait_until_slow(server)
+        wire.drop(Direction.TO_CLIENT)
+        wait_until(lambda: prepared(server), TIMEOUT, "PREPARE to end")
+        wire.cut()
+
+    told: object = None
+    try:
+        with meanwhile(lose_the_answer), twin.transaction(timeout=2) as block:
+            block.execute(TAKE, (30, "alice"))
+            block.execute(SLOWLY, (0.5,))
+        told = type(block.tx.result)
+    except (TransactionPending, TransactionRolledBack) as error:
+        told = type(error)
+    assert (
+        told
+        is {
+            Outcome.PENDING: TransactionPending,
+            Outcome.COMMITTED: Committed,
+            Outcome.ROLLED_BACK: TransactionRolledBack,
+        }[outcome]
+    )
+    assert prepared(server) == [str(block.tx.gid)]
+    assert WaitLsn not in [type(question.verb) for question in coordinator.asked]
+    finish(server, str(block.tx.gid), "ROLLBACK")
+    wire.restore()
+    assert_works(twin, server)
+
+
+def test_a_primary_that_says_nothing_does_not_hold_up_the_caller(
+    twin: Twin, server: Postgres, wire: TcpProxy
+) -> None:
+    begun = time.monotonic()
+    with pytest.raises(TransactionPending), twin.transaction(timeout=0.5) as block:
+        block.execute(TAKE, (30, "alice"))
+        block.execute(SLOWLY, (60,))
+    assert time.monotonic() - begun < 10
+    assert prepared(server) == []
+    assert_works(twin, server)
+    server.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event='PgSleep'"
+    )
+
+
+def lose_primary(wire: TcpProxy) -> Script:
+    return first(WaitLsn, lambda _: wire.cut())
+
+
+def test_lost_before_commit_prepared_it_is_left_to_the_janitor(
+    twin: Twin, server: Postgres, wire: TcpProxy, coordinator: ScriptedCoordinator
+) -> None:
+    coordinator.script = lose_primary(wire)
+    with pytest.raises(TransactionPending) as raised, twin.transaction(timeout=1) as block:
+        block.execute(TAKE, (30, "alice"))
+    assert raised.value.outcome.lsn > raised.value.outcome.gid.begin_lsn
+    assert prepared(server) == [str(block.tx.gid)]
+    speaker = next(q.waiter for q in coordinator.asked if isinstance(q.verb, WaitLsn))
+    wait_until(lambda: speaker in coordinator.left, TIMEOUT, "the port to see it leave")
+    finish(server, str(block.tx.gid))
+    wire.restore()
+    assert_works(twin, server)
+
+
+def test_lost_before_commit_prepared_its_outcome_is_awaited(
+    twin: Twin, server: Postgres, wire: TcpProxy, coordinator: ScriptedCoordinator
+) -> None:
+    coordinator.script = lose_primary(wire)
+    with meanwhile(lambda: commit_when_asked(server, coordinator)), twin.transaction() as block:
+        block.execute(TAKE, (30, "alice"))
+    assert isinstance(block.tx.result, Committed)
+    wire.restore()
+    assert_works(twin, server)
+
+
+def commit_when_asked(server: Postgres, coordinator: ScriptedCoordinator) -> None:
+    """As the janitor, while the client asks for the outcome."""
+    wait_until(lambda: coordinator.verbs.count("OUTCOME") > 2, TIMEOUT, "OUTCOME to be asked")
+    (gid,) = prepared(server)
+    finish(server, gid)
+    coordinator.outcome = Outcome.COMMITTED
+
+
+def test_what_the_janitor_has_finished_is_asked_for(
+    twin: Twin, server: Postgres, coordinator: ScriptedCoordinator
+) -> None:
+    """COMMIT PREPARED says that there is no such gid."""
+
+    def janitor(question: Question) -> None:
+        assert isinstance(question.verb, WaitLsn)
+        finish(server, str(question.verb.gid))
+        coordinator.outcome = Outcome.COMMITTED
+
+    coordinator.script = first(WaitLsn, janitor)
+    with twin.transaction() as block:
+        block.execute(TAKE, (30, "alice"))
+    assert isinstance(block.tx.result, Committed)
+    assert amounts(server)["alice"] == 70
+
+
+# ---- the coordinator
+
+
+def test_lost_while_it_waits_it_is_asked_again(
+    twin: Twin, server: Postgres, coordinator: ScriptedCoordinator, coordinator_wire: TcpProxy
+) -> None:
+    timer = Timer(0.3, coordinator_wire.restore)
+
+    def vanish(question: Question) -> bool:
+        coordinator_wire.cut()
+        timer.start()
+        return True
+
+    coordinator.script = first(WaitLsn, vanish)
+    with twin.transaction() as block:
+        block.execute(TAKE, (30, "alice"))
+    timer.join()
+    assert isinstance(block.tx.result, Committed)
+    assert coordinator.verbs.count("WAIT_LSN") == 3
+
+
+@pytest.mark.parametrize("sqlstate", ["57P01", "57P03", "57014", "55000"])
+def test_one_that_is_fenced_is_asked_again(
+    twin: Twin, coordinator: ScriptedCoordinator, sqlstate: str
+) -> None:
+    coordinator.script = first(WaitLsn, refusal(sqlstate))
+    with twin.transaction() as block:
+        block.execute(TAKE, (30, "alice"))
+    assert isinstance(block.tx.result, Committed)
+
+
+def test_gone_for_good_it_leaves_a_pending_transaction(
+    twin: Twin, server: Postgres, coordinator: ScriptedCoordinator, coordinator_wire: TcpProxy
+) -> None:
+    coordinator.script = first(WaitLsn, lambda _: coordinator_wire.cut())
+    with pytest.raises(TransactionPending), twin.transaction(timeout=1) as block:
+        block.execute(TAKE, (30, "alice"))
+    assert prepared(server) == [str(block.tx.gid)]
+    with pytest.raises(CoordinatorError):
+        twin.call("outcome", str(block.tx.gid), timeout=0.2)
+    with pytest.raises(TransactionRefused), twin.transaction() as block:
+        block.execute(TAKE, (30, "bob"))
+    coordinator_wire.restore()
+    assert_works(twin, server)
+
+
+def test_one_that_says_nothing_is_not_waited_for(
+    twin: Twin, server: Postgres, coordinator: ScriptedCoordinator
+) -> None:
+    coordinator.script = lambda question: isinstance(question.verb, WaitLsn)
+    begun = time.monotonic()
+    with pytest.raises(TransactionPending), twin.transaction(timeout=0.5) as block:
+        block.execute(TAKE, (30, "alice"))
+    assert time.monotonic() - begun < 10
+    coordinator.script = lambda _: False
+    assert_works(twin, server)
+
+
+def test_its_connections_may_end_while_they_are_idle(
+    twin: Twin, server: Postgres, coordinator_wire: TcpProxy
+) -> None:
+    assert_works(twin, server)
+    coordinator_wire.cut()
+    coordinator_wire.restore()
+    time.sleep(0.15)  # an admission counts for 0.1 s
+    assert_works(twin, server)
+
+
+def test_what_is_not_allowed_is_said_at_once(twin: Twin, coordinator: ScriptedCoordinator) -> None:
+    coordinator.script = lambda question: refusal("42501")(question)
+    with pytest.raises(TransactionRefused) as raised, twin.transaction() as block:
+        block.execute(TAKE, (30, "alice"))
+    assert raised.value.outcome.sqlstate == "42501"
+
+
+# ---- barriers and outcomes
+
+
+def test_a_barrier_is_behind_what_was_written(
+    twin: Twin, server: Postgres, coordinator: ScriptedCoordinator
+) -> None:
+    twin.query("UPDATE account SET amount = 1 WHERE name = 'bob'")
+    with twin.borrow() as connection:
+        assert twin.call("barrier", connection) <= int(server.flush_lsn())
+    verb = coordinator.asked[-1].verb
+    assert isinstance(verb, Barrier)
+    assert verb.tli == 1
+    in_use = pytest.raises(UsageError, match="in a transaction")
+    with twin.borrow() as connection, twin.transaction(connection), in_use:
+        twin.call("barrier", connection)
+
+
+def test_a_barrier_fails_when_nobody_proves_the_term(
+    twin: Twin, server: Postgres, coordinator: ScriptedCoordinator
+) -> None:
+    coordinator.advance(0)
+    with twin.borrow() as connection, pytest.raises(BarrierFailed):
+        twin.call("barrier", connection, timeout=0.2)
+
+
+def test_outcomes_are_values(twin: Twin, coordinator: ScriptedCoordinator) -> None:
+    gid = f"skq1.d.1.1-1-1.{'0' * 32}"
+    outcome = twin.call("outcome", gid)
+    assert outcome == Pending(outcome.gid, 0)
+    coordinator.outcome = Outcome.UNKNOWN
+    with pytest.raises(OutcomeUnknown):
+        twin.call("outcome", gid)
+    verb = coordinator.asked[-1].verb
+    assert isinstance(verb, AskOutcome)
+    assert str(verb.gid) == gid
+    with pytest.raises(ValueError, match="invalid gid"):
+        twin.call("outcome", "somebody's")

@@ -1,0 +1,351 @@
+"""Planted bugs of the limbo: of its core, the janitor, outcomes, and of those who use them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pgwire.logical import Prepare
+from qsync.gid import Gid, GidError, Policy
+from walproposer.qsync import limbo, limbo_events, limbo_table, outcome_answer
+from walproposer.qsync.janitor import Decision, decide, is_orphan
+from walproposer.qsync.limbo import Limbo
+from walproposer.qsync.limbo_events import Led, LimboRead
+from walproposer.qsync.limbo_table import Entry, Fate, LimboTable
+from walproposer.qsync.limbo_waits import Waits
+from walproposer.qsync.outcome_answer import Evidence, OutcomeAnswer, XidStatus, outcome_of
+
+from .limbo_clients import Client
+from .limbo_primary import LimboPrimary
+from .limbo_world import LimboWorld
+from .planting import Patch, plant_limbo
+
+# ---- verdicts
+
+
+@plant_limbo
+def confirm_on_local_flush(patch: Patch) -> None:
+    """PREPARE has returned, and that is enough."""
+    patch(Waits, "reached", lambda self, _: self.all())
+    patch(Limbo, "_is_enough", lambda *_: True)
+
+
+@plant_limbo
+def confirm_of_an_older_term(patch: Patch) -> None:
+    """What an incarnation before has committed counts for the next one."""
+    lead, fence = Limbo._lead, Limbo._fence
+
+    def kept(step: Any) -> Any:
+        def stepped(self: Limbo, argument: Any) -> None:
+            before_lsn = max(self.commit_lsn, getattr(self, "kept_lsn", 0))
+            step(self, argument)
+            self.kept_lsn = self.commit_lsn = before_lsn  # type: ignore[attr-defined]
+
+        return stepped
+
+    patch(Limbo, "_lead", kept(lead))
+    patch(Limbo, "_fence", kept(fence))
+    patch(limbo_events.Led, "decides_lsn", 1)
+
+
+@plant_limbo
+def late_words_of_an_older_incarnation(patch: Patch) -> None:
+    """commit_lsn, streams and readings that come after its end."""
+    step = Limbo.step
+
+    def stepped(self: Limbo, event: Any) -> Any:
+        if self.led is not None and hasattr(event, "node_id") and not isinstance(event, Led):
+            event = replace(event, node_id=self.led.node_id)
+        return step(self, event)
+
+    patch(Limbo, "step", stepped)
+
+
+@plant_limbo
+def verdicts_before_the_term_start(patch: Patch) -> None:
+    patch(Limbo, "is_deciding", property(lambda self: self.led is not None))
+
+
+@plant_limbo
+def verdicts_before_the_timeline_has_a_byte(patch: Patch) -> None:
+    patch(limbo_events.Led, "decides_lsn", property(lambda self: self.term_start_lsn))
+
+
+@plant_limbo
+def verdicts_after_fencing(patch: Patch) -> None:
+    """It refuses who waits, and goes on."""
+    fence = Limbo._fence
+
+    def fenced(self: Limbo, reason: str) -> None:
+        led, commit_lsn = self.led, self.commit_lsn
+        entries = dict(self.table.entries)
+        fence(self, reason)
+        self.led, self.commit_lsn, self.table.entries = led, commit_lsn, entries
+
+    patch(Limbo, "_fence", fenced)
+
+
+@plant_limbo
+def positions_of_another_timeline_confirmed(patch: Patch) -> None:
+    """The number is below commit_lsn: but it is of a log that was cut."""
+    patch(Limbo, "_is_in_log", lambda *_: True)
+
+
+@plant_limbo
+def order_not_kept(patch: Patch) -> None:
+    patch(Limbo, "_is_first", lambda *_: True)
+
+
+@plant_limbo
+def barrier_without_a_round(patch: Patch) -> None:
+    """commit_lsn has its position: but somebody else may lead."""
+    may_read = Limbo._may_read
+    patch(Limbo, "_may_read", lambda self, _: may_read(self, -2))
+
+
+@plant_limbo
+def barrier_of_a_deposed_primary(patch: Patch) -> None:
+    """Asked of its successor, as the position is in both logs."""
+    asked = Limbo._barrier_asked
+    patch(Limbo, "_barrier_asked", lambda self, event: asked(self, replace(event, tli=None)))
+
+
+@plant_limbo
+def barrier_before_the_limbo_is_resolved(patch: Patch) -> None:
+    patch(Limbo, "_may_read", lambda self, after_round: self._round > after_round)
+
+
+# ---- what is known of a PREPARE
+
+
+@plant_limbo
+def begin_of_prepare_taken_for_its_end(patch: Patch) -> None:
+    """prepare_lsn is compared, not prepare_end_lsn."""
+    prepared = LimboTable.prepared
+
+    def wrong(self: LimboTable, database: str, message: Prepare) -> None:
+        prepared(self, database, replace(message, end_lsn=message.prepare_lsn))
+
+    patch(LimboTable, "prepared", wrong)
+
+
+@plant_limbo
+def flush_position_read_before_the_limbo(patch: Patch) -> None:
+    """The row came after it."""
+    read = LimboTable.read
+
+    def wrong(self: LimboTable, reading: LimboRead, *times: int) -> None:
+        read(self, replace(reading, flushed_after_lsn=reading.flushed_before_lsn), *times)
+
+    patch(LimboTable, "read", wrong)
+
+
+@plant_limbo
+def memory_outlives_a_failover(patch: Patch) -> None:
+    """Of an end that the log has lost."""
+
+    def forget(self: LimboTable, _: int) -> None:
+        self.entries.clear()
+
+    patch(LimboTable, "forget", forget)
+
+
+@plant_limbo
+def limbo_outlives_a_failover(patch: Patch) -> None:
+    patch(LimboTable, "forget", lambda *_: None)
+
+
+@plant_limbo
+def gids_of_others_are_taken(patch: Patch) -> None:
+    class Anybodys(Gid):
+        text = ""
+
+        def __str__(self) -> str:
+            return self.text
+
+    class AnyGid:
+        @staticmethod
+        def is_ours(_: str) -> bool:
+            return True
+
+        @staticmethod
+        def parse(text: str) -> Gid:
+            try:
+                return Gid.parse(text)
+            except GidError:
+                gid = Anybodys(Policy.ROLLBACK, 0, 1, 0, 0, "")
+                object.__setattr__(gid, "text", text)
+                return gid
+
+    patch(limbo_table, "Gid", AnyGid)
+
+
+# ---- the janitor
+
+
+def _janitor(patch: Patch, decision: Any) -> None:
+    """`decision(entry, client, **now)` or None, before the real one is asked."""
+
+    def decided(entry: Entry, client: Any, **now: Any) -> Decision:
+        early = decision(entry, client, **now)
+        return decide(entry, client, **now) if early is None else early
+
+    patch(limbo, "decide", decided)
+
+
+@plant_limbo
+def janitor_ignores_commit_lsn(patch: Patch) -> None:
+    """The deadline is over, and the policy says so."""
+
+    def decision(entry: Entry, client: Any, **now: Any) -> Decision | None:
+        is_due = is_orphan(entry.gid, client, now["now_ms"], now["orphan_grace_ms"])
+        return Decision.ROLL_BACK if is_due and entry.gid.policy is Policy.ROLLBACK else None
+
+    _janitor(patch, decision)
+
+
+@plant_limbo
+def janitor_commits_at_the_deadline(patch: Patch) -> None:
+    """Somebody must finish it."""
+
+    def decision(entry: Entry, client: Any, **now: Any) -> Decision | None:
+        is_due = is_orphan(entry.gid, client, now["now_ms"], now["orphan_grace_ms"])
+        return Decision.COMMIT if is_due else None
+
+    _janitor(patch, decision)
+
+
+@plant_limbo
+def janitor_takes_the_lower_bound(patch: Patch) -> None:
+    """commit_lsn has reached begin_lsn."""
+
+    def decision(entry: Entry, client: Any, **now: Any) -> Decision | None:
+        return decide(replace(entry, high_lsn=entry.low_lsn + 1), client, **now)
+
+    _janitor(patch, decision)
+
+
+@plant_limbo
+def rolled_back_at_promotion(patch: Patch) -> None:
+    """Its client is on the other side of a failover, and gone."""
+
+    def decision(entry: Entry, client: Any, **now: Any) -> Decision | None:
+        return Decision.ROLL_BACK if entry.gid.tli != now["tli"] else None
+
+    _janitor(patch, decision)
+
+
+@plant_limbo
+def never_finished_after_promotion(patch: Patch) -> None:
+    def decision(entry: Entry, client: Any, **now: Any) -> Decision | None:
+        return Decision.LEAVE if entry.gid.tli != now["tli"] else None
+
+    _janitor(patch, decision)
+
+
+# ---- outcomes
+
+
+def _outcome(patch: Patch, answer: Any) -> None:
+    """`answer(evidence)`, in place of the real one; it may ask that."""
+    from . import limbo_coordinator
+
+    patch(limbo_coordinator, "outcome_of", answer)
+
+
+@plant_limbo
+def rolled_back_told_on_a_local_abort(patch: Patch) -> None:
+    """pg_xact_status says so, on this primary, at present."""
+
+    def answer(evidence: Evidence) -> OutcomeAnswer:
+        if evidence.xid_status is XidStatus.ABORTED and not evidence.is_prepared:
+            return OutcomeAnswer(Fate.ROLLED_BACK)
+        return outcome_of(evidence)
+
+    _outcome(patch, answer)
+
+
+@plant_limbo
+def outcome_covers_nothing(patch: Patch) -> None:
+    """Told before the quorum has what it rests on."""
+    patch(outcome_answer, "_once_covered", lambda fate, lsn, _: OutcomeAnswer(fate, lsn))
+
+
+@plant_limbo
+def xid_of_a_stranger_believed(patch: Patch) -> None:
+    def answer(evidence: Evidence) -> OutcomeAnswer:
+        return outcome_of(replace(evidence, was_seen=True))
+
+    _outcome(patch, answer)
+
+
+@plant_limbo
+def timeline_of_a_gid_not_looked_at(patch: Patch) -> None:
+    """Its xid is asked for on a primary that never had it."""
+
+    def answer(evidence: Evidence) -> OutcomeAnswer:
+        gid = replace(evidence.gid, tli=evidence.led.history.tli)
+        return outcome_of(replace(evidence, gid=gid, was_seen=True))
+
+    _outcome(patch, answer)
+
+
+@plant_limbo
+def deposed_primary_knows_best(patch: Patch) -> None:
+    """A gid of a newer timeline cannot be, so it never was."""
+
+    def answer(evidence: Evidence) -> OutcomeAnswer:
+        is_newer = evidence.gid.tli > evidence.led.history.tli
+        return OutcomeAnswer(Fate.ROLLED_BACK) if is_newer else outcome_of(evidence)
+
+    _outcome(patch, answer)
+
+
+@plant_limbo
+def gone_means_rolled_back(patch: Patch) -> None:
+    """It is not in the limbo, and nobody has seen its end."""
+
+    def answer(evidence: Evidence) -> OutcomeAnswer:
+        found = outcome_of(evidence)
+        return OutcomeAnswer(Fate.ROLLED_BACK) if found.fate is Fate.UNKNOWN else found
+
+    _outcome(patch, answer)
+
+
+# ---- those who use it
+
+
+@plant_limbo
+def client_tells_its_own_rollback(patch: Patch) -> None:
+    """ROLLBACK PREPARED has returned: but only this primary knows."""
+    finish = Client._finish
+
+    def finished(self: Client, *, is_commit: bool) -> Any:
+        sqlstate = yield from finish(self, is_commit=is_commit)
+        if sqlstate is None and not is_commit:
+            self.tell(Fate.ROLLED_BACK)
+        return sqlstate
+
+    patch(Client, "_finish", finished)
+
+
+@plant_limbo
+def client_commits_what_is_pending(patch: Patch) -> None:
+    act_on = Client._act_on
+    patch(Client, "_act_on", lambda self, _: act_on(self, limbo_events.Verdict.CONFIRMED))
+
+
+@plant_limbo
+def traffic_before_the_limbo_is_resolved(patch: Patch) -> None:
+    patch(LimboWorld, "may_open", lambda *_: True)
+
+
+@plant_limbo
+def resolved_before_the_quorum_has_the_timeline(patch: Patch) -> None:
+    """Right after pg_promote(): but the old primary may come back, and go on with its own log."""
+
+    def promoted(self: LimboWorld, primary: LimboPrimary) -> None:
+        for name in [] if primary.is_open else self.older_in_limbo(primary):
+            primary.finish(name, is_commit=True)
+
+    patch(LimboWorld, "promoted", promoted)

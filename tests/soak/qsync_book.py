@@ -1,0 +1,117 @@
+"""`QsyncBook`: what clients of qsync were told, what readers saw, and what does not fit. Pure.
+
+A transaction is named by its client and number; each inserts one row of that name. Laws:
+
+    SEEN_LOST           a row that anybody has seen is there ever after
+    COMMITTED_LOST      so is one whose client was told that it is committed
+    GONE_APPEARS        what was told to be rolled back, or not begun, never appears
+    TWO_ANSWERS         nobody is told two different ends of one transaction
+    UNKNOWN_ROW         no row is of a transaction that nobody has begun
+
+Law of reading: who compares takes a `mark` before he asks the server, and compares what the server
+said with that: rows that came in between are no fault of the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+from threading import Lock
+
+Name = tuple[int, int]
+
+COMMITTED, ROLLED_BACK, PENDING = "committed", "rolled_back", "pending"
+NEVER = "never"  # refused, or failed before its PREPARE
+FINAL = {COMMITTED: COMMITTED, ROLLED_BACK: ROLLED_BACK, NEVER: ROLLED_BACK}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What must be there when it is looked for from now on."""
+
+    seen: frozenset[Name]
+    committed: frozenset[Name]
+
+
+@dataclass(slots=True)
+class QsyncBook:
+    """For any thread."""
+
+    gids: dict[Name, str] = field(default_factory=dict)
+    #: Upper bounds of the end of PREPARE, where the client knew one.
+    lsns: dict[Name, int] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+    _ends: dict[Name, str] = field(default_factory=dict)
+    _seen: set[Name] = field(default_factory=set)
+    _lock: Lock = field(default_factory=Lock)
+
+    # ---- what is told
+
+    def begun(self, name: Name, gid: str) -> None:
+        """It is about to be prepared."""
+        with self._lock:
+            self.gids[name] = gid
+
+    def told(self, name: Name, answer: str, lsn: int = 0) -> None:
+        """By the client's package, or by OUTCOME."""
+        with self._lock:
+            if lsn and answer == PENDING:
+                self.lsns[name] = lsn
+            if answer not in FINAL:
+                return
+            end = FINAL[answer]
+            before = self._ends.setdefault(name, end)
+            if before != end:
+                self._violate("TWO_ANSWERS", {name}, f"{before}, then {end}")
+            if end == ROLLED_BACK and name in self._seen:
+                self._violate("GONE_APPEARS", {name}, "seen before it was told")
+
+    def saw(self, names: Iterable[Name]) -> None:
+        """Rows of any server, a deposed one too: it must not have shown what may be lost."""
+        with self._lock:
+            new = set(names) - self._seen
+            self._seen |= new
+            gone = {name for name in new if self._ends.get(name) == ROLLED_BACK}
+            self._violate("GONE_APPEARS", gone, "seen after it was told")
+            self._violate("UNKNOWN_ROW", {name for name in new if name not in self.gids})
+
+    # ---- what must be there
+
+    def mark(self) -> Mark:
+        with self._lock:
+            return Mark(frozenset(self._seen), frozenset(self._named(COMMITTED)))
+
+    def compare(self, mark: Mark, present: Set[Name], where: str) -> None:
+        """`present`: all rows of the server that leads, asked for after the mark."""
+        self.saw(present)
+        with self._lock:
+            self._violate("SEEN_LOST", mark.seen - present, where)
+            self._violate("COMMITTED_LOST", mark.committed - mark.seen - present, where)
+
+    # ---- what is left
+
+    def undecided(self) -> dict[Name, str]:
+        """Prepared perhaps, and nobody was told its end."""
+        with self._lock:
+            return {name: gid for name, gid in self.gids.items() if name not in self._ends}
+
+    def count(self, end: str) -> int:
+        with self._lock:
+            return len(self._named(end))
+
+    @property
+    def seen_count(self) -> int:
+        return len(self._seen)
+
+    def violate(self, law: str, text: str) -> None:
+        """Of a law that somebody else looks after."""
+        with self._lock:
+            self.violations.append(f"{law}: {text}")
+
+    def _named(self, end: str) -> set[Name]:
+        return {name for name, told in self._ends.items() if told == end}
+
+    def _violate(self, law: str, names: Set[Name], text: str = "") -> None:
+        for name in sorted(names):
+            gid = self.gids.get(name, "no gid")
+            self.violations.append(f"{law}: {name}, {gid}, {text}")

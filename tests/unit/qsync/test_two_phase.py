@@ -1,0 +1,303 @@
+"""The protocol of a transaction from BEGIN to its outcome, with and without faults at each step."""
+
+from __future__ import annotations
+
+import itertools
+from typing import get_args
+
+import psycopg
+import pytest
+from psycopg.pq import TransactionStatus
+from two_phase_world import NEVER, Fault, Truth, TwoPhaseWorld
+
+from qsync.errors import (
+    NotCommitted,
+    TransactionPending,
+    TransactionRefused,
+    TransactionRolledBack,
+    UsageError,
+)
+from qsync.options import Confirm, OnTimeout, Options
+from qsync.outcome import Committed, Pending, Refused, RolledBack
+from qsync.statements import parse_lsn
+from qsync.two_phase import note_interruption
+
+ROLLBACK = Options(on_timeout="rollback")
+
+
+def committed(world: TwoPhaseWorld) -> Committed:
+    world.begin()
+    world.end()
+    return world.two_phase.result
+
+
+# ---- round trips
+
+
+def test_it_takes_five_round_trips_to_be_durable() -> None:
+    world = TwoPhaseWorld()
+    assert committed(world) == Committed(parse_lsn("0/3000"))
+    prepare = ["SET", "PREPARE", "FLUSH"]
+    assert world.asked == [
+        *("BEGIN", "SET"),
+        "FACTS",
+        *("connect", "ADMIT"),
+        *prepare,
+        "WAIT_LSN",
+        *("COMMIT PREPARED", "FLUSH"),
+        "WAIT_LSN",
+    ]
+    assert world.requests == 8  # two of them, connect and ADMIT, are not made each time
+
+
+def test_it_takes_one_less_to_be_visible() -> None:
+    world = TwoPhaseWorld(Options(confirm="visible"))
+    assert committed(world) == Committed(world.lsn_of_prepare)
+    assert world.asked[-2:] == ["WAIT_LSN", "COMMIT PREPARED"]
+
+
+def test_one_that_has_written_nothing_just_commits() -> None:
+    world = TwoPhaseWorld(writes=False)
+    assert committed(world) == Committed(0)
+    assert world.asked == ["BEGIN", "SET", "FACTS", "COMMIT"]
+    assert world.two_phase.gid is None
+
+
+def test_the_gid_tells_what_a_successor_must_know() -> None:
+    world = TwoPhaseWorld(Options(timeout=2.5, on_timeout="rollback"))
+    committed(world)
+    assert str(world.two_phase.gid).startswith("skq1.r.dac.1-1000-2d5.")  # 1000 + 2500 ms
+
+
+def test_submit_ends_with_prepare_and_a_handle_goes_on() -> None:
+    world = TwoPhaseWorld(Options(wait="submit"))
+    world.begin()
+    world.end()
+    assert isinstance(world.two_phase.outcome, Pending)
+    assert world.truth is Truth.PREPARED
+    with pytest.raises(TransactionPending):
+        _ = world.two_phase.result
+    world.two_phase.set_deadline(1.0)
+    world.run(world.two_phase.await_verdict())
+    world.run(world.two_phase.conclude(world.primary))  # type: ignore[arg-type]
+    assert world.two_phase.result == Committed(parse_lsn("0/3000"))
+
+
+# ---- other outcomes
+
+
+def test_what_is_not_admitted_is_rolled_back_before_prepare() -> None:
+    world = TwoPhaseWorld()
+    world.is_admitting = False
+    with pytest.raises(TransactionRefused, match="refused"):
+        committed(world)
+    assert isinstance(world.two_phase.outcome, Refused)
+    assert world.two_phase.outcome.sqlstate == "53400"
+    assert world.truth is Truth.ROLLED_BACK
+    assert "PREPARE" not in world.asked
+
+
+def test_the_deadline_detaches() -> None:
+    world = TwoPhaseWorld(confirms_at=NEVER)
+    with pytest.raises(TransactionPending) as raised:
+        committed(world)
+    assert raised.value.outcome == world.two_phase.outcome
+    assert raised.value.outcome.lsn == world.lsn_of_prepare
+    assert world.now == pytest.approx(5.0, abs=0.1)
+    assert world.truth is Truth.PREPARED
+    assert not any(speaker.is_open for speaker in world.speakers)
+
+
+def test_the_deadline_rolls_back_but_is_pending_without_a_quorum() -> None:
+    world = TwoPhaseWorld(ROLLBACK, confirms_at=NEVER)
+    with pytest.raises(TransactionPending, match="and it was rolled back"):
+        committed(world)
+    assert world.truth is Truth.ROLLED_BACK  # here; a successor may have its PREPARE
+
+
+def test_rolled_back_is_told_when_the_quorum_has_it() -> None:
+    world = TwoPhaseWorld(ROLLBACK, confirms_at=5.5)
+    with pytest.raises(TransactionRolledBack):
+        committed(world)
+    assert world.now >= 5.5
+
+
+def test_who_is_late_to_roll_back_finds_it_committed() -> None:
+    world = TwoPhaseWorld(ROLLBACK, confirms_at=5.01)
+    world.commits_late = True
+    assert committed(world) == Committed(parse_lsn("0/3000"))
+
+
+def test_a_failed_transaction_is_not_prepared() -> None:
+    """Postgres answers PREPARE with the tag ROLLBACK, and no error."""
+    world = TwoPhaseWorld()
+    world.prepare_tag = "ROLLBACK"
+    with pytest.raises(TransactionRolledBack, match="had failed") as raised:
+        committed(world)
+    assert "savepoint" in raised.value.hint
+
+
+def test_a_transaction_in_error_is_not_even_asked() -> None:
+    world = TwoPhaseWorld()
+    world.begin()
+    world.primary.info.transaction_status = TransactionStatus.INERROR
+    with pytest.raises(TransactionRolledBack, match="had failed"):
+        world.end()
+    assert world.asked[2:] == ["ROLLBACK"]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(TransactionStatus.UNKNOWN, "lost"), (TransactionStatus.ACTIVE, "still running")],
+)
+def test_a_connection_that_can_not_prepare(status: TransactionStatus, reason: str) -> None:
+    world = TwoPhaseWorld()
+    world.begin()
+    world.primary.info.transaction_status = status
+    with pytest.raises(TransactionRolledBack, match=reason):
+        world.end()
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "hint"),
+    [
+        ("0A000", "plain transaction"),
+        ("53200", "max_prepared_transactions"),
+        ("55000", "sk qsync check"),
+        ("40001", ""),
+    ],
+)
+def test_prepare_that_fails_rolls_back_and_says_why(sqlstate: str, hint: str) -> None:
+    world = TwoPhaseWorld()
+    world.sqlstates["PREPARE"] = [sqlstate]
+    world.begin()
+    world.primary.info.transaction_status = TransactionStatus.INTRANS
+    with pytest.raises(TransactionRolledBack, match="refused by the test") as raised:
+        world.end()
+    assert raised.value.sqlstate == sqlstate
+    assert hint in raised.value.hint
+    assert isinstance(raised.value.__cause__, psycopg.Error)
+
+
+def test_prepare_that_fails_after_its_end_is_prepared() -> None:
+    """The row in pg_prepared_xacts counts, not the error."""
+    world = TwoPhaseWorld()
+    world.sqlstates["FLUSH"] = ["57014"]  # of the flush position, in the same query
+    assert committed(world) == Committed(parse_lsn("0/3000"))
+    assert "FIND" in world.asked
+
+
+def test_a_busy_gid_is_tried_again() -> None:
+    world = TwoPhaseWorld()
+    world.sqlstates["COMMIT PREPARED"] = ["55000", "55000"]
+    assert committed(world) == Committed(parse_lsn("0/3000"))
+
+
+def test_a_set_local_role_is_taken_on_to_finish() -> None:
+    world = TwoPhaseWorld()
+    world.sqlstates["COMMIT PREPARED"] = ["42501"]
+    assert committed(world) == Committed(parse_lsn("0/3000"))
+    assert world.asked.count("COMMIT PREPARED") == 2
+    assert "OWNER" in world.asked
+
+
+def test_a_role_that_can_not_be_asked_for_leaves_it_pending() -> None:
+    world = TwoPhaseWorld(faults={8: Fault.BREAKS_BEFORE})
+    world.sqlstates["COMMIT PREPARED"] = ["42501"]
+    with pytest.raises(TransactionPending):
+        committed(world)
+    assert world.truth is Truth.PREPARED
+
+
+def test_standbys_are_not_waited_for() -> None:
+    world = TwoPhaseWorld()
+    world.has_standby_names = True
+    assert committed(world) == Committed(parse_lsn("0/3000"))
+    at = world.asked.index("COMMIT PREPARED")
+    kept_and_changed, put_back = ["SELECT", "SELECT"], ["SELECT"]
+    assert world.asked[at - 2 : at] == kept_and_changed
+    assert world.asked[at + 1 : at + 3] == [*put_back, "FLUSH"]
+
+
+def test_a_transaction_that_was_ended_inside_is_the_callers_mistake() -> None:
+    world = TwoPhaseWorld()
+    world.begin()
+    world.primary.info.transaction_status = TransactionStatus.IDLE
+    with pytest.raises(UsageError, match="inside of its block"):
+        world.end()
+    other = TwoPhaseWorld()
+    other.is_marked = False  # ended, and another one begun
+    with pytest.raises(UsageError, match="inside of its block"):
+        committed(other)
+    assert other.truth is Truth.ROLLED_BACK
+
+
+def test_an_interruption_says_what_it_left() -> None:
+    world = TwoPhaseWorld(Options(wait="submit"))
+    world.begin()
+    world.end()
+    interruption, error = KeyboardInterrupt(), ValueError()
+    note_interruption(world.two_phase, interruption)
+    note_interruption(world.two_phase, error)
+    assert [str(world.two_phase.gid) in note for note in interruption.__notes__] == [True]
+    assert not hasattr(error, "__notes__")
+
+
+# ---- faults at each step
+
+CHOICES = [
+    Options(on_timeout=on_timeout, confirm=confirm)
+    for on_timeout in get_args(OnTimeout)
+    for confirm in get_args(Confirm)
+]
+LAST_STEP = 14
+
+
+def _check(options: Options, confirms_at: float, faults: dict[int, Fault]) -> type:
+    """Play it, and compare what was told with what is true for good."""
+    world = TwoPhaseWorld(options, confirms_at=confirms_at, faults=faults)
+    told: object
+    try:
+        world.begin()
+    except psycopg.Error:
+        return type(None)
+    try:
+        world.end()
+        told = world.two_phase.result
+    except NotCommitted as error:
+        told = error.outcome
+    assert told == world.two_phase.outcome
+    final = world.janitor()
+    match told:
+        case Committed():
+            assert final is Truth.COMMITTED
+        case RolledBack() | Refused():
+            assert final is Truth.ROLLED_BACK
+        case Pending():
+            assert final in (Truth.COMMITTED, Truth.ROLLED_BACK)
+        case _:
+            raise AssertionError(told)
+    # Or its gid would never be left to the janitor.
+    assert isinstance(told, Committed) or not world.is_spoken_for
+    return type(told)
+
+
+@pytest.mark.parametrize("options", CHOICES, ids=lambda o: f"{o.on_timeout}-{o.confirm}")
+@pytest.mark.parametrize("confirms_at", [0.0, 5.5])
+def test_what_is_told_is_true_whatever_breaks(options: Options, confirms_at: float) -> None:
+    """Each two faults, at each two requests; one that strikes twice is one alone."""
+    faults = [(at, fault) for at in range(LAST_STEP) for fault in Fault]
+    pairs = itertools.combinations_with_replacement(faults, 2)
+    told = {_check(options, confirms_at, dict(pair)) for pair in pairs}
+    assert told >= {Committed, RolledBack, Pending, Refused} - (
+        set() if confirms_at == 0 or options.on_timeout == "rollback" else {Committed}
+    )
+
+
+@pytest.mark.parametrize("options", CHOICES, ids=lambda o: f"{o.on_timeout}-{o.confirm}")
+@pytest.mark.parametrize("confirms_at", [3.0, 100.0, NEVER])
+def test_what_is_told_is_true_whenever_the_quorum_answers(
+    options: Options, confirms_at: float
+) -> None:
+    for at, fault in itertools.product(range(LAST_STEP), Fault):
+        _check(options, confirms_at, {at: fault})

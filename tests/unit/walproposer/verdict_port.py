@@ -1,0 +1,159 @@
+"""A coordinator's port on a loop of its own, and somebody behind it who knows one number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from threading import Event, Lock, Thread
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from pgwal.lsn import Lsn
+from walproposer.qsync.answers import (
+    Admission,
+    Confirmation,
+    FoundOutcome,
+    LimboRow,
+    Outcome,
+    StatusPage,
+)
+from walproposer.qsync.limbo_events import Verdict
+from walproposer.qsync.question import Question
+from walproposer.qsync.verbs import (
+    Admit,
+    AskOutcome,
+    Barrier,
+    Resolve,
+    ShowList,
+    ShowStatus,
+    WaitLsn,
+)
+from walproposer.qsync.verdict_server import PortConfig, VerdictServer
+from walproposer.stream.event_loop import EventLoop
+
+TERM = 7
+DEADLINE_SECONDS = 30.0
+
+
+class OneNumber:
+    """Answers by a commit_lsn, which any thread may advance. `asked`, `taken_back` and `left` say
+    what the port has told."""
+
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+        self.taken_back: list[int] = []
+        self.left: list[int] = []
+        self.rows: list[LimboRow] = []
+        self._lock = Lock()
+        self._commit_lsn = 0
+        self._waiting: dict[int, Question] = {}
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def ask(self, question: Question) -> None:
+        self.asked.append(question)
+        match question.verb:
+            case Admit():
+                question.answer(Admission(TERM, self.waiting))
+            case WaitLsn(lsn, timeout_ms) | Barrier(lsn, timeout_ms):
+                with self._lock:
+                    if lsn > self._commit_lsn and timeout_ms:
+                        self._waiting[question.waiter] = question
+                        return
+                is_confirmed = lsn <= self._commit_lsn
+                self._confirm(question, Verdict.CONFIRMED if is_confirmed else Verdict.PENDING)
+            case AskOutcome(gid, lsn):
+                if lsn is None:
+                    question.refuse("42704", f"nothing is known of {gid}", "Give an LSN.")
+                else:
+                    question.answer(FoundOutcome(Outcome.UNKNOWN, None))
+            case ShowStatus():
+                question.answer(StatusPage({"term": TERM, "list": [1, "é"]}))
+            case ShowList():
+                question.answer(*self.rows)
+            case Resolve(commit=commit):
+                self._confirm(question, Verdict.COMMITTED if commit else Verdict.ROLLED_BACK)
+
+    def take_back(self, waiter: int) -> None:
+        self.taken_back.append(waiter)
+        self._forget(waiter)
+
+    def leave(self, waiter: int) -> None:
+        self.left.append(waiter)
+        self._forget(waiter)
+
+    def advance(self, commit_lsn: int) -> None:
+        with self._lock:
+            self._commit_lsn = commit_lsn
+            ready = [
+                question
+                for question in self._waiting.values()
+                if isinstance(question.verb, WaitLsn | Barrier) and question.verb.lsn <= commit_lsn
+            ]
+            for question in ready:
+                del self._waiting[question.waiter]
+        for question in ready:
+            self._confirm(question, Verdict.CONFIRMED)
+
+    def _confirm(self, question: Question, verdict: Verdict) -> None:
+        question.answer(Confirmation(verdict, Lsn(self._commit_lsn), TERM))
+
+    def _forget(self, waiter: int) -> None:
+        with self._lock:
+            self._waiting.pop(waiter, None)
+
+
+class Port:
+    """`verdicts` can be asked from the test's thread."""
+
+    def __init__(self, server: VerdictServer, verdicts: OneNumber) -> None:
+        self.server = server
+        self.verdicts = verdicts
+        self.turns = 0  # of the loop
+        host, _, port = server.address.rpartition(":")
+        self.address = host, int(port)
+
+    def conninfo(self, **settings: str) -> str:
+        host, port = self.address
+        return make_conninfo("", **{"user": "app", "host": host, "port": str(port), **settings})
+
+    def connect(self, **settings: str) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(self.conninfo(**settings), autocommit=True)
+
+
+@contextmanager
+def running(config: PortConfig) -> Iterator[Port]:
+    verdicts = OneNumber()
+    with closing(EventLoop()) as loop:
+        yield from _running(VerdictServer(config, verdicts, loop), loop, verdicts)
+
+
+def _running(server: VerdictServer, loop: EventLoop, verdicts: OneNumber) -> Iterator[Port]:
+    port = Port(server, verdicts)
+    stopping, bugs = Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            while not stopping.is_set():
+                loop.run_once(DEADLINE_SECONDS)
+                port.turns += 1
+        except BaseException as bug:
+            bugs.append(bug)
+
+    thread = Thread(target=run, name="loop", daemon=True)
+    thread.start()
+    try:
+        yield port
+    finally:
+        stopping.set()
+        loop.wake()
+        thread.join(DEADLINE_SECONDS)
+        server.close()
+    assert not bugs, bugs
+    assert server.connections == 0
+    admission = server.access.admission
+    assert (admission.unauthenticated, admission.authenticated) == (0, 0)

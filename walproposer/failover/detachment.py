@@ -1,0 +1,42 @@
+"""What `sk detach` leaves of qsync and of failovers: it lists the limbo, drops the logical slots,
+which would hold WAL for nobody, and lets clients in whom a failover kept out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg
+
+from walproposer.connection import refusing
+from walproposer.failover.client_writes import is_closed, open_again
+from walproposer.primary.logical_slots import drop_logical_slots
+from walproposer.primary.prepared_transactions import ours, read_prepared
+from walproposer.primary.primary_address import PrimaryAddress
+
+
+def leave(address: PrimaryAddress, *, drop_slot: bool) -> Iterator[str]:
+    """What was done and what is left, a line each. Raises WalProposerError."""
+
+    @contextmanager
+    def new_session() -> Iterator[psycopg.Connection[Any]]:
+        with closing(address.connect()) as connection, refusing("could not detach"):
+            yield connection
+
+    with new_session() as connection:
+        limbo = ours(read_prepared(connection))
+        closed = is_closed(connection)
+        if drop_slot:
+            slots = drop_logical_slots(connection)
+            yield from (f'replication slot "{name}" was dropped' for name in slots)
+    if closed:
+        open_again(new_session)
+        yield "clients may write again: a failover that was broken off had kept them out"
+    if limbo:
+        count = f"{len(limbo)} transaction{'s' if len(limbo) > 1 else ''}"
+        yield (
+            f"{count} of qsync stay prepared, unseen, with their locks, until sk attach --qsync "
+            "ends them, or somebody by COMMIT PREPARED in its database:"
+        )
+        yield from (f"    {each}" for each in limbo)

@@ -1,0 +1,42 @@
+"""What the role of a proposer may do about prepared transactions: Postgres lets their owner end
+them, or a superuser, from a session of the same database (`twophase.c`, LockGXact)."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from walproposer.connection import refusing
+from walproposer.primary.primary_address import PrimaryAddress
+
+# Owners whom it cannot become; databases that it may not enter, or nobody may.
+_RIGHTS = """
+SELECT rolname, rolsuper,
+    ARRAY(SELECT rolname::text FROM pg_roles WHERE rolcanlogin AND (rolsuper AND NOT me.rolsuper
+        OR NOT pg_has_role(me.oid, oid, 'MEMBER')) ORDER BY 1),
+    ARRAY(SELECT datname::text FROM pg_database WHERE datallowconn
+        AND NOT has_database_privilege(me.oid, oid, 'CONNECT') ORDER BY 1),
+    ARRAY(SELECT datname::text FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1)
+FROM pg_roles me WHERE rolname = current_user
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JanitorRights:
+    """`foreign_owners`: roles that log in, and whose transactions it cannot end. `closed`:
+    databases that it may not connect to, of all those in which clients can prepare."""
+
+    role: str
+    is_superuser: bool
+    foreign_owners: tuple[str, ...]
+    closed: tuple[str, ...]
+    databases: tuple[str, ...]
+
+
+def read_janitor_rights(address: PrimaryAddress) -> JanitorRights:
+    """Raises WalProposerError."""
+    with closing(address.connect()) as connection, refusing("could not read the role's rights"):
+        row = connection.execute(_RIGHTS).fetchone()
+    assert row is not None
+    role, is_superuser, owners, closed, databases = row
+    return JanitorRights(role, is_superuser, tuple(owners), tuple(closed), tuple(databases))

@@ -1,0 +1,72 @@
+"""What pg_prepared_xacts shows: transactions that are prepared, and neither committed nor rolled
+back. Those of qsync are its limbo; the others belong to somebody else, and are only ever listed.
+
+A standby shows none, whatever its WAL has: Postgres makes the view of them when its recovery ends.
+Names are read as bytes: those of others need not be text in any encoding. Source: Postgres
+`twophase.c` (pg_prepared_xact, RecoverPreparedTransactions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import psycopg
+
+from qsync.gid import Gid
+
+_PREPARED = (
+    "SELECT convert_to(gid, 'SQL_ASCII'), convert_to(database::text, 'SQL_ASCII'),"
+    " convert_to(coalesce(owner::text, ''), 'SQL_ASCII'),"
+    " greatest(extract(epoch FROM clock_timestamp() - prepared), 0)::float8"
+    " FROM pg_prepared_xacts ORDER BY prepared, gid"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTransaction:
+    """A row of the view."""
+
+    gid: str
+    database: str
+    owner: str
+    age_seconds: float
+
+    @property
+    def is_ours(self) -> bool:
+        """Of qsync."""
+        return Gid.is_ours(self.gid)
+
+    def __str__(self) -> str:
+        """As it can be printed."""
+        gid = self.gid.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        return (
+            f"{gid}, database {self.database}, owner {self.owner}, "
+            f"prepared {self.age_seconds:.0f} s ago"
+        )
+
+
+def read_prepared(connection: psycopg.Connection) -> tuple[PreparedTransaction, ...]:
+    """The oldest first; none on a standby. Raises psycopg.Error."""
+    rows = connection.execute(_PREPARED).fetchall()
+    return tuple(
+        PreparedTransaction(_text(gid), _text(database), _text(owner), age)
+        for gid, database, owner, age in rows
+    )
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def ours(prepared: Iterable[PreparedTransaction]) -> tuple[PreparedTransaction, ...]:
+    """The limbo."""
+    return tuple(each for each in prepared if each.is_ours)
+
+
+def prepared_before(
+    prepared: Iterable[PreparedTransaction], tli: int
+) -> tuple[PreparedTransaction, ...]:
+    """The limbo that a server on timeline `tli` found when it was promoted. A gid says on which
+    timeline it was made; no client can prepare on a server that recovers."""
+    return tuple(each for each in ours(prepared) if Gid.parse(each.gid).tli < tli)

@@ -1,0 +1,46 @@
+"""Which transactions have a client that is connected, and since when others have none. Pure."""
+
+from __future__ import annotations
+
+from walproposer.qsync.janitor import Client
+
+# Of a client that is gone, and whose transaction was never seen, nothing is known after so long.
+REMEMBER_MS = 600_000
+
+
+class Clients:
+    """A connection (`waiter`) speaks for one transaction at a time, several may for the same."""
+
+    def __init__(self) -> None:
+        self._gid_of: dict[int, str] = {}
+        self._waiters: dict[str, set[int]] = {}
+        self._gone_ms: dict[str, int] = {}
+
+    def came(self, waiter: int, gid: str, now_ms: int) -> None:
+        """It speaks for `gid` from now on."""
+        if self._gid_of.get(waiter) == gid:
+            return
+        self.left(waiter, now_ms)
+        self._gid_of[waiter] = gid
+        self._waiters.setdefault(gid, set()).add(waiter)
+        self._gone_ms.pop(gid, None)
+
+    def left(self, waiter: int, now_ms: int) -> None:
+        gid = self._gid_of.pop(waiter, None)
+        if gid is None:
+            return
+        others = self._waiters[gid]
+        others.discard(waiter)
+        if not others:
+            del self._waiters[gid]
+            self._gone_ms[gid] = now_ms
+
+    def of(self, gid: str) -> Client:
+        return Client(gid in self._waiters, self._gone_ms.get(gid))
+
+    def forget_old(self, now_ms: int) -> None:
+        """In the order in which they left."""
+        for gid, gone_ms in list(self._gone_ms.items()):
+            if now_ms - gone_ms < REMEMBER_MS:
+                return
+            del self._gone_ms[gid]

@@ -1,0 +1,109 @@
+"""COMMIT PREPARED and ROLLBACK PREPARED by the janitor: a connection, and a thread, a database.
+
+A transaction is finished in its own database, by its owner or a superuser. A role that is a member
+of the owner becomes the owner for it (SET ROLE); one that is not says so, and no more. What is to
+be done is decided elsewhere (`limbo.py`), and so is when to try again.
+
+Law: whatever happens, each order is answered once. Source: Postgres `access/transam/twophase.c`
+(LockGXact: the rights and the errors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+
+import psycopg
+import structlog
+from psycopg import sql
+
+from walproposer.errors import WalProposerError
+from walproposer.qsync.limbo_events import Finish
+from walproposer.qsync.limbo_reader import flush_lsn
+from walproposer.qsync.primary_session import PrimarySession
+from walproposer.qsync.worker import Worker
+
+log = structlog.get_logger()
+
+IDLE_SECONDS = 60.0
+#: Of what no server has said: the connection is lost, or there was none.
+CONNECTION_FAILURE = "08006"
+
+_OWNER = "SELECT owner FROM pg_prepared_xacts WHERE gid = %s"
+
+#: The order, the SQLSTATE of what went wrong, and where the log ended after it.
+Ended = Callable[[Finish, str | None, int], None]
+
+
+class Finisher:
+    """`ended` is called on the thread of the database. `session_of` makes one for a database."""
+
+    def __init__(self, session_of: Callable[[str], PrimarySession], ended: Ended) -> None:
+        self._session_of = session_of
+        self._ended = ended
+        self._databases: dict[str, _Database] = {}
+        self._lock = Lock()
+        self._is_closed = False
+
+    def finish(self, order: Finish) -> None:
+        """Any thread may call it; it does not wait. After `close` nothing happens."""
+        with self._lock:
+            if self._is_closed:
+                return
+            database = self._databases.get(order.database)
+            if database is None:
+                session = self._session_of(order.database)
+                database = self._databases[order.database] = _Database(session, self._ended)
+        database.worker.put(partial(database.finish, order))
+
+    def close(self) -> None:
+        """What was ordered before is still done."""
+        with self._lock:
+            self._is_closed = True
+            databases, self._databases = self._databases, {}
+        for database in databases.values():
+            database.worker.close()
+
+
+class _Database:
+    """All but `worker` is for its thread."""
+
+    def __init__(self, session: PrimarySession, ended: Ended) -> None:
+        self.worker = Worker("qsync-finish", session.close, IDLE_SECONDS)
+        self._session = session
+        self._ended = ended
+        self._last_reason = ""
+
+    def finish(self, order: Finish) -> None:
+        verb = "COMMIT" if order.commit else "ROLLBACK"
+        try:
+            with self._session.opened(f"could not {verb} PREPARED {order.gid}") as connection:
+                finish_prepared(connection, order.gid, commit=order.commit)
+                end_lsn = flush_lsn(connection)
+        except WalProposerError as error:
+            if str(error) != self._last_reason:
+                log.warning("transaction not finished", sqlstate=error.sqlstate, reason=str(error))
+            self._last_reason = str(error)
+            self._ended(order, error.sqlstate or CONNECTION_FAILURE, 0)
+            return
+        self._last_reason = ""
+        self._ended(order, None, end_lsn)
+
+
+def finish_prepared(connection: psycopg.Connection, gid: str, *, commit: bool) -> None:
+    """As its owner, if that takes it. The connection is in autocommit mode, and its commits wait
+    for no standby. Raises psycopg.Error."""
+    statement = sql.SQL("COMMIT PREPARED {}" if commit else "ROLLBACK PREPARED {}")
+    finish = statement.format(sql.Literal(gid))
+    try:
+        connection.execute(finish)
+    except psycopg.errors.InsufficientPrivilege:
+        row = connection.execute(_OWNER, (gid,)).fetchone()
+        if row is None or row[0] is None:
+            raise
+        connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(row[0])))
+        try:
+            connection.execute(finish)
+        finally:
+            connection.execute("RESET ROLE")

@@ -1,0 +1,102 @@
+"""COMMIT PREPARED and ROLLBACK PREPARED that are under way, and when to try again. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from walproposer.qsync.limbo_events import Finish
+from walproposer.qsync.limbo_table import Departure, Entry, Fate
+
+BUSY = "55000"  # somebody else has it locked, for a moment or while he waits in PREPARE
+UNDEFINED_OBJECT = "42704"  # somebody else has finished it
+CONNECTION_CLASSES = ("08", "57")  # it may have been done all the same
+
+RETRY_BUSY_MS = 100
+RETRY_MS = 1_000
+RETRY_REFUSED_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What was ordered, of which use of the gid."""
+
+    xid: int
+    prepared_at_us: int
+    commit: bool
+
+    @property
+    def fate(self) -> Fate:
+        return Fate.COMMITTED if self.commit else Fate.ROLLED_BACK
+
+    def done(self, end_lsn: int) -> Departure:
+        return Departure(self.fate, self.xid, self.prepared_at_us, end_lsn)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """An administrator's order, until it is carried out."""
+
+    waiter: int
+    commit: bool
+    deadline_ms: int
+
+
+class Finishing:
+    """One task a gid at a time."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task] = {}
+        self._not_before_ms: dict[str, int] = {}
+        self._complained: set[str] = set()
+        self.resolves: dict[str, Resolve] = {}
+
+    def clear(self) -> None:
+        """What is under way is of an incarnation that is over."""
+        self._tasks.clear()
+        self._not_before_ms.clear()
+        self._complained.clear()
+        self.resolves.clear()
+
+    def order(self, entry: Entry, commit: bool) -> Finish:
+        gid = str(entry.gid)
+        assert gid not in self._tasks, f"{gid} is being finished already"
+        self._tasks[gid] = Task(entry.xid, entry.prepared_at_us, commit)
+        return Finish(gid, entry.database, commit)
+
+    def ended(self, gid: str) -> Task | None:
+        return self._tasks.pop(gid, None)
+
+    def may_order(self, gid: str, now_ms: int) -> bool:
+        return gid not in self._tasks and now_ms >= self._not_before_ms.get(gid, 0)
+
+    def is_under_way(self, gid: str) -> bool:
+        return gid in self._tasks
+
+    def is_rolling_back(self, gid: str) -> bool:
+        task = self._tasks.get(gid)
+        return task is not None and not task.commit
+
+    def failed(self, gid: str, sqlstate: str, now_ms: int) -> str:
+        """Not before a while; the text of an alarm, once a gid, if it will not help."""
+        if sqlstate == BUSY:
+            self._not_before_ms[gid] = now_ms + RETRY_BUSY_MS
+            return ""
+        if sqlstate == UNDEFINED_OBJECT or sqlstate[:2] in CONNECTION_CLASSES:
+            self._not_before_ms[gid] = now_ms + RETRY_MS
+            return ""
+        self._not_before_ms[gid] = now_ms + RETRY_REFUSED_MS
+        if gid in self._complained:
+            return ""
+        self._complained.add(gid)
+        return f"could not finish {gid}: SQLSTATE {sqlstate}; its locks stay until it is finished"
+
+    def left(self, gid: str) -> None:
+        """It is not in the limbo any more."""
+        self._not_before_ms.pop(gid, None)
+        self._complained.discard(gid)
+
+    def without(self, waiter: int) -> None:
+        """The administrator does not wait any more; what is under way goes on."""
+        for gid, resolve in list(self.resolves.items()):
+            if resolve.waiter == waiter:
+                del self.resolves[gid]

@@ -1,0 +1,477 @@
+"""The core of the coordinator: who is told that the quorum has a transaction, and when. Pure.
+
+`step(event) -> list[Action]` is the only mutator. Laws (docs/qsync.md, "Invariants"):
+
+1. a verdict `confirmed`, and COMMIT PREPARED, only when commit_lsn >= the end of PREPARE;
+5. the janitor never rolls back what commit_lsn covers;
+6. when fenced, nothing is answered but that;
+7. nothing is decided before commit_lsn has reached the term_start_lsn of the incarnation that
+   leads: until then it may be smaller than what an older term has told. Nor before the quorum has
+   the first byte of the primary's timeline: until then the primary before may come back, and go on
+   as if this one had never been.
+
+What a promotion commits (2), and what became of a transaction (3, 4), is decided elsewhere
+(`outcome_answer.py`). Nothing of an older incarnation counts: what comes late is dropped here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from pgwal.errors import TimelineHistoryError
+from pgwal.lsn import format_lsn
+from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
+from pgwire.replication import POSTGRES_EPOCH_UNIX_S
+from qsync.gid import Gid
+from walproposer.qsync.bounds import Bounds
+from walproposer.qsync.clients import Clients
+from walproposer.qsync.finishing import BUSY, UNDEFINED_OBJECT, Finishing, Resolve
+from walproposer.qsync.janitor import Decision, decide
+from walproposer.qsync.limbo_events import (
+    NEVER_LSN,
+    Action,
+    Alarm,
+    Answer,
+    BarrierAsked,
+    CommitAdvanced,
+    Decoded,
+    Event,
+    Fenced,
+    FinishEnded,
+    Led,
+    LimboRead,
+    LimboSettings,
+    Order,
+    QuorumChanged,
+    Read,
+    Refusal,
+    RefuseWait,
+    ResolveAsked,
+    Resolved,
+    RoundAnswered,
+    Tick,
+    Verdict,
+    WaitAsked,
+    WaitCancelled,
+    WaiterGone,
+)
+from walproposer.qsync.limbo_table import Entry, Fate, LimboTable
+from walproposer.qsync.limbo_waits import Wait, Waits
+
+ADMIN_SHUTDOWN = "57P01"
+CANNOT_CONNECT_NOW = "57P03"
+WRONG_STATE = "55000"
+INVALID_VALUE = "22023"
+
+_HINT_LATER = "Try again later, or ask another proposer."
+
+
+class EntryState(Enum):
+    """The value is the word of QSYNC_LIST."""
+
+    CLIENT = "client"  # its client is connected
+    WAITING = "waiting"  # nobody is connected for it; it has time yet, or the quorum must answer
+    FINISHING = "finishing"
+
+
+@dataclass(frozen=True, slots=True)
+class LimboRow:
+    """One row of QSYNC_LIST. `is_confirmed`: the quorum has its PREPARE."""
+
+    entry: Entry
+    age_ms: int
+    is_confirmed: bool
+    state: EntryState
+
+
+class Limbo:
+    """One object a process; incarnations come and go by Led and Fenced."""
+
+    def __init__(self, settings: LimboSettings) -> None:
+        self.settings = settings
+        self.table = LimboTable()
+        #: A commit_lsn of 0 is none.
+        self.led: Led | None = None
+        self.commit_lsn = 0
+        self.is_quorum_ok = True
+        self.has_read = False
+        #: Verdicts by their words; "janitor committed" and "janitor rolled back".
+        self.counts: Counter[str] = Counter()
+        self._waits = Waits()
+        self._clients = Clients()
+        self._finishing = Finishing()
+        self._round = -1
+        self._now_ms = 0
+        self._read_asked_ms = 0
+        self._bounds = Bounds(settings.limbo_max, settings.age_max_ms)
+        self._actions: list[Action] = []
+
+    # ---- what the shell may ask
+
+    @property
+    def is_deciding(self) -> bool:
+        """Law 7."""
+        return self.led is not None and self.commit_lsn >= self.led.decides_lsn
+
+    @property
+    def wake_lsn(self) -> int:
+        """The commit_lsn that is next waited for; NEVER_LSN if nothing waits for any."""
+        if self.led is None:
+            return NEVER_LSN
+        least_lsn = self._waits.least_lsn
+        return least_lsn if self.is_deciding else min(least_lsn, self.led.decides_lsn)
+
+    @property
+    def age_ms(self) -> int:
+        """Of the oldest of ours; 0 if there is none."""
+        return max(map(self._age_ms, self.table.entries.values()), default=0)
+
+    def admission(self) -> Refusal | None:
+        """Why no transaction should be prepared now, or None."""
+        if self.led is None:
+            return Refusal(CANNOT_CONNECT_NOW, "the coordinator does not lead", _HINT_LATER)
+        if not self.is_quorum_ok:
+            hint = "Start the safekeepers that are missing."
+            return Refusal(CANNOT_CONNECT_NOW, "no quorum of safekeepers answers", hint)
+        if not self.is_deciding or not self.has_read:
+            text = "the coordinator has just begun to lead, and decides nothing yet"
+            return Refusal(CANNOT_CONNECT_NOW, text, "Try again in a moment.")
+        return self._bounds.problem(len(self.table.entries), self.age_ms)
+
+    def rows(self) -> list[LimboRow]:
+        """What is in the limbo, in the order of the log."""
+        return [self._row(entry) for entry in self.table.in_order()]
+
+    def _row(self, entry: Entry) -> LimboRow:
+        gid = str(entry.gid)
+        state = EntryState.CLIENT if self._clients.of(gid).is_here else EntryState.WAITING
+        if self._finishing.is_under_way(gid):
+            state = EntryState.FINISHING
+        return LimboRow(entry, self._age_ms(entry), self._is_confirmed(entry), state)
+
+    def _age_ms(self, entry: Entry) -> int:
+        prepared_ms = entry.prepared_at_us // 1000 + POSTGRES_EPOCH_UNIX_S * 1000
+        return max(self._now_ms - prepared_ms, 0)
+
+    def _is_confirmed(self, entry: Entry) -> bool:
+        """Law 1."""
+        return self.is_deciding and self.commit_lsn >= entry.high_lsn
+
+    # ---- the step
+
+    def step(self, event: Event) -> list[Action]:
+        self._actions = []
+        match event:
+            case Tick(now_ms):
+                self._now_ms = max(self._now_ms, now_ms)
+                self._settle()
+                self._tick()
+                return self._actions
+            case Led():
+                self._lead(event)
+            case Fenced(reason):
+                self._fence(reason)
+            case QuorumChanged(ok):
+                self.is_quorum_ok = ok
+            case WaitAsked():
+                self._wait_asked(event)
+            case BarrierAsked():
+                self._barrier_asked(event)
+            case ResolveAsked():
+                self._resolve_asked(event)
+            case WaitCancelled(waiter):
+                self._take_back(waiter)
+            case WaiterGone(waiter):
+                self._take_back(waiter)
+                self._clients.left(waiter, self._now_ms)
+            case _:
+                if self.led is not None and event.node_id == self.led.node_id:
+                    self._of_this_term(event)
+        self._settle()
+        return self._actions
+
+    def _of_this_term(
+        self,
+        event: CommitAdvanced | RoundAnswered | Decoded | LimboRead | FinishEnded | Resolved,
+    ) -> None:
+        match event:
+            case CommitAdvanced():
+                self.commit_lsn = max(self.commit_lsn, event.commit_lsn)
+            case RoundAnswered():
+                self._round = max(self._round, event.round_number)
+            case Decoded():
+                self._decoded(event)
+            case LimboRead():
+                self.has_read = True
+                self.table.read(event, self._now_ms, self.settings.orphan_grace_ms)
+            case FinishEnded():
+                self._finish_ended(event)
+            case Resolved():
+                self.table.resolved(event.gid, event.end_lsn)
+            case _:
+                assert_never(event)
+
+    # ---- who leads
+
+    def _lead(self, led: Led) -> None:
+        self._fence("another incarnation leads")
+        self.led, self.commit_lsn, self._round = led, 0, -1
+        self.is_quorum_ok, self.has_read = True, False
+        self._read()
+
+    def _fence(self, reason: str) -> None:
+        """Law 6: the last that is said of this term."""
+        if self.led is None:
+            return
+        for wait in self._waits.all():
+            text = f"the coordinator does not lead any more: {reason}"
+            self._actions.append(RefuseWait(wait.waiter, ADMIN_SHUTDOWN, text, _HINT_LATER))
+            self._waits.remove(wait.waiter)
+        self.led = None
+        self.table.forget(self.commit_lsn)
+        self._finishing.clear()
+        self.commit_lsn = 0
+
+    # ---- those who ask
+
+    def _wait_asked(self, asked: WaitAsked) -> None:
+        if asked.gid is not None:
+            self._clients.came(asked.waiter, str(asked.gid), self._now_ms)
+        if not self._may_ask(asked.waiter):
+            return
+        if asked.gid is not None and asked.lsn <= asked.gid.begin_lsn:
+            begin = format_lsn(asked.gid.begin_lsn)
+            text = f"{format_lsn(asked.lsn)} is no end of a PREPARE that begins at {begin} or above"
+            hint = "Ask for pg_current_wal_flush_lsn(), read after PREPARE."
+            self._actions.append(RefuseWait(asked.waiter, INVALID_VALUE, text, hint))
+            return
+        # Above a switch of timelines the log has other bytes there: the quorum never has that one.
+        if asked.gid is not None and not self._is_in_log(asked.gid.tli, asked.lsn):
+            self._answer(asked.waiter, Verdict.PENDING)
+            return
+        self._add(Wait(asked.waiter, asked.lsn, asked.deadline_ms, asked.gid))
+
+    def _barrier_asked(self, asked: BarrierAsked) -> None:
+        if not self._may_ask(asked.waiter):
+            return
+        assert self.led is not None
+        tli = self.led.history.tli
+        # A deposed primary's log may be part of this one's: but it lacks what came since.
+        if asked.tli is not None and asked.tli != tli:
+            text = (
+                f"the primary is on timeline {tli}: expected a position there, not on {asked.tli}"
+            )
+            hint = "Read from the primary that the coordinator is attached to."
+            self._actions.append(RefuseWait(asked.waiter, WRONG_STATE, text, hint))
+            return
+        wait = Wait(asked.waiter, asked.lsn, asked.deadline_ms, after_round=asked.after_round)
+        self._add(wait)
+
+    def _may_ask(self, waiter: int) -> bool:
+        if self.led is None:
+            text = "the coordinator does not lead"
+            self._actions.append(RefuseWait(waiter, CANNOT_CONNECT_NOW, text, _HINT_LATER))
+        return self.led is not None
+
+    def _is_in_log(self, tli: int, lsn: int) -> bool:
+        """Whether what timeline `tli` wrote below `lsn` is part of the primary's history."""
+        assert self.led is not None
+        try:
+            switch_lsn = self.led.history.switch_lsn_of(tli)
+        except TimelineHistoryError:
+            return False
+        return switch_lsn is None or lsn <= switch_lsn
+
+    def _add(self, wait: Wait) -> None:
+        """One whose deadline is over asks just once."""
+        self._waits.add(wait)
+        self._settle()
+        if wait.deadline_ms <= self._now_ms and self._waits.has(wait):
+            self._answer(wait.waiter, Verdict.PENDING)
+        if wait.gid is None or self.settings.order is Order.ANY:
+            return
+        entry = self.table.entries.get(str(wait.gid))
+        if self._waits.has(wait) and (entry is None or not entry.was_read):
+            self._read()
+
+    def _take_back(self, waiter: int) -> None:
+        self._waits.remove(waiter)
+        self._finishing.without(waiter)
+
+    def _answer(self, waiter: int, verdict: Verdict) -> None:
+        assert self.led is not None
+        self._take_back(waiter)
+        if verdict in (Verdict.CONFIRMED, Verdict.PENDING):
+            self.counts[verdict.value] += 1
+        self._actions.append(Answer(waiter, verdict, self.commit_lsn, self.led.node_id.term))
+
+    def _settle(self) -> None:
+        """Answers all that can be answered now."""
+        if not self.is_deciding:
+            return
+        for wait in self._waits.reached(self.commit_lsn):
+            verdict = self._verdict(wait)
+            if verdict is not None:
+                self._answer(wait.waiter, verdict)
+
+    def _verdict(self, wait: Wait) -> Verdict | None:
+        """The quorum has the position asked for: what is told? None: something else is missing."""
+        if wait.resolving is not None:
+            return wait.resolving
+        if wait.after_round is not None:
+            return Verdict.CONFIRMED if self._may_read(wait.after_round) else None
+        if wait.gid is None:
+            return Verdict.CONFIRMED
+        gid = str(wait.gid)
+        departure = self.table.departures.get(gid)
+        if departure is not None and departure.fate is Fate.ROLLED_BACK:
+            return Verdict.PENDING
+        entry = self.table.entries.get(gid)
+        if self._finishing.is_rolling_back(gid) or (entry and not self._is_enough(wait, entry)):
+            return None
+        if self.settings.order is Order.ANY or departure is not None:
+            return Verdict.CONFIRMED
+        return Verdict.CONFIRMED if entry is not None and self._is_first(entry) else None
+
+    def _may_read(self, after_round: int) -> bool:
+        """Nobody else led when the question came; and all that was committed before the last
+        failover is visible again, as nothing older is left in the limbo."""
+        entries = self.table.entries.values()
+        assert self.led is not None
+        tli = self.led.history.tli
+        is_resolved = self.has_read and all(entry.gid.tli == tli for entry in entries)
+        return is_resolved and self._round > after_round
+
+    def _is_enough(self, wait: Wait, entry: Entry) -> bool:
+        """Law 1. What is known of its end counts more than what its client says of it."""
+        is_client_right = not entry.is_exact and wait.lsn > entry.low_lsn
+        return is_client_right or self.commit_lsn >= entry.high_lsn
+
+    def _is_first(self, entry: Entry) -> bool:
+        """Of all that are known; a reading that lists it lists what had been prepared before."""
+        return entry.was_read and self.table.in_order()[0] is entry
+
+    # ---- what the primary says
+
+    def _decoded(self, decoded: Decoded) -> None:
+        match decoded.message:
+            case Prepare():
+                self.table.prepared(decoded.database, decoded.message)
+            case CommitPrepared():
+                self.table.committed(decoded.message)
+            case RollbackPrepared():
+                self.table.rolled_back(decoded.message)
+
+    # ---- those that nobody else finishes
+
+    def _tick(self) -> None:
+        self._clients.forget_old(self._now_ms)
+        if self.led is None:
+            return
+        for wait in self._waits.overdue(self._now_ms):
+            self._answer(wait.waiter, Verdict.PENDING)
+        if self.is_deciding:
+            self._clean_up(self.led)
+        ages_ms = {gid: self._age_ms(entry) for gid, entry in self.table.entries.items()}
+        self._actions += map(Alarm, self._bounds.alarms(ages_ms))
+        if self._now_ms - self._read_asked_ms >= self.settings.read_interval_ms:
+            self._read()
+
+    def _clean_up(self, led: Led) -> None:
+        """The janitor, and administrators' orders that could not be carried out at once."""
+        for entry in self.table.in_order():
+            gid = str(entry.gid)
+            if not self._finishing.may_order(gid, self._now_ms):
+                continue
+            resolve = self._finishing.resolves.get(gid)
+            if resolve is not None:
+                self._actions.append(self._finishing.order(entry, resolve.commit))
+                continue
+            decision = decide(
+                entry,
+                self._clients.of(gid),
+                tli=led.history.tli,
+                commit_lsn=self.commit_lsn,
+                now_ms=self._now_ms,
+                orphan_grace_ms=self.settings.orphan_grace_ms,
+            )
+            if decision is Decision.COMMIT and self._may_leave(entry):
+                self._actions.append(self._finishing.order(entry, commit=True))
+            elif decision is Decision.ROLL_BACK:
+                self._actions.append(self._finishing.order(entry, commit=False))
+
+    def _may_leave(self, entry: Entry) -> bool:
+        return self.settings.order is Order.ANY or self._is_first(entry)
+
+    def _resolve_asked(self, asked: ResolveAsked) -> None:
+        if not self._may_ask(asked.waiter):
+            return
+        refusal = self._resolve_problem(asked)
+        if refusal is not None:
+            self._actions.append(RefuseWait(asked.waiter, *refusal))
+            return
+        resolve = Resolve(asked.waiter, asked.commit, asked.deadline_ms)
+        self._waits.add(Wait(asked.waiter, NEVER_LSN, asked.deadline_ms))
+        self._finishing.resolves[asked.gid] = resolve
+        entry = self.table.entries[asked.gid]
+        self._actions.append(self._finishing.order(entry, asked.commit))
+
+    def _resolve_problem(self, asked: ResolveAsked) -> tuple[str, str, str] | None:
+        """SQLSTATE, text and hint, or None."""
+        assert self.led is not None
+        if not Gid.is_ours(asked.gid):
+            text = f'prepared transaction "{asked.gid}" is not of qsync'
+            return INVALID_VALUE, text, "Finish it with the program that has prepared it."
+        if not self.is_deciding:
+            return CANNOT_CONNECT_NOW, "the coordinator decides nothing yet", _HINT_LATER
+        entry = self.table.entries.get(asked.gid)
+        if entry is None:
+            text = f'prepared transaction "{asked.gid}" does not exist'
+            return UNDEFINED_OBJECT, text, "OUTCOME tells what became of it."
+        if self._finishing.is_under_way(asked.gid) or asked.gid in self._finishing.resolves:
+            text = f'prepared transaction "{asked.gid}" is being finished'
+            return WRONG_STATE, text, "OUTCOME tells what became of it."
+        if asked.commit and not self._is_confirmed(entry):
+            text = f'the quorum does not have prepared transaction "{asked.gid}"'
+            return WRONG_STATE, text, "Wait for the quorum, or roll it back."
+        # It was visible where it was prepared, if its client was told so before the failover.
+        if not asked.commit and entry.gid.tli != self.led.history.tli:
+            text = f'prepared transaction "{asked.gid}" is older than the last failover'
+            return WRONG_STATE, text, "It must be committed: it may have been visible before."
+        return None
+
+    def _finish_ended(self, ended: FinishEnded) -> None:
+        task = self._finishing.ended(ended.gid)
+        if task is None:
+            return
+        resolve = self._finishing.resolves.get(ended.gid)
+        if ended.sqlstate is None:
+            self.counts[f"janitor {task.fate.value.replace('_', ' ')}"] += resolve is None
+            self.table.finished(ended.gid, task.done(ended.end_lsn))
+            self._finishing.left(ended.gid)
+            if resolve is not None:
+                del self._finishing.resolves[ended.gid]
+                verdict = Verdict(task.fate.value)
+                self._waits.add(
+                    Wait(resolve.waiter, ended.end_lsn, resolve.deadline_ms, resolving=verdict)
+                )
+            return
+        alarm = self._finishing.failed(ended.gid, ended.sqlstate, self._now_ms)
+        if alarm:
+            self._actions.append(Alarm(alarm))
+        if ended.sqlstate != BUSY:
+            self._read()
+            if resolve is not None:
+                del self._finishing.resolves[ended.gid]
+                self._waits.remove(resolve.waiter)
+                text = f'could not finish prepared transaction "{ended.gid}"'
+                hint = "OUTCOME tells what became of it."
+                self._actions.append(RefuseWait(resolve.waiter, ended.sqlstate, text, hint))
+
+    def _read(self) -> None:
+        self._read_asked_ms = self._now_ms
+        if Read() not in self._actions:
+            self._actions.append(Read())

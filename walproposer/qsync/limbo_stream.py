@@ -1,0 +1,241 @@
+"""What a logical two-phase stream of one database tells of prepared transactions, as they happen.
+
+    CREATE PUBLICATION sk_qsync                                    -- of no table
+    CREATE_REPLICATION_SLOT sk_qsync_OID LOGICAL pgoutput (TWO_PHASE, SNAPSHOT 'nothing')
+    START_REPLICATION SLOT sk_qsync_OID LOGICAL 0/0 (proto_version '3', two_phase 'on', ...)
+
+It gives the exact end of each PREPARE, and which transactions have ended, where the next reading
+of pg_prepared_xacts gives bounds. Nothing depends on it: it tells of a PREPARE before the quorum
+has it. So whatever is in its way, an older server, wal_level, no free slot, is said in `state`, and
+the limbo is read instead.
+
+Law: making a slot waits for every transaction that is prepared, for ever if it is this coordinator
+that is to finish it. So it is made while nothing is prepared, and lock_timeout ends what comes
+between. A slot that is there already waits for nothing. Sources: Postgres `pgoutput.c`,
+`replication/logical/snapbuild.c`; measured in tests/contract/qsync.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from threading import Event, Thread
+
+import psycopg
+import structlog
+from psycopg import pq, sql
+
+from pgclient.errors import PgClientError, ServerError, Silent
+from pgclient.results import next_result, receive_copy_data, run_command
+from pgclient.stream import start_copy
+from pgwire.errors import ProtocolError
+from pgwire.logical import (
+    BeginPrepare,
+    CommitPrepared,
+    Prepare,
+    RollbackPrepared,
+    parse_logical_message,
+)
+from pgwire.replication import (
+    Keepalive,
+    StandbyStatus,
+    parse_server_message,
+    postgres_time_us,
+)
+from walproposer.connection import open_connection, refusing
+from walproposer.errors import Unreachable, WalProposerError
+from walproposer.primary.logical_slots import SLOT_PREFIX
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.qsync.primary_session import APPLICATION_NAME, PrimarySession
+
+log = structlog.get_logger()
+
+PUBLICATION = "sk_qsync"
+MAJOR_MIN = 15
+#: Of the making of a slot; every transaction that runs is waited for, one after the other.
+LOCK_TIMEOUT_MS = 1000
+RETRY_SECONDS = 1.0
+#: Where only an administrator can help.
+LATE_RETRY_SECONDS = 60.0
+#: How often the slot is told how far it got, so that it holds no WAL.
+STATUS_SECONDS = 1.0
+#: How soon `close` is seen.
+WAIT_SECONDS = 0.2
+
+STREAMING = "streaming"
+STARTING = "starting"
+CLOSED = "closed"
+
+_FACTS = (
+    "SELECT current_setting('server_version_num')::int / 10000, current_setting('wal_level'),"
+    " (SELECT oid::text FROM pg_database WHERE datname = current_database())"
+)
+_SLOT = "SELECT plugin, two_phase, wal_status FROM pg_replication_slots WHERE slot_name = %s"
+_PREPARED_COUNT = "SELECT count(*) FROM pg_prepared_xacts"
+_HAS_PUBLICATION = "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = %s)"
+_CREATE_SLOT = "CREATE_REPLICATION_SLOT \"{}\" LOGICAL pgoutput (TWO_PHASE, SNAPSHOT 'nothing')"
+_OPTIONS = f"(proto_version '3', publication_names '{PUBLICATION}', two_phase 'on')"
+
+#: Told of a message, on the stream's thread.
+Told = Callable[[str, Prepare | CommitPrepared | RollbackPrepared], None]
+
+
+class _NotYet(Exception):
+    """There is no stream for now; the text is the state. `seconds`: until it is tried again."""
+
+    def __init__(self, state: str, seconds: float = RETRY_SECONDS) -> None:
+        super().__init__(state)
+        self.seconds = seconds
+
+
+class LimboStream:
+    """A thread from the start to `close`. `session` is of the database, for this thread."""
+
+    def __init__(
+        self, address: PrimaryAddress, session: PrimarySession, database: str, told: Told
+    ) -> None:
+        self.database = database
+        #: In words; "streaming" when all is well. Other threads may read it.
+        self.state = STARTING
+        self._address = address
+        self._session = session
+        self._told = told
+        self._closing = Event()
+        self._acknowledged_lsn = 0
+        self._thread = Thread(target=self._run, name="qsync-stream", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Soon: within WAIT_SECONDS. It is not waited for."""
+        self._closing.set()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                slot = self._ready_slot()
+                self._session.close()  # a stream may last for long
+                self._stream(slot)
+                seconds = RETRY_SECONDS
+            except _NotYet as reason:
+                self._become(str(reason))
+                seconds = reason.seconds
+            except (WalProposerError, PgClientError, ProtocolError) as error:
+                self._become(" ".join(str(error).split()))
+                seconds = RETRY_SECONDS
+            finally:
+                self._session.close()
+            self._closing.wait(seconds)
+        self._become(CLOSED)
+
+    def _become(self, state: str) -> None:
+        if state == self.state:
+            return
+        self.state = state
+        if state != CLOSED:
+            log.info("stream of prepared transactions", database=self.database, state=state)
+
+    # ---- the slot
+
+    def _ready_slot(self) -> str:
+        """Its name; it is made if it can be. Raises _NotYet, WalProposerError."""
+        with self._session.opened("could not prepare a logical stream") as connection:
+            row = connection.execute(_FACTS).fetchone()
+            assert row is not None
+            major, wal_level, oid = row
+            if major < MAJOR_MIN:
+                raise _NotYet(f"Postgres {major} has none, 15 has", LATE_RETRY_SECONDS)
+            if wal_level != "logical":
+                raise _NotYet(f"none: wal_level is {wal_level}", LATE_RETRY_SECONDS)
+            slot = f"{SLOT_PREFIX}{oid}"
+            if not self._is_made(connection, slot):
+                self._make(connection, slot)
+        return slot
+
+    def _is_made(self, connection: psycopg.Connection, slot: str) -> bool:
+        row = connection.execute(_SLOT, (slot,)).fetchone()
+        if row is None:
+            return False
+        plugin, is_two_phase, wal_status = row
+        if plugin != "pgoutput" or not is_two_phase:
+            raise _NotYet(f"replication slot {slot} is somebody else's", LATE_RETRY_SECONDS)
+        if wal_status != "lost":
+            return True
+        log.warning("logical slot lost its WAL, and is made anew", slot=slot)
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+        return False
+
+    def _make(self, connection: psycopg.Connection, slot: str) -> None:
+        """The publication comes first: the slot sees only what was there before it."""
+        row = connection.execute(_PREPARED_COUNT).fetchone()
+        if row is None or row[0]:
+            raise _NotYet("none yet: its slot is made while nothing is prepared")
+        row = connection.execute(_HAS_PUBLICATION, (PUBLICATION,)).fetchone()
+        if row is None or not row[0]:
+            name = sql.Identifier(PUBLICATION)
+            connection.execute(sql.SQL("CREATE PUBLICATION {}").format(name))
+        with closing(self._replication_connection()) as replication:
+            try:
+                run_command(replication.pgconn, _CREATE_SLOT.format(slot))
+            except ServerError as error:
+                if error.sqlstate == psycopg.errors.LockNotAvailable.sqlstate:
+                    raise _NotYet("none yet: its slot waits for transactions that run") from error
+                raise
+        log.info("logical slot made", database=self.database, slot=slot)
+
+    def _replication_connection(self) -> psycopg.Connection:
+        return open_connection(
+            self._address.dsn,
+            f"the primary ({self._address})",
+            replication="database",
+            dbname=self.database,
+            application_name=APPLICATION_NAME,
+            options=f"-c lock_timeout={LOCK_TIMEOUT_MS}",
+        )
+
+    # ---- the stream
+
+    def _stream(self, slot: str) -> None:
+        """Until it is closed, or the server ends it. Raises PgClientError, ProtocolError,
+        WalProposerError."""
+        with closing(self._replication_connection()) as connection:
+            pgconn = connection.pgconn
+            command = f'START_REPLICATION SLOT "{slot}" LOGICAL 0/0 {_OPTIONS}'
+            if not start_copy(pgconn, command):
+                raise Unreachable("the primary did not start a logical stream")
+            self._become(STREAMING)
+            self._acknowledged_lsn = 0
+            next_status = 0.0
+            while not self._closing.is_set():
+                is_asked = self._receive(pgconn)
+                now = time.monotonic()
+                if is_asked or now >= next_status:
+                    next_status = now + STATUS_SECONDS
+                    self._acknowledge(pgconn)
+
+    def _receive(self, pgconn: pq.abc.PGconn) -> bool:
+        """Take a message, or wait for one for a while; whether it wants an answer now."""
+        try:
+            payload = receive_copy_data(pgconn, WAIT_SECONDS)
+        except Silent:
+            return False
+        if payload is None:
+            next_result(pgconn)
+            raise Unreachable("the primary ended the logical stream")
+        message = parse_server_message(payload)
+        if isinstance(message, Keepalive):
+            # It has sent all that is below.
+            self._acknowledged_lsn = max(self._acknowledged_lsn, message.end_lsn)
+            return message.reply_requested
+        logical = parse_logical_message(bytes(message.data))
+        if logical is not None and not isinstance(logical, BeginPrepare):
+            self._told(self.database, logical)
+            self._acknowledged_lsn = max(self._acknowledged_lsn, message.start_lsn)
+        return False
+
+    def _acknowledge(self, pgconn: pq.abc.PGconn) -> None:
+        lsn = self._acknowledged_lsn
+        status = StandbyStatus(lsn, lsn, lsn, postgres_time_us(time.time_ns()))
+        with refusing("the logical stream broke"):
+            pgconn.put_copy_data(status.encode())
+            pgconn.flush()

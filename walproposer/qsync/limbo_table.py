@@ -1,0 +1,234 @@
+"""What is known of prepared transactions of ours: from the stream, and from readings. Pure.
+
+    PREPARE ends         low_lsn < prepare_end_lsn <= high_lsn
+    known by a reading   low_lsn = begin_lsn of the gid   high_lsn = a flush position read after it
+    known by the stream  low_lsn = prepare_end_lsn - 1    high_lsn = prepare_end_lsn (exact)
+
+Laws. An interval is never narrower than what is known: to commit what the quorum lacks would show
+what may be lost. A transaction is named by gid, xid and time of PREPARE together, as a gid can be
+used again; messages and readings may be late, and come again, and what has left does not come back
+by them. A gid that is not ours is never in the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
+from qsync.gid import Gid, GidError
+from walproposer.qsync.limbo_events import LimboEntry, LimboRead
+
+# Of those that have left so many are remembered, to answer OUTCOME without a look at their xid.
+DEPARTURES_MAX = 10_000
+
+
+class Fate(Enum):
+    """What became of a transaction. The value is the word on the wire."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+    PENDING = "pending"  # not yet either of them
+    UNKNOWN = "unknown"  # it is not in the limbo any more, and nobody can say more
+
+
+@dataclass(slots=True)
+class Entry:
+    """A prepared transaction. `xid` has 32 bits. `was_read`: a reading has listed it, so Postgres
+    takes COMMIT PREPARED for it; one that only the stream has told may not be that far."""
+
+    gid: Gid
+    database: str
+    owner: str
+    xid: int
+    prepared_at_us: int
+    low_lsn: int
+    high_lsn: int
+    was_read: bool
+    absent_since_ms: int | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        return self.low_lsn + 1 == self.high_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """One that has left. Its last record ends at or below `end_lsn`, None if nobody has said so;
+    `prepared_at_us` is None where only its end was seen."""
+
+    fate: Fate
+    xid: int
+    prepared_at_us: int | None
+    end_lsn: int | None
+
+    def is_of(self, xid: int, prepared_at_us: int) -> bool:
+        return self.xid == xid and self.prepared_at_us in (None, prepared_at_us)
+
+
+class LimboTable:
+    """`entries` and `departures` are for reading, by text of the gid."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.departures: dict[str, Departure] = {}
+        #: Gids of others that the last reading listed.
+        self.foreign_count = 0
+
+    def in_order(self) -> list[Entry]:
+        """As their PREPAREs lie in the log; where some end is not exact, by the time of PREPARE,
+        which is the same for two of which one began after the other had returned."""
+        entries = list(self.entries.values())
+        if all(entry.is_exact for entry in entries):
+            return sorted(entries, key=lambda entry: entry.high_lsn)
+        return sorted(entries, key=lambda entry: (entry.prepared_at_us, str(entry.gid)))
+
+    def forget(self, commit_lsn: int) -> None:
+        """The primary may be another one now: only what the quorum has is still so."""
+        self.entries.clear()
+        self.departures = {
+            gid: departure
+            for gid, departure in self.departures.items()
+            if departure.end_lsn is not None and departure.end_lsn <= commit_lsn
+        }
+
+    # ---- the stream
+
+    def prepared(self, database: str, message: Prepare) -> None:
+        """A PREPARE, maybe again, and maybe of one that has left meanwhile."""
+        try:
+            gid = Gid.parse(message.gid)
+        except GidError:
+            return
+        if self._has_left(message):
+            return
+        known = self.entries.get(message.gid)
+        is_same = known is not None and _is_of(known, message.xid, message.prepare_time_us)
+        # Of an earlier use of the gid, or it cannot be told: the wider interval stays.
+        if known is not None and not is_same and message.end_lsn <= known.high_lsn:
+            return
+        self.entries[message.gid] = Entry(
+            gid=gid,
+            database=database,
+            owner=known.owner if known is not None and is_same else "",
+            xid=message.xid,
+            prepared_at_us=message.prepare_time_us,
+            low_lsn=message.end_lsn - 1,
+            high_lsn=message.end_lsn,
+            was_read=known is not None and is_same and known.was_read,
+        )
+
+    def _has_left(self, message: Prepare) -> bool:
+        departure = self.departures.get(message.gid)
+        if departure is None:
+            return False
+        if departure.is_of(message.xid, message.prepare_time_us):
+            return True
+        return departure.end_lsn is not None and message.end_lsn <= departure.end_lsn
+
+    def committed(self, message: CommitPrepared) -> None:
+        """A COMMIT PREPARED, maybe of one that was never seen, or of an earlier use of the gid."""
+        if not Gid.is_ours(message.gid):
+            return
+        known = self.entries.get(message.gid)
+        is_same = known is not None and known.xid == message.xid and known.low_lsn < message.end_lsn
+        at_us = known.prepared_at_us if known is not None and is_same else None
+        departure = Departure(Fate.COMMITTED, message.xid, at_us, message.end_lsn)
+        self._depart(message.gid, departure, is_same)
+
+    def rolled_back(self, message: RollbackPrepared) -> None:
+        """As `committed`; it says itself which PREPARE is meant."""
+        if not Gid.is_ours(message.gid):
+            return
+        known = self.entries.get(message.gid)
+        is_same = known is not None and _is_of(known, message.xid, message.prepare_time_us)
+        if known is not None and known.is_exact:
+            is_same = is_same and known.high_lsn == message.prepare_end_lsn
+        departure = Departure(
+            Fate.ROLLED_BACK, message.xid, message.prepare_time_us, message.rollback_end_lsn
+        )
+        self._depart(message.gid, departure, is_same)
+
+    # ---- readings
+
+    def read(self, reading: LimboRead, now_ms: int, patience_ms: int) -> None:
+        """All that is there, as of a moment before `flushed_after_lsn`.
+
+        What no reading has listed yet may be flushed and not be listed for a moment; it is taken
+        for gone after `patience_ms` only.
+        """
+        self.foreign_count = sum(not Gid.is_ours(row.gid) for row in reading.entries)
+        listed = {row.gid: row for row in reading.entries if Gid.is_ours(row.gid)}
+        for gid, row in listed.items():
+            self._listed(gid, row, reading.flushed_after_lsn)
+        for gid, entry in list(self.entries.items()):
+            if gid in listed:
+                entry.absent_since_ms = None
+            elif entry.was_read:
+                left = Departure(Fate.UNKNOWN, entry.xid, entry.prepared_at_us, None)
+                self._depart(gid, left, is_known=True)
+            elif entry.high_lsn <= reading.flushed_before_lsn:
+                if entry.absent_since_ms is None:
+                    entry.absent_since_ms = now_ms
+                elif now_ms - entry.absent_since_ms >= patience_ms:
+                    del self.entries[gid]
+
+    def _listed(self, gid: str, row: LimboEntry, flushed_after_lsn: int) -> None:
+        departure = self.departures.get(gid)
+        if departure is not None and departure.is_of(row.xid, row.prepared_at_us):
+            return  # the reading is older than its end
+        known = self.entries.get(gid)
+        if known is not None and _is_of(known, row.xid, row.prepared_at_us):
+            known.was_read, known.owner = True, row.owner
+            return
+        if known is not None and flushed_after_lsn <= known.low_lsn:
+            return  # the reading is older than what the stream has told
+        parsed = Gid.parse(gid)
+        self.entries[gid] = Entry(
+            gid=parsed,
+            database=row.database,
+            owner=row.owner,
+            xid=row.xid,
+            prepared_at_us=row.prepared_at_us,
+            # One that claims to begin above its end knows nothing.
+            low_lsn=parsed.begin_lsn if parsed.begin_lsn < flushed_after_lsn else 0,
+            high_lsn=flushed_after_lsn,
+            was_read=True,
+        )
+
+    # ---- our own doing
+
+    def finished(self, gid: str, left: Departure) -> None:
+        """COMMIT PREPARED or ROLLBACK PREPARED has returned."""
+        known = self.entries.get(gid)
+        is_known = known is not None and left.is_of(known.xid, known.prepared_at_us)
+        self._depart(gid, left, is_known)
+
+    def resolved(self, gid: str, end_lsn: int) -> None:
+        """A promotion has committed it, by its name alone."""
+        parsed = Gid.parse(gid)
+        xid = parsed.xid & 0xFFFF_FFFF
+        self._depart(gid, Departure(Fate.COMMITTED, xid, None, end_lsn), is_known=True)
+
+    def _depart(self, gid: str, departure: Departure, is_known: bool) -> None:
+        """`is_known`: it is the one in the table."""
+        if is_known:
+            self.entries.pop(gid, None)
+        before = self.departures.pop(gid, None)
+        self.departures[gid] = departure if before is None else _newer(before, departure)
+        if len(self.departures) > DEPARTURES_MAX:
+            del self.departures[next(iter(self.departures))]
+
+
+def _is_of(entry: Entry, xid: int, prepared_at_us: int) -> bool:
+    return entry.xid == xid and entry.prepared_at_us == prepared_at_us
+
+
+def _newer(before: Departure, after: Departure) -> Departure:
+    """Of two uses of a gid the later one; of one use all that is known of it."""
+    ends = [lsn for lsn in (before.end_lsn, after.end_lsn) if lsn is not None]
+    if before.xid != after.xid:
+        return before if len(ends) == 2 and ends[0] > ends[1] else after
+    fate = before.fate if after.fate is Fate.UNKNOWN else after.fate
+    times = [at_us for at_us in (after.prepared_at_us, before.prepared_at_us) if at_us is not None]
+    return Departure(fate, after.xid, next(iter(times), None), min(ends, default=None))

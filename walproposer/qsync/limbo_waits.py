@@ -1,0 +1,83 @@
+"""Those who wait for the quorum, by the position and by the deadline they wait for. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qsync.gid import Gid
+from walproposer.qsync.limbo_events import NEVER_LSN, Verdict
+
+ENDED_MAX = 1000  # so many items of ended waits may lie about
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One question of one connection. `after_round`: of a BARRIER. `resolving`: of a RESOLVE whose
+    record ends at `lsn`, and what is told then."""
+
+    waiter: int
+    lsn: int
+    deadline_ms: int
+    gid: Gid | None = None
+    after_round: int | None = None
+    resolving: Verdict | None = None
+
+
+class Waits:
+    """A heap for each of both orders. An item of a wait that has ended stays until it is met."""
+
+    def __init__(self) -> None:
+        self._waits: dict[int, Wait] = {}
+        self._by_lsn: list[tuple[int, int, Wait]] = []
+        self._by_deadline: list[tuple[int, int, Wait]] = []
+        #: Waits whose position the quorum has, and which something else holds up.
+        self._held: dict[int, Wait] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def add(self, wait: Wait) -> None:
+        """In place of what the same connection asked before."""
+        self.remove(wait.waiter)
+        self._count += 1
+        self._waits[wait.waiter] = wait
+        heapq.heappush(self._by_lsn, (wait.lsn, self._count, wait))
+        heapq.heappush(self._by_deadline, (wait.deadline_ms, self._count, wait))
+        if len(self._by_deadline) > 2 * len(self._waits) + ENDED_MAX:
+            self._by_deadline = [item for item in self._by_deadline if self.has(item[2])]
+            heapq.heapify(self._by_deadline)
+
+    def has(self, wait: Wait) -> bool:
+        return self._waits.get(wait.waiter) is wait
+
+    def remove(self, waiter: int) -> None:
+        self._waits.pop(waiter, None)
+        self._held.pop(waiter, None)
+
+    def reached(self, commit_lsn: int) -> list[Wait]:
+        """Those whose position is at or below `commit_lsn`, by position; each call tells all."""
+        while self._by_lsn and self._by_lsn[0][0] <= commit_lsn:
+            _, _, wait = heapq.heappop(self._by_lsn)
+            if self.has(wait):
+                self._held[wait.waiter] = wait
+        return list(self._held.values())
+
+    def overdue(self, now_ms: int) -> Iterator[Wait]:
+        """Those whose deadline is over; the caller removes them."""
+        while self._by_deadline and self._by_deadline[0][0] <= now_ms:
+            _, _, wait = heapq.heappop(self._by_deadline)
+            if self.has(wait):
+                yield wait
+
+    def all(self) -> list[Wait]:
+        return list(self._waits.values())
+
+    @property
+    def least_lsn(self) -> int:
+        """The lowest position that is waited for and not reached; NEVER_LSN if there is none."""
+        while self._by_lsn and not self.has(self._by_lsn[0][2]):
+            heapq.heappop(self._by_lsn)
+        return self._by_lsn[0][0] if self._by_lsn else NEVER_LSN

@@ -1,0 +1,209 @@
+"""One client of the coordinator's port, on the port's loop, from its greeting to its end.
+
+Nothing here waits. While a question is open what else the client sends is kept for later, and its
+end is noticed at once. Laws: a slow reader delays nobody but itself; what is kept for a client is
+bounded by BUFFERED_BYTES_MAX and one answer; what comes too late for a question is dropped.
+"""
+
+from __future__ import annotations
+
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from access.errors import PermissionDenied
+from pgwire.blocking import Authenticated
+from pgwire.errors import QUERY_CANCELED, ConnectionRefused, ProtocolError, WireError
+from pgwire.messages import Message, Terminate
+from walproposer.qsync.answers import Row
+from walproposer.qsync.conversation import Conversation
+from walproposer.qsync.question import Question, Refusal
+from walproposer.qsync.verb_roles import ROLES
+from walproposer.qsync.verbs import WORDS, Verb
+
+if TYPE_CHECKING:
+    from walproposer.qsync.verdict_server import VerdictServer
+
+log = structlog.get_logger()
+
+#: Of a message; a gid and two LSNs need 200.
+MESSAGE_BYTES_MAX = 8 * 1024
+#: Sent ahead, while a question is open.
+BUFFERED_BYTES_MAX = 2 * MESSAGE_BYTES_MAX
+#: Then it is another client's turn.
+MESSAGES_A_TURN = 32
+
+
+class PortSession:
+    """`number` is the waiter of its questions. All but `reply` is for the loop's thread."""
+
+    def __init__(
+        self, server: VerdictServer, client: Authenticated, number: int, address: str
+    ) -> None:
+        self.number = number
+        self.is_closed = False
+        self._server = server
+        self._key = client.key
+        self._user = client.parameters["user"]
+        self._address = address
+        self._channel = client.channel
+        self._socket = client.channel.transport.socket
+        self._conversation = Conversation()
+        self._question: Question | None = None
+        self._has_asked = False
+        self._out = bytearray()
+        self._is_stuck = False  # the kernel takes no more of `_out`
+
+    def start(self) -> None:
+        """It has been greeted, and may have asked something already."""
+        self._server.loop.watch(self._socket, self._on_readable, self._proceed)
+        self._proceed()
+
+    def close(self, error: WireError | None = None) -> None:
+        """With last words, if it takes them at once."""
+        if self.is_closed:
+            return
+        self._question = None
+        self._server.loop.unwatch(self._socket)
+        try:
+            if error is not None:
+                self._out += self._channel.connection.farewell(error)
+            self._flush()
+        except OSError:
+            pass  # it has left before
+        self.is_closed = True
+        self._channel.close()
+        self._server.left(self.number, has_asked=self._has_asked)
+
+    def cancel(self, key: bytes) -> None:
+        """By a CancelRequest; nothing happens where it does not fit, or nothing is asked."""
+        if not secrets.compare_digest(key, self._key.secret_key) or self._question is None:
+            return
+        self._question = None
+        self._server.verdicts.take_back(self.number)
+        self._refuse(Refusal(QUERY_CANCELED, "canceling statement due to user request"))
+        self._proceed()
+
+    def reply(self, question: Question, found: tuple[Row, ...] | Refusal) -> None:
+        """Any thread may call it."""
+        self._server.post(partial(self._deliver, question, found))
+
+    # ---- on the loop
+
+    def _deliver(self, question: Question, found: tuple[Row, ...] | Refusal) -> None:
+        if question is not self._question:
+            return  # it was taken back, or its client has left
+        self._question = None
+        if isinstance(found, Refusal):
+            self._refuse(found)
+        else:
+            self._say(*self._conversation.answer(question.verb, found))
+        self._proceed()
+
+    def _on_readable(self) -> None:
+        if self._is_full():
+            self.close()  # it was only watched for its end
+        else:
+            self._receive()
+
+    def _receive(self) -> None:
+        channel = self._channel
+        if self.is_closed or self._is_full():
+            return
+        try:
+            count = channel.transport.receive_into(channel.connection.room(), 0)
+        except OSError as error:
+            self._lost(error)
+            return
+        if count == 0:
+            self.close()
+        elif count:
+            channel.connection.filled(count)
+            self._proceed()
+
+    def _is_full(self) -> bool:
+        return self._channel.connection.buffered >= BUFFERED_BYTES_MAX
+
+    def _proceed(self) -> None:
+        """Answer what has come, send what can be sent, and watch for what is next."""
+        if self.is_closed:
+            return
+        try:
+            has_more = self._take_turn()
+        except (ProtocolError, ConnectionRefused) as error:
+            log.info("client broke the protocol", client=self._address, reason=str(error))
+            self.close(error)
+            return
+        except OSError as error:
+            self._lost(error)
+            return
+        if self.is_closed:
+            return
+        is_full = self._is_full()
+        self._server.loop.set_interest(
+            self._socket, reads=not is_full, writes=self._is_stuck, leaves=is_full
+        )
+        if has_more:
+            self._server.post(self._proceed)
+        elif self._channel.transport.pending():  # within TLS, where the kernel does not see it
+            self._server.post(self._receive)
+
+    def _take_turn(self) -> bool:
+        """Whether there may be more messages to take. Raises ProtocolError, ConnectionRefused,
+        OSError."""
+        if self._is_stuck:
+            self._flush()
+        for _ in range(MESSAGES_A_TURN):
+            if self._question is not None or self._is_stuck or self.is_closed:
+                break
+            message = self._channel.connection.next()
+            if not isinstance(message, Message):
+                break
+            self._take(message)
+        else:
+            self._flush()
+            return not self._is_stuck
+        self._flush()
+        return False
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Terminate):
+            self.close()
+            return
+        found = self._conversation.receive(message)
+        if isinstance(found, list):
+            self._say(*found)
+        else:
+            self._ask(found)
+
+    def _ask(self, verb: Verb) -> None:
+        try:
+            self._server.access.check_role(self._user, ROLES[type(verb)], WORDS[type(verb)])
+        except PermissionDenied as error:
+            log.warning("refused", client=self._address, command=WORDS[type(verb)],
+                        sqlstate=error.sqlstate, reason=str(error))  # fmt: skip
+            self._refuse(Refusal(error.sqlstate, str(error), error.hint))
+            return
+        self._has_asked = True
+        self._question = Question(self.number, self._user, verb, self.reply)
+        self._server.verdicts.ask(self._question)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        text = str(refusal)
+        self._say(*self._conversation.refuse(refusal.sqlstate, text, refusal.hint))
+
+    def _say(self, *messages: Message) -> None:
+        self._out += self._channel.connection.send(*messages)
+
+    def _flush(self) -> None:
+        """What the kernel takes at once. Raises OSError."""
+        if self._out and not self.is_closed:
+            sent = self._channel.transport.send_some(memoryview(bytes(self._out)))
+            del self._out[:sent]
+        self._is_stuck = bool(self._out)
+
+    def _lost(self, error: OSError) -> None:
+        log.debug("client lost", client=self._address, reason=str(error))
+        self.close()

@@ -1,0 +1,34 @@
+"""max_prepared_transactions: how many transactions may be prepared at a time; 0, the default: none.
+
+It is changed by a restart only. Source: Postgres `access/transam/twophase.c`.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from walproposer.config import QsyncConfig
+from walproposer.connection import refusing
+from walproposer.errors import Refusal
+from walproposer.primary.primary_address import PrimaryAddress
+
+SETTING = "max_prepared_transactions"
+HINT = f"ALTER SYSTEM SET {SETTING} = 100; then restart the primary, and its standbys first."
+
+
+def limbo_max(config: QsyncConfig, address: PrimaryAddress) -> int:
+    """How many transactions of ours may wait. Raises WalProposerError: Refusal when none can, or
+    not so many."""
+    with closing(address.connect()) as connection, refusing("could not inspect the primary"):
+        row = connection.execute(f"SELECT current_setting('{SETTING}')::int").fetchone()
+    prepared_max = int(row[0]) if row is not None else 0
+    if prepared_max == 0:
+        raise Refusal(f"the primary has {SETTING} = 0: qsync can prepare nothing", hint=HINT)
+    if config.limbo_max is None:
+        return max(1, prepared_max // 2)
+    if config.limbo_max > prepared_max:
+        raise Refusal(
+            f"--qsync-limbo-max is {config.limbo_max}, the primary has {SETTING} = {prepared_max}",
+            hint=HINT,
+        )
+    return config.limbo_max

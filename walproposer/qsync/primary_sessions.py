@@ -1,0 +1,172 @@
+"""The coordinator's hands on the primary, for as long as one incarnation leads: threads that may
+wait, so that the coordinator's own need not.
+
+    read, ask, write_wal --> one reader      finish --> a finisher a database
+    a stream a database with transactions of ours, or a slot of ours
+
+Law: what comes from here names the incarnation that it was asked for; what is late is dropped by
+the core. Nothing is waited for when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from consensus.ids import NodeId
+from qsync.gid import Gid
+from walproposer.errors import WalProposerError
+from walproposer.primary.primary import Primary
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.qsync.finisher import Finisher
+from walproposer.qsync.limbo_events import Decoded, Finish, FinishEnded, LimboEntry, LimboRead
+from walproposer.qsync.limbo_reader import LimboReader, Reading, Witness
+from walproposer.qsync.limbo_stream import LimboStream
+from walproposer.qsync.primary_session import PrimarySession
+from walproposer.qsync.worker import Worker
+
+log = structlog.get_logger()
+
+IDLE_SECONDS = 60.0
+
+Told = Decoded | LimboRead | FinishEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """The primary could not be asked."""
+
+    reason: str
+
+
+class PrimarySessions:
+    """`tell` takes an event of the core from any thread."""
+
+    def __init__(
+        self,
+        address: PrimaryAddress,
+        primary: Primary,
+        node_id: NodeId,
+        tell: Callable[[Told], None],
+    ) -> None:
+        self._address = address
+        self._primary = primary
+        self._node_id = node_id
+        self._tell = tell
+        self._limbo_reader = LimboReader(self._session())
+        self._reader = Worker("qsync-read", self._limbo_reader.close, IDLE_SECONDS)
+        self._finisher = Finisher(self._session, self._finished)
+        self._streams: dict[str, LimboStream] = {}
+        self._is_reading = False
+        self._reads_again = False
+        self._slot_databases: tuple[str, ...] = ()
+        self._last_reason = ""
+
+    def _session(self, database: str = "") -> PrimarySession:
+        primary = self._primary
+        return PrimarySession(
+            self._address, primary.server.system_id, primary.tli_history.tli, database
+        )
+
+    # ---- asked by the coordinator's thread
+
+    def read(self) -> None:
+        """Once more after the reading that is under way, if there is one."""
+        self._reads_again = self._is_reading
+        if not self._is_reading:
+            self._is_reading = True
+            self._reader.put(self._read)
+
+    def was_read(self, entries: Iterable[LimboEntry]) -> None:
+        """What `read` has told, when the coordinator takes it."""
+        self._is_reading = False
+        for database in self._slot_databases:
+            self.watch(database)  # nobody else takes what its slot holds
+        for entry in entries:
+            if Gid.is_ours(entry.gid):
+                self.watch(entry.database)
+        if self._reads_again:
+            self.read()
+
+    def watch(self, database: str) -> None:
+        """Have a stream of it."""
+        if database not in self._streams:
+            self._streams[database] = LimboStream(
+                self._address, self._session(database), database, self._decoded
+            )
+
+    def ask(self, gid: Gid, done: Callable[[Witness | Unanswered], None]) -> None:
+        """`done` is called on another thread."""
+
+        def ask() -> None:
+            try:
+                found: Witness | Unanswered = self._limbo_reader.ask(gid)
+            except WalProposerError as error:
+                found = Unanswered(str(error))
+            done(found)
+
+        self._reader.put(ask)
+
+    def write_wal(self) -> None:
+        """Something that the safekeepers must take, if it can be had."""
+
+        def write() -> None:
+            try:
+                self._limbo_reader.write_wal()
+            except WalProposerError as error:
+                self._complain(error)
+
+        self._reader.put(write)
+
+    def finish(self, order: Finish) -> None:
+        self._finisher.finish(order)
+
+    @property
+    def stream_states(self) -> dict[str, str]:
+        """By database."""
+        return {database: stream.state for database, stream in self._streams.items()}
+
+    def close(self) -> None:
+        self._reader.close()
+        self._finisher.close()
+        for stream in self._streams.values():
+            stream.close()
+
+    # ---- on other threads
+
+    def _read(self) -> None:
+        reading = self._try_to_read()
+        if reading is not None:
+            self._slot_databases = reading.slot_databases
+            self._tell(
+                LimboRead(
+                    self._node_id,
+                    reading.entries,
+                    reading.flushed_before_lsn,
+                    reading.flushed_after_lsn,
+                )
+            )
+        else:
+            self._is_reading = False  # the core asks again
+
+    def _try_to_read(self) -> Reading | None:
+        try:
+            reading = self._limbo_reader.read()
+        except WalProposerError as error:
+            self._complain(error)
+            return None
+        self._last_reason = ""
+        return reading
+
+    def _complain(self, error: WalProposerError) -> None:
+        if str(error) != self._last_reason:
+            log.warning("qsync cannot ask the primary", reason=str(error))
+        self._last_reason = str(error)
+
+    def _decoded(self, database: str, message: object) -> None:
+        self._tell(Decoded(self._node_id, database, message))  # type: ignore[arg-type]
+
+    def _finished(self, order: Finish, sqlstate: str | None, end_lsn: int) -> None:
+        self._tell(FinishEnded(self._node_id, order.gid, sqlstate, end_lsn))

@@ -1,0 +1,60 @@
+"""What the coordinator says of itself: QSYNC_STATUS, and the part of /status and of the metrics.
+
+The words are those of Tarantool's synchronous queue, where there is such a thing: owner, term, len,
+age, confirm_lag.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from consensus.ids import NodeId
+from pgwal.lsn import format_lsn
+from walproposer.qsync.limbo import Limbo
+from walproposer.qsync.limbo_events import Verdict
+
+
+def qsync_status(
+    limbo: Limbo,
+    node_id: NodeId | None,
+    *,
+    quorum: int,
+    address: str,
+    waiting: int,
+    adopted: int,
+    confirm_lag_seconds: float,
+    streams: dict[str, str],
+) -> dict[str, Any]:
+    """A value of JSON. Seconds are floats, LSNs as Postgres prints them. `owner` is null while no
+    incarnation leads, `quorum` is how many safekeepers must have a PREPARE; `pending` and
+    `confirmed` count answers, `committed` and `rollback_count` what the janitor has done, `adopted`
+    what was found prepared when an incarnation began to lead.
+    """
+    rows, refusal = limbo.rows(), limbo.admission()
+    oldest = max(rows, key=lambda row: row.age_ms, default=None)
+    counts = limbo.counts
+    return {
+        "address": address,
+        "owner": node_id.proposer_uuid.hex() if node_id is not None else None,
+        "term": node_id.term if node_id is not None else 0,
+        "is_deciding": limbo.is_deciding,
+        "refuses": refusal.text if refusal is not None else None,
+        "quorum": quorum,
+        "quorum_ok": limbo.is_quorum_ok if node_id is not None else False,
+        "commit_lsn": format_lsn(limbo.commit_lsn),
+        "order": limbo.settings.order.value,
+        "len": len(rows),
+        "len_max": limbo.settings.limbo_max,
+        "age": round(limbo.age_ms / 1000, 1),
+        "oldest": str(oldest.entry.gid) if oldest is not None else None,
+        "unconfirmed": sum(not row.is_confirmed for row in rows),
+        "confirm_lag": round(confirm_lag_seconds, 4),
+        "waiting": waiting,
+        "foreign": limbo.table.foreign_count,
+        "confirmed": counts[Verdict.CONFIRMED.value],
+        "pending": counts[Verdict.PENDING.value],
+        "committed": counts["janitor committed"],
+        "rollback_count": counts["janitor rolled back"],
+        "adopted": adopted,
+        "streams": streams,
+    }

@@ -1,0 +1,206 @@
+"""The questions that are open, and how each verb is answered: by the core, by the primary, at once.
+
+    ADMIT, QSYNC_STATUS, QSYNC_LIST    from what the core knows
+    WAIT_LSN, BARRIER, RESOLVE         the core answers, now or later
+    OUTCOME                            the primary is asked, and outcome_answer.py judges
+
+Runs on the port's thread, as the core does. Law: a question is answered once, and nothing is
+answered by an incarnation that is over.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, assert_never
+
+from pgwal.lsn import Lsn
+from pgwire.replication import POSTGRES_EPOCH_UNIX_S
+from walproposer.qsync import limbo_events as core
+from walproposer.qsync.answers import (
+    Admission,
+    Confirmation,
+    FoundOutcome,
+    LimboRow,
+    Outcome,
+    StatusPage,
+)
+from walproposer.qsync.limbo import CANNOT_CONNECT_NOW
+from walproposer.qsync.limbo import LimboRow as CoreRow
+from walproposer.qsync.limbo_reader import Witness
+from walproposer.qsync.outcome_answer import Evidence, outcome_of
+from walproposer.qsync.primary_sessions import PrimarySessions, Unanswered
+from walproposer.qsync.question import Question
+from walproposer.qsync.verbs import (
+    Admit,
+    AskOutcome,
+    Barrier,
+    Resolve,
+    ShowList,
+    ShowStatus,
+    WaitLsn,
+)
+
+if TYPE_CHECKING:
+    from walproposer.qsync.coordinator import Coordinator
+
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_POSTGRES_EPOCH = _UNIX_EPOCH + timedelta(seconds=POSTGRES_EPOCH_UNIX_S)
+
+
+class Questions:
+    """The `Verdicts` of the port."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        #: How long the last WAIT_LSN or BARRIER that was confirmed had waited.
+        self.confirm_lag_seconds = 0.0
+        self._coordinator = coordinator
+        #: Those that the core has, by waiter, and since when.
+        self._open: dict[int, tuple[Question, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # ---- the port's
+
+    def ask(self, question: Question) -> None:
+        coordinator = self._coordinator
+        match question.verb:
+            case Admit():
+                self._admit(question)
+            case WaitLsn(lsn, timeout_ms, gid):
+                deadline_ms = coordinator.deadline_ms(timeout_ms)
+                self._wait(question, core.WaitAsked(question.waiter, lsn, deadline_ms, gid))
+            case Barrier():
+                self._barrier(question, question.verb)
+            case Resolve(gid, commit, timeout_ms):
+                deadline_ms = coordinator.deadline_ms(timeout_ms)
+                order = core.ResolveAsked(question.waiter, str(gid), commit, deadline_ms)
+                self._wait(question, order)
+            case AskOutcome():
+                self._outcome(question, question.verb)
+            case ShowStatus():
+                question.answer(StatusPage(coordinator.new_status()))
+            case ShowList():
+                question.answer(*map(_limbo_row, coordinator.limbo.rows()))
+            case _:
+                assert_never(question.verb)
+
+    def take_back(self, waiter: int) -> None:
+        if self._open.pop(waiter, None) is not None:
+            self._coordinator.step(core.WaitCancelled(waiter))
+
+    def leave(self, waiter: int) -> None:
+        self._open.pop(waiter, None)
+        self._coordinator.step(core.WaiterGone(waiter))
+
+    # ---- the core's
+
+    def answered(self, answer: core.Answer) -> None:
+        question, asked_at = self._open.pop(answer.waiter)
+        if answer.verdict is core.Verdict.CONFIRMED:
+            self.confirm_lag_seconds = time.monotonic() - asked_at
+        question.answer(Confirmation(answer.verdict, Lsn(answer.commit_lsn), answer.term))
+
+    def refused(self, refusal: core.RefuseWait) -> None:
+        question, _ = self._open.pop(refusal.waiter)
+        question.refuse(refusal.sqlstate, refusal.text, refusal.hint)
+
+    # ---- verbs
+
+    def _wait(
+        self, question: Question, event: core.WaitAsked | core.BarrierAsked | core.ResolveAsked
+    ) -> None:
+        self._open[question.waiter] = (question, time.monotonic())
+        self._coordinator.advance()  # the newest: it may be there already
+        self._coordinator.step(event)
+
+    def _admit(self, question: Question) -> None:
+        limbo = self._coordinator.limbo
+        refusal, led = limbo.admission(), limbo.led
+        if refusal is not None:
+            question.refuse(refusal.sqlstate, refusal.text, refusal.hint)
+            return
+        assert led is not None
+        question.answer(Admission(led.node_id.term, len(limbo.table.entries)))
+
+    def _barrier(self, question: Question, barrier: Barrier) -> None:
+        coordinator, waiter = self._coordinator, question.waiter
+        deadline_ms, after_round = coordinator.deadline_ms(barrier.timeout_ms), coordinator.round
+        self._wait(
+            question,
+            core.BarrierAsked(waiter, barrier.lsn, deadline_ms, after_round, barrier.tli),
+        )
+        if waiter in self._open:
+            coordinator.want_round()
+
+    def _outcome(self, question: Question, asked: AskOutcome) -> None:
+        coordinator = self._coordinator
+        sessions = coordinator.sessions
+        if sessions is None:
+            question.refuse(CANNOT_CONNECT_NOW, "the coordinator does not lead")
+            return
+
+        def done(found: Witness | Unanswered) -> None:
+            coordinator.post(partial(self._judge, sessions, question, asked, found))
+
+        sessions.ask(asked.gid, done)
+
+    def _judge(
+        self,
+        sessions: PrimarySessions,
+        question: Question,
+        asked: AskOutcome,
+        found: Witness | Unanswered,
+    ) -> None:
+        coordinator = self._coordinator
+        limbo = coordinator.limbo
+        led, table, gid = limbo.led, limbo.table, str(asked.gid)
+        if sessions is not coordinator.sessions or led is None:
+            question.refuse(CANNOT_CONNECT_NOW, "the coordinator does not lead any more")
+            return
+        if isinstance(found, Unanswered):
+            question.refuse(CANNOT_CONNECT_NOW, found.reason)
+            return
+        coordinator.advance()
+        answer = outcome_of(
+            Evidence(
+                gid=asked.gid,
+                lsn=asked.lsn or 0,
+                led=led,
+                departure=table.departures.get(gid),
+                was_seen=gid in table.entries or gid in table.departures,
+                is_prepared=found.is_prepared,
+                xid_status=found.xid_status,
+                flushed_lsn=found.flushed_lsn,
+                commit_lsn=limbo.commit_lsn,
+            )
+        )
+        lsn = Lsn(answer.lsn) if answer.lsn else None
+        question.answer(FoundOutcome(Outcome(answer.fate.value), lsn))
+
+
+def _limbo_row(row: CoreRow) -> LimboRow:
+    entry = row.entry
+    return LimboRow(
+        gid=str(entry.gid),
+        database=entry.database,
+        owner=entry.owner,
+        prepared_at=_POSTGRES_EPOCH + timedelta(microseconds=entry.prepared_at_us),
+        age_seconds=row.age_ms / 1000,
+        prepare_end_lsn=Lsn(entry.high_lsn),
+        is_exact=entry.is_exact,
+        confirmed=row.is_confirmed,
+        policy=entry.gid.policy.name.lower(),
+        deadline=_time_of(entry.gid.deadline_ms),
+        state=row.state.value,
+    )
+
+
+def _time_of(unix_ms: int) -> datetime:
+    """A deadline is whatever a client wrote: for what no calendar has stands its last moment."""
+    try:
+        return _UNIX_EPOCH + timedelta(milliseconds=unix_ms)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)

@@ -1,0 +1,30 @@
+"""Which role may ask what on the coordinator's port: one table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from access.roles import Role
+from walproposer.qsync.verbs import (
+    Admit,
+    AskOutcome,
+    Barrier,
+    Resolve,
+    ShowList,
+    ShowStatus,
+    Verb,
+    WaitLsn,
+)
+
+_CLIENT = frozenset({Role.CLIENT, Role.ADMIN})
+_MONITOR = frozenset({Role.MONITOR, Role.ADMIN})
+
+ROLES: Mapping[type[Verb], frozenset[Role]] = {
+    Admit: _CLIENT,
+    WaitLsn: _CLIENT,
+    Barrier: _CLIENT,
+    AskOutcome: _CLIENT,
+    ShowStatus: _MONITOR,
+    ShowList: _MONITOR,
+    Resolve: frozenset({Role.ADMIN}),
+}

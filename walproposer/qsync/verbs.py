@@ -1,0 +1,244 @@
+"""What may be asked on the coordinator's port: text <-> values. Pure.
+
+    ADMIT                                             may a transaction be prepared now?
+    WAIT_LSN X/X TIMEOUT ms [GID 'gid']               tell when a quorum has that
+    BARRIER X/X TIMEOUT ms [TLI n]                    the same, in a term proved live since
+    OUTCOME 'gid' [LSN X/X]                           what became of a transaction?
+    QSYNC_STATUS      QSYNC_LIST                      the coordinator; its limbo
+    RESOLVE 'gid' COMMIT | ROLLBACK [TIMEOUT ms]      end a transaction
+
+Key words have no case, one `;` may end it all. In place of an LSN, a number or a gid there may be a
+parameter, `$1`: drivers prepare what they ask often. TIMEOUT 0 asks once. What each is answered is
+in `answers.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pgwal.errors import LsnSyntaxError
+from pgwal.lsn import Lsn
+from pgwire.errors import INVALID_PARAMETER_VALUE, CommandSyntaxError
+from pgwire.tokens import Tokens
+from qsync.gid import Gid, GidError
+
+TIMEOUT_MS_MAX = (1 << 31) - 1
+TLI_MAX = (1 << 32) - 1
+PARAMETERS_MAX = 8
+#: What it takes when nothing else is said.
+RESOLVE_TIMEOUT_MS = 10_000
+
+_DIGITS_MAX = 10
+_NO_SQL = "The port of a coordinator runs no SQL: it knows ADMIT, WAIT_LSN, BARRIER, OUTCOME, \
+QSYNC_STATUS, QSYNC_LIST and RESOLVE."
+_NO_TRANSACTION = "There are no transactions on the port of a coordinator: connect with autocommit."
+_OF_TRANSACTIONS = ("BEGIN", "START", "COMMIT", "ROLLBACK", "END", "ABORT", "SAVEPOINT")
+
+
+class InvalidArgument(CommandSyntaxError):
+    """It is well written, and cannot be: a gid that is not ours, a number that is too large."""
+
+    sqlstate = INVALID_PARAMETER_VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Is there room for one more transaction, and somebody to commit it?"""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitLsn:
+    """With `gid`, who asks is that transaction's client, and lives as long as its connection."""
+
+    lsn: int
+    timeout_ms: int
+    gid: Gid | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """`tli`: the timeline of the primary that `lsn` was read from, if the client knows it."""
+
+    lsn: int
+    timeout_ms: int
+    tli: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskOutcome:
+    """`lsn`: an upper bound of the end of its PREPARE, if the client knows one."""
+
+    gid: Gid
+    lsn: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShowStatus:
+    """QSYNC_STATUS."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShowList:
+    """QSYNC_LIST."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """An administrator ends `gid`."""
+
+    gid: Gid
+    commit: bool
+    timeout_ms: int = RESOLVE_TIMEOUT_MS
+
+
+Verb: TypeAlias = Admit | WaitLsn | Barrier | AskOutcome | ShowStatus | ShowList | Resolve
+
+WORDS: dict[type[Verb], str] = {
+    Admit: "ADMIT",
+    WaitLsn: "WAIT_LSN",
+    Barrier: "BARRIER",
+    AskOutcome: "OUTCOME",
+    ShowStatus: "QSYNC_STATUS",
+    ShowList: "QSYNC_LIST",
+    Resolve: "RESOLVE",
+}
+
+
+def parse_verb(text: str, values: Sequence[str | None] = ()) -> Verb:
+    """The verb in `text`, whose parameters have these values, None for NULL.
+
+    Raises CommandSyntaxError with the position, and only that.
+    """
+    return _parse(_VerbTokens(text, values))
+
+
+def parse_statement(text: str) -> tuple[Verb, int]:
+    """Of a text whose parameters have no values yet: the verb, with some value for each, and how
+    many parameters it has. Raises CommandSyntaxError."""
+    tokens = _VerbTokens(text, None)
+    verb = _parse(tokens)
+    return verb, tokens.parameters
+
+
+def _parse(tokens: _VerbTokens) -> Verb:
+    parse = _PARSERS.get(tokens.text.upper()) if tokens.kind == "word" else None
+    if parse is None:
+        is_transaction = tokens.text.upper() in _OF_TRANSACTIONS
+        tokens.fail("a verb", hint=_NO_TRANSACTION if is_transaction else _NO_SQL)
+    tokens.step()
+    verb = parse(tokens)
+    tokens.accept(";")
+    if tokens.kind != "end":
+        tokens.fail("the end of the command")
+    return verb
+
+
+class _VerbTokens(Tokens):
+    """`values` of the parameters; None: there are none yet, and anything stands for them.
+    `parameters`: how many were met, the greatest number counts."""
+
+    def __init__(self, source: str, values: Sequence[str | None] | None) -> None:
+        self.parameters = 0
+        self._values = values
+        super().__init__(source)
+
+    def lsn(self) -> Lsn:
+        if self.kind != "parameter":
+            return super().lsn()
+        text = self._value("0/0")
+        try:
+            lsn = Lsn.parse(text)
+        except LsnSyntaxError as error:
+            raise self._invalid(f'"{text[:40]}" is no LSN such as 16/B374D848') from error
+        self.step()
+        return lsn
+
+    def number(self, expected: str, number_max: int) -> int:
+        if self.kind not in ("number", "parameter"):
+            self.fail(expected)
+        text = self._value("1") if self.kind == "parameter" else self.text
+        is_short = len(text) <= _DIGITS_MAX and text.isascii() and text.isdecimal()
+        if not is_short or int(text) > number_max:
+            raise self._invalid(f'"{text[:40]}" is out of range: expected {expected}')
+        self.step()
+        return int(text)
+
+    def timeout_ms(self) -> int:
+        return self.number(f"milliseconds, 0 to {TIMEOUT_MS_MAX}", TIMEOUT_MS_MAX)
+
+    def gid(self) -> Gid:
+        if self.kind not in ("value", "parameter"):
+            self.fail("a gid in quotes")
+        if self.kind == "parameter":
+            text = self._value(_SOME_GID)
+        else:
+            text = self.text[1:-1].replace("''", "'")
+        try:
+            gid = Gid.parse(text)
+        except GidError as error:
+            raise self._invalid(str(error)) from error
+        self.step()
+        return gid
+
+    def _value(self, some: str) -> str:
+        """Of the parameter at hand; `some` where it has none yet. Raises CommandSyntaxError."""
+        number = int(self.text[1:])
+        if not 1 <= number <= PARAMETERS_MAX:
+            raise self._invalid(f"there is no parameter {self.text}")
+        self.parameters = max(self.parameters, number)
+        if self._values is None:
+            return some
+        if number > len(self._values):
+            raise self._invalid(f"there is no parameter {self.text}")
+        value = self._values[number - 1]
+        if value is None:
+            raise self._invalid(f"parameter {self.text} is null")
+        return value
+
+    def _invalid(self, message: str) -> InvalidArgument:
+        return InvalidArgument(message, position=self._at + 1)
+
+
+_SOME_GID = f"skq1.d.1.1-1-1.{'0' * 32}"
+
+
+def _wait_lsn(tokens: _VerbTokens) -> Verb:
+    lsn = int(tokens.lsn())
+    tokens.expect("TIMEOUT")
+    timeout_ms = tokens.timeout_ms()
+    return WaitLsn(lsn, timeout_ms, tokens.gid() if tokens.accept("GID") else None)
+
+
+def _barrier(tokens: _VerbTokens) -> Verb:
+    lsn = int(tokens.lsn())
+    tokens.expect("TIMEOUT")
+    timeout_ms = tokens.timeout_ms()
+    tli = tokens.number("a timeline", TLI_MAX) if tokens.accept("TLI") else None
+    return Barrier(lsn, timeout_ms, tli)
+
+
+def _outcome(tokens: _VerbTokens) -> Verb:
+    gid = tokens.gid()
+    return AskOutcome(gid, int(tokens.lsn()) if tokens.accept("LSN") else None)
+
+
+def _resolve(tokens: _VerbTokens) -> Verb:
+    gid = tokens.gid()
+    commit = tokens.accept("COMMIT")
+    if not commit and not tokens.accept("ROLLBACK"):
+        tokens.fail("COMMIT or ROLLBACK")
+    timeout_ms = tokens.timeout_ms() if tokens.accept("TIMEOUT") else RESOLVE_TIMEOUT_MS
+    return Resolve(gid, commit, timeout_ms)
+
+
+_PARSERS = {
+    "ADMIT": lambda _: Admit(),
+    "WAIT_LSN": _wait_lsn,
+    "BARRIER": _barrier,
+    "OUTCOME": _outcome,
+    "QSYNC_STATUS": lambda _: ShowStatus(),
+    "QSYNC_LIST": lambda _: ShowList(),
+    "RESOLVE": _resolve,
+}

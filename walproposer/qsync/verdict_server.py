@@ -1,0 +1,235 @@
+"""The coordinator's port: a listener of the Postgres protocol for questions about quorum commits.
+
+One thread, the one that runs the loop, serves all clients between their greetings and their ends:
+it shares the interpreter with the loop that commits wait for, so it wakes up for events alone, and
+many answers cost one wake-up. Handshakes may block, so each has a short-lived thread, at most
+`unauthenticated_max` of them, and a deadline.
+
+Law: nothing here knows an answer; that is for who keeps `Verdicts`.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from errno import EAGAIN
+from functools import partial
+from itertools import count
+from threading import Lock, Thread
+
+import structlog
+
+from access.access import Access, AccessConfig
+from access.admission import ConnectionLimits
+from access.open_files import FILES_OF_STRANGER, raise_limit
+from pgwire.blocking import Authenticated, ServerConfig, authenticate
+from pgwire.errors import ConnectionRefused, WireError
+from telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
+from walproposer.errors import WalProposerError
+from walproposer.qsync.port_session import MESSAGE_BYTES_MAX, PortSession
+from walproposer.qsync.question import Verdicts
+from walproposer.stream.event_loop import EventLoop
+
+log = structlog.get_logger()
+
+LISTEN_BACKLOG = 128
+ACCEPTS_A_TURN = 16
+HANDSHAKE_TIMEOUT_SECONDS = 15.0
+#: For those that shake hands when the port closes, and were told to go.
+STOP_TIMEOUT_SECONDS = 2.0
+#: What the process has open besides: safekeepers, the primary, HTTP, logical streams.
+FILES_BESIDE = 256
+#: A client has a connection for each transaction that waits at the same time.
+PORT_LIMITS = ConnectionLimits(
+    connections_max=500,
+    connections_per_user_max=480,
+    connections_per_role_max=480,
+    connections_reserved=20,
+)
+#: Whoever comes may ask anything: on loopback.
+OPEN_ACCESS = AccessConfig(limits=PORT_LIMITS)
+#: Clients are content with it; the primary's own is not known before it was reached.
+SERVER_VERSION = "16.0"
+
+
+@dataclass(frozen=True, slots=True)
+class PortConfig:
+    """`port` 0: any that is free."""
+
+    host: str
+    port: int
+    access: AccessConfig = OPEN_ACCESS
+    handshake_timeout_seconds: float = HANDSHAKE_TIMEOUT_SECONDS
+
+
+class PortClosed(WireError):
+    """admin_shutdown: nothing is known of what was asked."""
+
+    sqlstate = "57P01"
+
+
+class VerdictServer:
+    """Listens from the start; serves while `loop` runs. `post` is for any thread, the rest for the
+    loop's, or for any while it does not run. It is closed before the loop is."""
+
+    def __init__(self, config: PortConfig, verdicts: Verdicts, loop: EventLoop) -> None:
+        """Raises WalProposerError, AccessError."""
+        limits = config.access.limits
+        raise_limit(files_needed(limits), limits)
+        self.verdicts = verdicts
+        self.loop = loop
+        self.access = Access(config.access)
+        self._server_config = ServerConfig(
+            server_version=SERVER_VERSION,
+            on_cancel=lambda process_id, key: self.post(partial(self._cancel, process_id, key)),
+            handshake_timeout_s=config.handshake_timeout_seconds,
+            message_bytes_max=MESSAGE_BYTES_MAX,
+        )
+        self._numbers = count(1)
+        self._sessions: dict[int, PortSession] = {}
+        self._handshakes: dict[int, Thread] = {}
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._inbox_lock = Lock()
+        self._is_told = False  # that something is in the inbox
+        self._is_closing = False
+        self._trouble = AcceptTrouble(log, "qsync")
+        self._listener = _listen(config.host, config.port)
+        self.address = f"{config.host}:{self._listener.getsockname()[1]}"
+        loop.watch(self._listener, self._accept, lambda: None)
+        log.info("qsync port listens", listen=self.address)
+
+    @property
+    def connections(self) -> int:
+        """Of users."""
+        return len(self._sessions)
+
+    def close(self, reason: str = "the coordinator ends") -> None:
+        """Whoever waits is told that nothing is known."""
+        self._is_closing = True
+        self.loop.unwatch(self._listener)
+        self._listener.close()
+        self.access.admission.turn_away()
+        deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
+        for thread in list(self._handshakes.values()):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._take_inbox()
+        for session in list(self._sessions.values()):
+            session.close(PortClosed(f"terminating connection: {reason}"))
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """Have it called on the loop, soon. Many of them cost one wake-up."""
+        with self._inbox_lock:
+            self._inbox.append(callback)
+            is_told, self._is_told = self._is_told, True
+        if not is_told:
+            self.loop.call(self._take_inbox)
+
+    def left(self, number: int, *, has_asked: bool) -> None:
+        """A session has closed."""
+        self._sessions.pop(number, None)
+        self.access.leave(number)
+        if has_asked:
+            self.verdicts.leave(number)
+
+    def _take_inbox(self) -> None:
+        with self._inbox_lock:
+            callbacks, self._inbox = self._inbox, deque()
+            self._is_told = False
+        for callback in callbacks:
+            callback()
+
+    # ---- arrivals
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_A_TURN):
+            try:
+                sock, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._pause_accepting(error)
+                return
+            try:
+                self._arrive(sock, address[0], f"{address[0]}:{address[1]}")
+            except (OSError, RuntimeError) as error:  # no file descriptor, or no thread is left
+                sock.close()
+                self._pause_accepting(error)
+                return
+            self._trouble.accepted()
+
+    def _arrive(self, sock: socket.socket, host: str, address: str) -> None:
+        """Raises OSError, RuntimeError."""
+        number = next(self._numbers)
+        self.access.admission.arrive(number, sock)
+        thread = Thread(
+            target=self._shake_hands, args=(sock, host, address, number),
+            name=f"qsync-client-{number}", daemon=True,
+        )  # fmt: skip
+        self._handshakes[number] = thread
+        try:
+            thread.start()
+        except RuntimeError:
+            del self._handshakes[number]
+            self.access.leave(number)
+            raise
+
+    def _pause_accepting(self, error: Exception) -> None:
+        if not isinstance(error, OSError):
+            error = OSError(EAGAIN, "no thread can be started")
+        self._trouble.failed(error)
+        self.loop.set_interest(self._listener, reads=False, writes=False)
+        self.loop.call_later(RETRY_SECONDS, self._go_on_accepting)
+
+    def _go_on_accepting(self) -> None:
+        if not self._is_closing:
+            self.loop.set_interest(self._listener, reads=True, writes=False)
+
+    def _shake_hands(self, sock: socket.socket, host: str, address: str, number: int) -> None:
+        """In a thread of its own."""
+        client, config = None, self.access.server_config(self._server_config, number, host)
+        try:
+            client = authenticate(sock, config)
+        except ConnectionRefused as error:
+            self.access.admission.fail(number, host, error)
+            log.warning("connection refused", client=address, sqlstate=error.sqlstate,
+                        reason=str(error))  # fmt: skip
+        except (WireError, OSError) as error:
+            log.debug("client lost", client=address, reason=str(error))
+        finally:
+            if client is None:
+                self.access.leave(number)
+            else:
+                self.post(partial(self._enter, client, number, address))
+            self._handshakes.pop(number, None)
+
+    def _enter(self, client: Authenticated, number: int, address: str) -> None:
+        session = self._sessions[number] = PortSession(self, client, number, address)
+        if not self._is_closing:
+            session.start()
+
+    def _cancel(self, process_id: int, key: bytes) -> None:
+        """Who sends it is told nothing."""
+        if (session := self._sessions.get(process_id)) is not None:
+            session.cancel(key)
+
+
+def files_needed(limits: ConnectionLimits) -> int:
+    """With all connections that the limits allow."""
+    return limits.connections_max + FILES_OF_STRANGER * limits.unauthenticated_max + FILES_BESIDE
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Raises WalProposerError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG)
+    except OSError as error:
+        raise WalProposerError(
+            f"could not listen on {host}:{port}: {error.strerror}",
+            hint="Is another coordinator running there? Choose another --qsync.",
+        ) from error
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,46 @@
+"""A thread that does one task after the other: whatever a primary may let wait.
+
+Tasks are short, or end when their connection ends. Law: a task raises nothing but bugs; what the
+world may do to it is for the task to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Thread
+
+Task = Callable[[], None]
+
+
+class Worker:
+    """`idle` is done when there was nothing else for `idle_seconds`, and at the end."""
+
+    def __init__(self, name: str, idle: Task, idle_seconds: float) -> None:
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._idle = idle
+        self._idle_seconds = idle_seconds
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, task: Task) -> None:
+        """For any thread."""
+        self._tasks.put(task)
+
+    def close(self) -> None:
+        """What was put before is still done. It is not waited for."""
+        self._tasks.put(None)
+
+    def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    task = self._tasks.get(timeout=self._idle_seconds)
+                except Empty:
+                    self._idle()
+                    task = self._tasks.get()
+                if task is None:
+                    return
+                task()
+        finally:
+            self._idle()
