@@ -146,6 +146,6 @@ class Sleep:
         it could. Others ask, too, and what is wrong with this one is not theirs to stop for: who
         needs its files next says so."""
         if not self.is_asleep:
-            with suppress(OSError):
+            with suppress(StorageError):
                 self._wal_bytes = self._timeline.store.size_bytes()
         return self._wal_bytes

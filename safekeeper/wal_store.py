@@ -345,7 +345,7 @@ class WalStore:
         return self.history.tli_at(lsn)
 
     def size_bytes(self) -> int:
-        """What the segments occupy."""
+        """What the segments occupy. Raises StorageError."""
         return sum(1 for _ in self._names()) * self.wal_seg_size
 
     # ---- names
@@ -376,8 +376,10 @@ class WalStore:
         return [tli for tli in tlis if oldest <= tli <= newest]
 
     def _names(self) -> list[SegmentName]:
-        names = map(self._name_of, os.listdir(self.directory))
-        return [name for name in names if name is not None]
+        """Raises StorageError."""
+        with durable.storage_errors(self.directory, "read"):
+            names = map(self._name_of, os.listdir(self.directory))
+            return [name for name in names if name is not None]
 
     def _name_of(self, name: str) -> SegmentName | None:
         """None of the spare, a stranger's file, or a partial one that an operator put here: ours

@@ -29,5 +29,20 @@ class ChainRule:
             return ()
         return tuple(i for i in membership.all_members if membership.member(i).site == site)
 
+    def problems(self, membership: Membership) -> list[str]:
+        """What of it means nothing for these members: perhaps a word was mistyped."""
+        members = {*membership.all_members}
+        problems = [
+            f"safekeeper {i} of --via {member_id}={source_id} is no member"
+            for member_id, source_id in self.via.items()
+            for i in (member_id, source_id)
+            if i not in members
+        ]
+        sites = sorted({site for i in members if (site := membership.member(i).site)})
+        if self.by_sites and self.site not in sites:
+            there = ", ".join(sites) or "none"
+            problems.append(f'no member stands at site "{self.site}"; the sites are: {there}')
+        return problems
+
 
 NO_CHAINS = ChainRule()

@@ -225,7 +225,12 @@ def test_a_source_that_is_removed_is_no_source(
             ledger.wait_for_progress(50, TIMEOUT)
         assert longest[0] < DIRECT_SECONDS + BUSY_SECONDS
         world.reckon(ledger, 1, 4, 5)
-        assert "Traceback" not in cluster.proposer.log_text()
+        cluster.proposer.kill()
+        cluster.proposer.start()
+        world.reckon(ledger, 1, 4, 5)
+        said = cluster.proposer.log_text()
+        assert "safekeeper 3 of --via 4=3 is no member" in said
+        assert "Traceback" not in said
 
 
 def test_sites_say_who_is_chained(

@@ -446,6 +446,9 @@ class Incarnation:
             self._loop.watch(upstream.copy, self._upstream_ready, upstream.copy.flush)
             how = upstream.copy.steady_path
             log.info("streaming from the primary", primary=str(config.primary), steady_path=how)
+            if self.core.membership is not None:
+                for problem in config.chains.problems(self.core.membership):
+                    log.warning("members are streamed to directly", reason=problem)
             self._upstream_ready()  # see CopyConnection: some of it may be here already
 
     def _upstream_ready(self) -> None:

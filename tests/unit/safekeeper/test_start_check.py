@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -17,9 +18,11 @@ from consensus.ids import TimelineId
 from pgwal.history import TimelineHistory
 from safekeeper.data_directory import DataDirectory
 from safekeeper.start_check import StartCheck
-from safekeeper.status import damage_of
+from safekeeper.status import damage_of, timeline_status
 from safekeeper.timeline import Timeline
+from safekeeper.timeline_state import TimelineState
 from safekeeper.timelines import TimelinePolicy, Timelines
+from safekeeper.wal_removal import remove_old_wal
 
 MEMBERS = first_membership(1, 2, 3)
 NAMES = [TimelineId(b"t" * 16, bytes([number]) * 16) for number in range(1, 7)]
@@ -87,6 +90,82 @@ def test_rot_in_the_end_of_one_that_sleeps_is_found_soon(path: Path) -> None:
         StartCheck(timelines).run(Event())
         assert [bool(damage_of(t)) for t in timelines.all()] == [n == 2 for n in range(6)]
         assert all(timeline.sleep.is_checked for timeline in timelines.all())
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "the folder of its WAL is gone": lambda folder: shutil.rmtree(folder / "wal"),
+    "a file is where its WAL was": lambda folder: as_file(folder / "wal"),
+    "its newest segment is a folder": lambda folder: as_folder(newest(folder)),
+    "its newest segment is gone": lambda folder: newest(folder).unlink(),
+    "its newest segment is empty": lambda folder: newest(folder).write_bytes(b""),
+    "its newest segment is a dead link": lambda folder: as_dead_link(newest(folder)),
+    "its control file is gone": lambda folder: (folder / "control").unlink(),
+    "its control file is a folder": lambda folder: as_folder(folder / "control"),
+    "its control file is empty": lambda folder: (folder / "control").write_bytes(b""),
+    "its slots are a folder": lambda folder: as_folder(folder / "slots"),
+    "its slots are no slots": lambda folder: (folder / "slots").write_bytes(b"x" * 100),
+    "its checksums are a file": lambda folder: as_file(folder / "checksums"),
+    "its checksums are none": lambda folder: spoil_all(folder / "checksums"),
+    "a file is where damaged segments go": lambda folder: as_file(folder / "damaged"),
+    "it is a file": lambda folder: as_file(folder),
+    "it is a dead link": lambda folder: as_dead_link(folder),
+}
+
+
+def newest(folder: Path) -> Path:
+    return max(path for path in (folder / "wal").iterdir() if len(path.name) == len("0" * 24))
+
+
+def gone(path: Path) -> Path:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    return path
+
+
+def as_file(path: Path) -> None:
+    gone(path).write_bytes(b"not what was here")
+
+
+def as_folder(path: Path) -> None:
+    gone(path).mkdir()
+
+
+def as_dead_link(path: Path) -> None:
+    gone(path).symlink_to("nowhere")
+
+
+def spoil_all(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        path.write_bytes(b"not a checksum")
+
+
+@pytest.mark.parametrize("start_seconds", [0, 60], ids=["asleep", "loaded"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_whatever_is_wrong_with_one_the_others_are_there(
+    path: Path, damage: str, start_seconds: float
+) -> None:
+    """It is told of, it takes part or not, and nothing that is done for all ends with it."""
+    with started(path) as timelines:
+        folder = folder_of(timelines.get(NAMES[2]))
+    DAMAGES[damage](folder)
+    with started(path, start_seconds) as timelines:
+        StartCheck(timelines).run(Event())
+        others = [timelines.get(name) for name in NAMES if name != NAMES[2]]
+        assert len(others) == len(NAMES) - 1
+        for timeline in others:
+            assert timeline.state is TimelineState.ACTIVE
+            assert not damage_of(timeline)
+            timeline_status(timeline)
+        for timeline in timelines.all():
+            timeline_status(timeline)
+            timeline.save_positions()
+            remove_old_wal(timeline)
+        Pusher(others[0], 9).lead(others[0].positions.flush_lsn)
+    with started(path, start_seconds) as timelines:
+        assert len(timelines.all()) + len(timelines.damaged) == len(NAMES)
 
 
 def test_one_that_breaks_the_check_does_not_end_it(

@@ -31,7 +31,10 @@ from walproposer.stream.proposer import Proposer
 SITES = members((1, 2, 3, 4, 5))
 SITES = replace(
     SITES,
-    roster=tuple(replace(m, site=site) for m, site in zip(SITES.roster, "aabb\0", strict=True)),
+    roster=tuple(
+        replace(m, site=site)
+        for m, site in zip(SITES.roster, ("a", "a", "b", "b", ""), strict=True)
+    ),
 )
 
 
@@ -220,6 +223,18 @@ def test_sites_give_sources() -> None:
     assert [rule.sources_of(i, SITES) for i in (1, 2, 3, 4)] == [(), (), (3, 4), (3, 4)]
     assert ChainRule({4: 1}, "a", True).sources_of(4, SITES) == (1,)
     assert ChainRule().sources_of(4, SITES) == ()
+
+
+def test_a_rule_for_others_than_the_members_is_told() -> None:
+    """`--site` is that of the proposer, where members may stand, too."""
+    assert ChainRule({4: 3}, "a", True).problems(SITES) == []
+    assert ChainRule({9: 3, 4: 7}).problems(SITES) == [
+        "safekeeper 9 of --via 9=3 is no member",
+        "safekeeper 7 of --via 4=7 is no member",
+    ]
+    assert ChainRule({}, "A", True).problems(SITES) == [
+        'no member stands at site "A"; the sites are: a, b'
+    ]
 
 
 @pytest.mark.parametrize("how", ["steady_leader", "steady_leader_compiled"])
