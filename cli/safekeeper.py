@@ -224,8 +224,8 @@ def run(
     insecure: bool,
 ) -> None:
     """Run one safekeeper in the foreground until SIGTERM or SIGINT."""
-    _check_users(tls_client_ca, user_file)
     tls = tls_files(tls_cert, tls_key, tls_client_ca)
+    _check_users(tls_client_ca, user_file)
     ports = [
         port("--listen", listen[0], {"--tls-cert": tls, "--user-file": user_file}),
         port("--http", http[0], {"--tls-cert": tls, "--http-token-file": http_token_file}),
