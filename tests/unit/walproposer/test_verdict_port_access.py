@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import trustme
-from verdict_port import DEADLINE_SECONDS, Port, running
+from verdict_port import DEADLINE_SECONDS, GID, Port, running
 
 from access.access import AccessConfig
 from access.admission import ConnectionLimits
@@ -28,7 +28,6 @@ from walproposer.qsync.verdict_server import PORT_LIMITS, PortConfig
 TLS_RECORD_BYTES = 16 * 1024
 PASSWORD = "correct horse"
 VERIFIER = str(make_verifier(PASSWORD, b"0123456789abcdef", 4))
-GID = f"skq1.d.19c1f0a3e55.1-16b374d848-2f1.{'0' * 32}"
 USERS = {"app": "client", "watcher": "monitor", "root": "admin", "primary1": "proposer"}
 ALLOWED = {
     "ADMIT": {"app", "root"},

@@ -8,44 +8,48 @@ import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime
-from random import Random
-from threading import Event, active_count
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import generators, pq
-from verdict_port import DEADLINE_SECONDS, TERM, OneNumber, Port, running
+from raw_port_client import RawClient
+from verdict_port import (
+    DEADLINE_SECONDS,
+    GID,
+    LONG_MS,
+    TERM,
+    OneNumber,
+    Port,
+    limbo_row,
+    row,
+    running,
+    waiting,
+)
 
-from access.access import AccessConfig
-from access.admission import ConnectionLimits
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
-from pgwire.connection import ClientConnection, State
+from pgwire.connection import State
 from pgwire.messages import (
-    BackendKeyData,
     CommandComplete,
     DataRow,
     ErrorResponse,
-    Message,
     Query,
     ReadyForQuery,
 )
-from pgwire.startup import CancelRequest, StartupMessage
-from walproposer.qsync.answers import Confirmation, LimboRow
+from pgwire.startup import CancelRequest
+from walproposer.qsync.answers import Confirmation
 from walproposer.qsync.limbo_events import Verdict
-from walproposer.qsync.port_session import BUFFERED_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_A_TURN
+from walproposer.qsync.port_session import (
+    BUFFERED_BYTES_MAX,
+    MESSAGES_A_TURN,
+)
 from walproposer.qsync.verbs import WaitLsn
-from walproposer.qsync.verdict_server import PORT_LIMITS, PortConfig, VerdictServer
+from walproposer.qsync.verdict_server import PortConfig, VerdictServer
 from walproposer.stream.event_loop import EventLoop
 
 LOOPBACK = PortConfig("127.0.0.1", 0)
-GID = f"skq1.d.19c1f0a3e55.1-16b374d848-2f1.{'0' * 32}"
-LONG_MS = 60_000
 WAITERS = 32
-IDLE_CLIENTS = 200
-QUIET_SECONDS = 0.3
 
 
 @pytest.fixture
@@ -60,77 +64,12 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-class RawClient:
-    """Sends what it likes."""
-
-    def __init__(self, port: Port) -> None:
-        self.socket = socket.create_connection(port.address)
-        self.socket.settimeout(DEADLINE_SECONDS)
-        self.connection = ClientConnection()
-
-    def start(self) -> BackendKeyData:
-        self.send(StartupMessage({"user": "app"}))
-        greeting = self.receive_until(ReadyForQuery)
-        return next(message for message in greeting if isinstance(message, BackendKeyData))
-
-    def send(self, *messages: Message) -> None:
-        self.socket.sendall(self.connection.send(*messages))
-
-    def send_ahead(self, *messages: Message) -> None:
-        """Whether it is this client's turn or not."""
-        self.socket.sendall(b"".join(message.encode() for message in messages))
-
-    def receive_until(self, kind: type[Message]) -> list[Message]:
-        found: list[Message] = []
-        while not found or not isinstance(found[-1], kind):
-            message = self.connection.next()
-            if isinstance(message, Message):
-                found.append(message)
-            elif data := self.socket.recv(1 << 16):
-                self.connection.feed(data)
-            else:
-                raise AssertionError(f"closed after {found}")
-        return found
-
-    def reads_the_end(self) -> bytes:
-        """All there is until the server closes."""
-        found = b""
-        try:
-            while data := self.socket.recv(1 << 16):
-                found += data
-        except ConnectionResetError:
-            pass  # it had not read all that was sent
-        return found
-
-    def close(self) -> None:
-        self.socket.close()
-
-
-def waiting(verdicts: OneNumber, count: int) -> None:
-    wait_until(lambda: verdicts.waiting == count, DEADLINE_SECONDS, f"{count} waiters")
-
-
-def is_quiet(port: Port) -> bool:
-    """Whether the loop does not turn for a while."""
-    turns = port.turns
-    Event().wait(QUIET_SECONDS)
-    return port.turns == turns
-
-
-def row(result: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...]:
-    found = result.fetchone()
-    assert found is not None
-    return found
-
-
 # ---- questions and answers
 
 
 def test_every_verb_by_psycopg(port: Port) -> None:
-    at = datetime(2026, 11, 24, 10, tzinfo=UTC)
-    port.verdicts.rows = [
-        LimboRow(GID, "db", "app", at, 1.5, Lsn(16), True, False, "detach", at, "prepared")
-    ]
+    port.verdicts.rows = [limbo_row()]
+    at = port.verdicts.rows[0].prepared_at
     with port.connect() as connection:
         admitted = connection.execute("ADMIT")
         assert [c.name for c in admitted.description or ()] == ["term", "limbo_len"]
@@ -142,7 +81,7 @@ def test_every_verb_by_psycopg(port: Port) -> None:
         assert row(connection.execute("BARRIER 0/20 TIMEOUT 9")) == confirmed
         assert row(connection.execute(f"OUTCOME '{GID}' LSN 0/1")) == ("unknown", None)
         assert row(connection.execute("QSYNC_STATUS")) == ({"term": TERM, "list": [1, "é"]},)
-        listed = (GID, "db", "app", at, 1.5, "0/10", True, False, "detach", at, "prepared")
+        listed = (GID, "d", "o", at, 1.5, "0/10", True, False, "detach", at, "prepared")
         assert connection.execute("QSYNC_LIST").fetchall() == [listed]
         resolved = connection.execute(f"RESOLVE '{GID}' ROLLBACK")
         assert row(resolved)[0] == "rolled_back"
@@ -218,9 +157,7 @@ def test_many_messages_that_ask_nothing_are_all_answered(port: Port) -> None:
     with closing(RawClient(port)) as client:
         client.start()
         client.send_ahead(*[Query("")] * (10 * MESSAGES_A_TURN))
-        for _ in range(10 * MESSAGES_A_TURN):
-            client.connection.send(Query(""))
-            client.receive_until(ReadyForQuery)
+        client.reads_answers(10 * MESSAGES_A_TURN)
 
 
 @pytest.mark.parametrize(
@@ -343,105 +280,6 @@ def test_one_that_has_asked_is_told_of_when_it_leaves_later(port: Port) -> None:
         wait_until(lambda: len(port.verdicts.left) == 1, DEADLINE_SECONDS, "it to be told of")
     wait_until(lambda: port.server.connections == 0, DEADLINE_SECONDS, "both to be gone")
     assert len(port.verdicts.left) == 1
-
-
-# ---- those who cost nothing, and those who would
-
-
-def test_idle_clients_cost_no_thread_and_no_turn_of_the_loop(port: Port) -> None:
-    with ExitStack() as stack:
-        before = active_count()
-        for _ in range(IDLE_CLIENTS):
-            stack.enter_context(port.connect())
-        wait_until(lambda: active_count() == before, DEADLINE_SECONDS, "handshakes to end")
-        wait_until(lambda: port.server.connections == IDLE_CLIENTS, DEADLINE_SECONDS, "all of them")
-        wait_until(lambda: is_quiet(port), DEADLINE_SECONDS, "a loop that has nothing to do")
-        with port.connect() as connection:
-            assert row(connection.execute("ADMIT")) == (TERM, 0)
-
-
-def test_a_client_that_does_not_read_delays_nobody_else(port: Port) -> None:
-    at = datetime(2026, 11, 24, 10, tzinfo=UTC)
-    port.verdicts.rows = [
-        LimboRow(GID, "d" * 63, "o" * 63, at, 1.5, Lsn(16), True, False, "detach", at, "prepared")
-    ] * 1000
-    with closing(RawClient(port)) as client:
-        client.start()
-        questions = [Query("QSYNC_LIST")] * 50  # their answers fill every buffer on the way
-        client.connection.send(questions[0])
-        client.send_ahead(*questions)
-        wait_until(lambda: len(port.verdicts.asked) > 3, DEADLINE_SECONDS, "some answers")
-        with port.connect() as connection:
-            assert row(connection.execute("ADMIT")) == (TERM, 0)
-        for number in range(50):
-            if number:
-                client.connection.send(questions[0])
-            assert client.receive_until(ReadyForQuery)[-2] == CommandComplete("QSYNC_LIST 1000")
-
-
-def test_a_message_that_is_too_large_ends_its_connection_alone(port: Port) -> None:
-    with port.connect() as other, closing(RawClient(port)) as client:
-        client.start()
-        client.send(Query("ADMIT" + " " * MESSAGE_BYTES_MAX))
-        end = client.reads_the_end()
-        assert b"FATAL" in end
-        assert b"C08P01" in end
-        assert row(other.execute("ADMIT")) == (TERM, 0)
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("authenticated", [False, True])
-def test_random_bytes_harm_nobody_else(port: Port, seed: int, authenticated: bool) -> None:
-    random = Random(seed)
-    valid = [Query("ADMIT").encode(), Query(f"WAIT_LSN 0/10 TIMEOUT {LONG_MS}").encode(),
-             b"S\0\0\0\4", b"H\0\0\0\4", b"P\0\0\0\x0d\0ADMIT\0\0\0"]  # fmt: skip
-    with port.connect() as other:
-        for _ in range(20):
-            with closing(RawClient(port)) as client:
-                if authenticated:
-                    client.start()
-                pieces = random.choices([*valid, random.randbytes(9)], k=random.randrange(1, 9))
-                data = bytearray(b"".join(pieces))
-                data[random.randrange(len(data))] ^= 1 << random.randrange(8)
-                client.socket.sendall(data)
-        assert row(other.execute("ADMIT")) == (TERM, 0), f"seed {seed}"
-        wait_until(lambda: port.server.connections == 1, DEADLINE_SECONDS, "the others to go")
-
-
-def test_more_than_is_buffered_is_not_read_while_a_question_is_open(port: Port) -> None:
-    with closing(RawClient(port)) as client:
-        client.start()
-        client.send(Query(f"WAIT_LSN 0/10 TIMEOUT {LONG_MS}"))
-        waiting(port.verdicts, 1)
-        ahead = Query("ADMIT").encode()
-        count = 4 * BUFFERED_BYTES_MAX // len(ahead)
-        client.socket.sendall(ahead * count)
-        (session,) = port.server._sessions.values()
-        wait_until(session._is_full, DEADLINE_SECONDS, "the beginning")
-        assert session._channel.connection.buffered < 3 * BUFFERED_BYTES_MAX
-        wait_until(lambda: is_quiet(port), DEADLINE_SECONDS, "a loop that has nothing to do")
-        port.verdicts.advance(0x10)
-        client.receive_until(ReadyForQuery)
-        for _ in range(count):
-            client.connection.send(Query("ADMIT"))
-            assert CommandComplete("ADMIT 1") in client.receive_until(ReadyForQuery)
-
-
-def test_connections_are_limited() -> None:
-    limits = ConnectionLimits(
-        connections_max=3, connections_per_user_max=3, connections_reserved=1, unauthenticated_max=2
-    )
-    config = PortConfig("127.0.0.1", 0, AccessConfig(limits=limits), handshake_timeout_seconds=0.2)
-    with running(config) as port, ExitStack() as stack:
-        for _ in range(2):
-            stack.enter_context(port.connect())
-        with pytest.raises(psycopg.OperationalError, match="remaining connection slots are res"):
-            port.connect()
-        strangers = [stack.enter_context(closing(RawClient(port))) for _ in range(4)]
-        for stranger in strangers:  # they give way, or are too slow
-            stranger.reads_the_end()
-        assert port.server.connections == 2
-    assert PORT_LIMITS.connections_max > PORT_LIMITS.connections_reserved
 
 
 # ---- the end

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from threading import Event, Lock, Thread
+from traceback import print_exception
 from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 from walproposer.qsync.answers import (
     Admission,
@@ -35,6 +38,8 @@ from walproposer.stream.event_loop import EventLoop
 
 TERM = 7
 DEADLINE_SECONDS = 30.0
+LONG_MS = 60_000
+GID = f"skq1.d.19c1f0a3e55.1-16b374d848-2f1.{'0' * 32}"
 
 
 class OneNumber:
@@ -143,6 +148,7 @@ def _running(server: VerdictServer, loop: EventLoop, verdicts: OneNumber) -> Ite
                 port.turns += 1
         except BaseException as bug:
             bugs.append(bug)
+            print_exception(bug)  # whoever waits for an answer will fail first
 
     thread = Thread(target=run, name="loop", daemon=True)
     thread.start()
@@ -157,3 +163,18 @@ def _running(server: VerdictServer, loop: EventLoop, verdicts: OneNumber) -> Ite
     assert server.connections == 0
     admission = server.access.admission
     assert (admission.unauthenticated, admission.authenticated) == (0, 0)
+
+
+def waiting(verdicts: OneNumber, count: int) -> None:
+    wait_until(lambda: verdicts.waiting == count, DEADLINE_SECONDS, f"{count} waiters")
+
+
+def row(result: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...]:
+    found = result.fetchone()
+    assert found is not None
+    return found
+
+
+def limbo_row() -> LimboRow:
+    at = datetime(2026, 11, 24, 10, tzinfo=UTC)
+    return LimboRow(GID, "d", "o", at, 1.5, Lsn(16), True, False, "detach", at, "prepared")
