@@ -169,6 +169,29 @@ def proposer_of(world: QsyncWorld, dsn: str) -> Iterator[QsyncWorld]:
         yield next_world
 
 
+@pytest.mark.parametrize("hangs", [False, True], ids=["lets go", "hangs"])
+def test_a_successor_on_the_same_port_takes_over(new_world: NewWorld, hangs: bool) -> None:
+    """Its commits do not wait until the predecessor lets the port go; its coordinator does."""
+    world = new_world("--qsync-orphan-grace", "60")
+    cluster, first = world.cluster, world.cluster.proposer
+    prepared = world.prepare(seconds=60)
+    if hangs:
+        first.pause()
+    with (
+        cluster.new_proposer(arguments=["--take-over"]) as second,
+        cluster.led_by(second),
+    ):
+        second.wait_streaming(TIMEOUT)
+        if hangs:
+            assert "in use" in world.status()["refuses"]
+            first.resume()
+        first.wait(TIMEOUT)
+        world.wait_deciding()
+        assert world.wait(prepared) == "confirmed"
+        world.commit(prepared)
+        assert second.status()["qsync"]["address"].endswith(f":{world.port}")
+
+
 def test_fifo_confirms_and_commits_in_the_order_of_prepare(new_world: NewWorld) -> None:
     """The second is told only when the first has left the limbo, though a quorum has both."""
     world = new_world("--qsync-order", "fifo")
