@@ -264,7 +264,7 @@ def test_one_that_has_left_serves_nobody_and_names_the_members(
     with pytest.raises(AssertionError, match=r"FATAL: .* has left timeline") as refused:
         ReplicationClient(conninfo)
     assert f"4 at {world.address(4)}" in str(refused.value)
-    assert "sqlstate=57P03" in left.log_text()
+    wait_until(lambda: "sqlstate=57P03" in left.log_text(), TIMEOUT, "the refusal to be logged")
     assert not list(left.data_dir.rglob("wal/0*"))
     left.restart()  # what it knows it knows from its disk
     assert world.state_on(3) == "left"
