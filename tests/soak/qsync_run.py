@@ -21,7 +21,7 @@ from pg_fixtures.waiting import wait_until
 from pg_server.errors import DeadlineExceeded
 
 from .chronicle import Chronicle
-from .qsync_book import COMMITTED, ROLLED_BACK, QsyncBook
+from .qsync_book import COMMITTED, NEVER, ROLLED_BACK, QsyncBook
 from .qsync_client import ACCOUNTS, BALANCE, STEPS
 from .qsync_clients import ClientProcess
 from .qsync_watchers import Inquirer, NewestTimeline, PlainClient, Reader
@@ -91,6 +91,7 @@ class QsyncSoak:
     seed: int
     rng: random.Random
     stopping: threading.Event
+    planted: str = ""
     chronicle: Chronicle = field(default_factory=Chronicle)
     book: QsyncBook = field(default_factory=QsyncBook)
     faults: int = 0
@@ -105,7 +106,7 @@ class QsyncSoak:
         self._newest = NewestTimeline()
         dsn, coordinator = self.world.clients_dsn, self.world.coordinator
         self.clients = [
-            ClientProcess(self.folder, self.seed, dsn, coordinator, self.book)
+            ClientProcess(self.folder, self.seed, dsn, coordinator, self.book, self.planted)
             for _ in range(CLIENTS)
         ]
         self.readers = [
@@ -162,9 +163,9 @@ class QsyncSoak:
         self._wait_progress()
 
     def _lead_to_rare(self, client: ClientProcess) -> Sequence[int]:
-        """It has prepared, with the policy to roll back, and loses its quorum before it asks."""
+        """It is admitted, and loses its quorum before it prepares; its policy is to roll back."""
         client.order("next", "rollback")
-        client.order("arm", "wait", "before", "stop")
+        client.order("arm", "prepare", "before", "stop")
         client.wait_said("at", STEP_SECONDS)
         return self._kill_safekeepers(2)
 
@@ -278,6 +279,7 @@ class QsyncSoak:
                 options="-c synchronous_commit=local"
             ) as connection:
                 reader.compare(connection)
+        self.book.reckon()
         self.rests += 1
         self.chronicle.note(self.summary())
         for client in self.clients:
@@ -318,6 +320,7 @@ def print_qsync_outcome(soak: QsyncSoak) -> None:
         "transactions begun": len(book.gids),
         "committed": book.count(COMMITTED),
         "rolled back": book.count(ROLLED_BACK),
+        "refused, or failed before their PREPARE": book.count(NEVER),
         "rows seen": book.seen_count,
         "comparisons": sum(reader.comparisons for reader in soak.readers),
         "outcomes asked for": soak.inquirer.answers,
