@@ -351,6 +351,7 @@ class Acceptor:
         return [WriteWal(chained.begin_lsn, chained.wal)] if chained.wal else []
 
     def _batch_ended(self, connection: int) -> list[Action]:
+        """Rule 6: one answer, however many messages came. The proposer counts on no more."""
         if connection != self.streaming:
             return []
         actions = self._flush()

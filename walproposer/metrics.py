@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from walproposer.checks.commit_watch import CommitWatch
-from walproposer.qsync.coordinator import Coordinator
+from walproposer.qsync.coordination import Coordination
 from walproposer.status import open_peers, peer_status
 from walproposer.stream.incarnation import Incarnation
 from walproposer.stream.progress import PeerState
@@ -63,15 +63,15 @@ Family = GaugeMetricFamily | CounterMetricFamily
 
 
 class ProposerCollector(Collector):
-    """Told which incarnation runs, and which coordinator; without there is nothing to say."""
+    """Told which incarnation runs, and what coordinates; without there is nothing to say."""
 
     def __init__(self, watch: CommitWatch) -> None:
         self.incarnation: Incarnation | None = None
-        self.coordinator: Coordinator | None = None
+        self.coordination: Coordination | None = None
         self._watch = watch
 
     def collect(self) -> Iterable[Family]:
-        qsync = _qsync_families(self.coordinator) if self.coordinator is not None else []
+        qsync = _qsync_families(self.coordination) if self.coordination is not None else []
         if self.incarnation is None:
             return qsync
         return [
@@ -110,8 +110,11 @@ def _own_families(incarnation: Incarnation) -> list[Family]:
     return families
 
 
-def _qsync_families(coordinator: Coordinator) -> list[Family]:
-    status = coordinator.status
+def _qsync_families(coordination: Coordination) -> list[Family]:
+    """Nothing while it has no port."""
+    if coordination.coordinator is None:
+        return []
+    status = coordination.coordinator.status
 
     def value(name: str) -> float:
         return float(status[_QSYNC_WORDS.get(name, name.removeprefix("sk_proposer_qsync_"))])

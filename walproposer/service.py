@@ -37,7 +37,7 @@ from walproposer.mender import Mender
 from walproposer.metrics import ProposerCollector
 from walproposer.primary.primary import Primary
 from walproposer.primary.synchronous_standby import configure_when_streaming
-from walproposer.qsync.coordinator import Coordinator, open_coordinator
+from walproposer.qsync.coordination import Coordination
 from walproposer.qsync.prepared_setting import limbo_max
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.status import hung_reason, incarnation_status
@@ -100,7 +100,9 @@ class WalProposer:
         self._lease: Lease | None = None
         self._opening: Opening | None = None
         self._limbo_max = 0
-        self._coordinator: Coordinator | None = None
+        self._coordination: Coordination | None = None
+        if config.qsync is not None:
+            self._coordination = self._collector.coordination = Coordination(config, stopping)
 
     def _stop_incarnation(self) -> None:
         if self._incarnation is not None:
@@ -151,7 +153,7 @@ class WalProposer:
             return "the quorum is lost, commits wait"
         if self._opening is not None and self._opening.error:
             return f"clients are kept out: {self._opening.error}"
-        qsync_error = self._coordinator.error if self._coordinator is not None else ""
+        qsync_error = self._coordination.error if self._coordination is not None else ""
         return hung_reason(incarnation) or qsync_error
 
     @property
@@ -182,8 +184,8 @@ class WalProposer:
         }
 
     def _qsync_status(self) -> dict[str, Any]:
-        coordinator = self._coordinator
-        return {"qsync": coordinator.status} if coordinator is not None else {}
+        coordination = self._coordination
+        return {"qsync": coordination.status} if coordination is not None else {}
 
     # ---- run
 
@@ -203,8 +205,8 @@ class WalProposer:
 
     def close(self) -> None:
         """Give the lock back."""
-        if self._coordinator is not None:
-            self._coordinator.close()
+        if self._coordination is not None:
+            self._coordination.close()
         if self._upstream is not None:
             self._upstream.close()
         if self._lease is not None:
@@ -252,7 +254,8 @@ class WalProposer:
         if self.config.configure:
             self._configured = configure_when_streaming(self.config.primary, self._stopping)
         self._commit_watch.start()
-        self._coordinate()
+        if self._coordination is not None:
+            self._coordination.start(self._limbo_max)
         mender = Mender(self._safekeepers, found.timeline, found.server.wal_seg_size, self._leader)
         Thread(target=mender.run, args=(self._stopping,), name="mend", daemon=True).start()
         predecessor: NodeId | None = None
@@ -270,15 +273,6 @@ class WalProposer:
             predecessor = incarnation.core.node_id or predecessor
             self._judge(stop)
 
-    def _coordinate(self) -> None:
-        """Have a coordinator, if one is wanted. Raises WalProposerError, AccessError."""
-        if self.config.qsync is None:
-            return
-        self._coordinator = self._collector.coordinator = open_coordinator(
-            self.config, self._limbo_max, self._stopping
-        )
-        self._coordinator.start()
-
     def _safekeepers(self) -> Sequence[SafekeeperAddress]:
         incarnation = self._incarnation
         return self._addresses if incarnation is None else incarnation.known_addresses
@@ -293,8 +287,8 @@ class WalProposer:
         self._incarnation = self._collector.incarnation = incarnation
         opening = self._opening = Opening.of(self.config.primary, upstream.primary, incarnation)
         opening.start()
-        if self._coordinator is not None:
-            self._coordinator.begin(incarnation)
+        if self._coordination is not None:
+            self._coordination.begin(incarnation)
         reason = "the incarnation has ended"
         try:
             return incarnation.run()
@@ -310,8 +304,8 @@ class WalProposer:
             return None
         finally:
             opening.end()
-            if self._coordinator is not None:
-                self._coordinator.end(incarnation, reason)
+            if self._coordination is not None:
+                self._coordination.end(incarnation, reason)
             self._addresses = incarnation.known_addresses
             self._incarnation = None
             self._waiting_for = WAITING_FOR_PRIMARY

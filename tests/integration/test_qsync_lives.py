@@ -169,6 +169,29 @@ def proposer_of(world: QsyncWorld, dsn: str) -> Iterator[QsyncWorld]:
         yield next_world
 
 
+@pytest.mark.parametrize("hangs", [False, True], ids=["lets go", "hangs"])
+def test_a_successor_on_the_same_port_takes_over(new_world: NewWorld, hangs: bool) -> None:
+    """Its commits do not wait until the predecessor lets the port go; its coordinator does."""
+    world = new_world("--qsync-orphan-grace", "60")
+    cluster, first = world.cluster, world.cluster.proposer
+    prepared = world.prepare(seconds=60)
+    if hangs:
+        first.pause()
+    with (
+        cluster.new_proposer(arguments=["--take-over"]) as second,
+        cluster.led_by(second),
+    ):
+        second.wait_streaming(TIMEOUT)
+        if hangs:
+            assert "in use" in world.status()["refuses"]
+            first.resume()
+        first.wait(TIMEOUT)
+        world.wait_deciding()
+        assert world.wait(prepared) == "confirmed"
+        world.commit(prepared)
+        assert second.status()["qsync"]["address"].endswith(f":{world.port}")
+
+
 def test_fifo_confirms_and_commits_in_the_order_of_prepare(new_world: NewWorld) -> None:
     """The second is told only when the first has left the limbo, though a quorum has both."""
     world = new_world("--qsync-order", "fifo")
@@ -196,7 +219,6 @@ def test_a_janitor_without_rights_finishes_what_is_its_own_and_reports_the_rest(
         "CREATE ROLE stranger LOGIN",
         "GRANT app, pg_read_all_settings, pg_monitor TO proposer",
         "GRANT INSERT, SELECT ON accounts TO app, stranger",
-        "GRANT EXECUTE ON FUNCTION pg_control_system(), pg_control_init() TO proposer",
     )
     for statement in statements:
         world.postgres.execute(statement, options=LOCAL)
@@ -253,7 +275,7 @@ def test_detach_drops_the_slots_that_nobody_takes_from(new_world: NewWorld) -> N
     world.cluster.proposer.terminate()
     done = sk("detach", "--primary", world.postgres.dsn(), "--drop-slot", "--force")
     assert done.returncode == 0, done.stderr
-    assert 'logical slot "sk_qsync_' in done.stdout
+    assert 'replication slot "sk_qsync_' in done.stdout
     assert world.postgres.execute("SELECT slot_name FROM pg_replication_slots") == []
 
 

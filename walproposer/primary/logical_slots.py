@@ -13,7 +13,7 @@ SLOT_PATTERN = f"^{SLOT_PREFIX}[0-9]+$"
 
 _DROP = (
     "SELECT slot_name::text, pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-    " WHERE slot_type = 'logical' AND slot_name ~ %s AND active_pid IS NULL"
+    " WHERE slot_type = 'logical' AND slot_name ~ %s AND active_pid IS NULL ORDER BY 1"
 )
 
 

@@ -19,7 +19,6 @@ from walproposer.connection import refusing
 from walproposer.errors import CommitsWait, Refusal, WalProposerError
 from walproposer.primary.commit_waits import CommitWaits, may_see_waits, read_commit_waits
 from walproposer.primary.log_marker import forget_log
-from walproposer.primary.logical_slots import drop_logical_slots
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.slot import read_slot
 
@@ -144,8 +143,6 @@ def _drop_slots(connection: psycopg.Connection, address: PrimaryAddress) -> Iter
     if read_slot(connection, address.slot) is not None:
         connection.execute("SELECT pg_drop_replication_slot(%s)", (address.slot,))
         yield f'replication slot "{address.slot}" was dropped'
-    for name in drop_logical_slots(connection):
-        yield f'logical slot "{name}" was dropped'
     for name in forget_log(connection):
         yield f'"{name}" was dropped: the primary belongs to no log any more'
 

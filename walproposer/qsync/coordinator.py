@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from errno import EADDRINUSE
 from functools import partial
 from threading import Thread
 from typing import Any, assert_never
@@ -25,9 +24,8 @@ from typing import Any, assert_never
 import structlog
 
 from consensus.ids import NodeId
-from telemetry.stop_signal import StopSignal
+from consensus.quorum import quorum_size
 from walproposer.config import ProposerConfig, QsyncConfig
-from walproposer.errors import WalProposerError
 from walproposer.qsync import limbo_events as core
 from walproposer.qsync.limbo import Limbo
 from walproposer.qsync.limbo_events import NEVER_LSN, Event, LimboSettings, Order
@@ -46,8 +44,6 @@ TICK_SECONDS = 0.1
 # Deadlines of those who wait are met as exactly as this.
 WAITING_TICK_SECONDS = 0.02
 STOP_SECONDS = 5.0
-PORT_WAIT_SECONDS = 5.0
-PORT_RETRY_SECONDS = 0.1
 #: A round that members in a daisy chain have not answered by then: they are sent WAL.
 SILENT_ROUND_SECONDS = 0.2
 
@@ -308,6 +304,7 @@ class Coordinator:
         return qsync_status(
             self.limbo,
             node_id,
+            quorum=self._quorum(),
             address=self.address,
             waiting=len(self._questions),
             adopted=self._adopted,
@@ -315,22 +312,11 @@ class Coordinator:
             streams=self.sessions.stream_states if self.sessions is not None else {},
         )
 
-
-def open_coordinator(config: ProposerConfig, limbo_max: int, stopping: StopSignal) -> Coordinator:
-    """A predecessor on this machine, which was taken over from, may still be letting its port go.
-
-    Raises WalProposerError, AccessError.
-    """
-    deadline = time.monotonic() + PORT_WAIT_SECONDS
-    while True:
-        try:
-            return Coordinator(config, limbo_max)
-        except WalProposerError as error:
-            cause = error.__cause__
-            is_taken = isinstance(cause, OSError) and cause.errno == EADDRINUSE
-            if not is_taken or time.monotonic() >= deadline or stopping.is_set:
-                raise
-        stopping.wait(PORT_RETRY_SECONDS)
+    def _quorum(self) -> int:
+        """Of the set that needs more, while the members change."""
+        membership = self._incarnation.core.membership if self._incarnation is not None else None
+        groups = membership.groups if membership is not None else ()
+        return max((quorum_size(len(group)) for group in groups), default=0)
 
 
 def limbo_settings(config: QsyncConfig, limbo_max: int) -> LimboSettings:

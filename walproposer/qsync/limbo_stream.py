@@ -113,7 +113,9 @@ class LimboStream:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                self._stream(self._ready_slot())
+                slot = self._ready_slot()
+                self._session.close()  # a stream may last for long
+                self._stream(slot)
                 seconds = RETRY_SECONDS
             except _NotYet as reason:
                 self._become(str(reason))

@@ -18,6 +18,7 @@ def qsync_status(
     limbo: Limbo,
     node_id: NodeId | None,
     *,
+    quorum: int,
     address: str,
     waiting: int,
     adopted: int,
@@ -25,8 +26,9 @@ def qsync_status(
     streams: dict[str, str],
 ) -> dict[str, Any]:
     """A value of JSON. Seconds are floats, LSNs as Postgres prints them. `owner` is null while no
-    incarnation leads; `pending` and `confirmed` count answers, `committed` and `rollback_count`
-    what the janitor has done, `adopted` what was found prepared when an incarnation began to lead.
+    incarnation leads, `quorum` is how many safekeepers must have a PREPARE; `pending` and
+    `confirmed` count answers, `committed` and `rollback_count` what the janitor has done, `adopted`
+    what was found prepared when an incarnation began to lead.
     """
     rows, refusal = limbo.rows(), limbo.admission()
     oldest = max(rows, key=lambda row: row.age_ms, default=None)
@@ -37,6 +39,7 @@ def qsync_status(
         "term": node_id.term if node_id is not None else 0,
         "is_deciding": limbo.is_deciding,
         "refuses": refusal.text if refusal is not None else None,
+        "quorum": quorum,
         "quorum_ok": limbo.is_quorum_ok if node_id is not None else False,
         "commit_lsn": format_lsn(limbo.commit_lsn),
         "order": limbo.settings.order.value,

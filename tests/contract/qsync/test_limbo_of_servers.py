@@ -206,7 +206,6 @@ def test_a_member_of_the_owner_becomes_the_owner(server: Postgres) -> None:
     for role in ('"an owner"', "member", "nobodys"):
         server.execute(f"CREATE ROLE {role} LOGIN")
     server.execute('GRANT "an owner" TO member')
-    server.execute("GRANT EXECUTE ON FUNCTION pg_control_system() TO member, nobodys")
     with server.connect(user="an owner", options=LOCAL) as connection:
         connection.execute("BEGIN")
         connection.execute("SELECT pg_current_xact_id()")

@@ -256,3 +256,17 @@ def test_answers_carry_what_the_replicas_need_until_they_leave() -> None:
     assert the_answer(batch(acceptor, append(A, START_LSN, 0))).feedback == needed
     assert acceptor.step(FeedbackChanged(NO_FEEDBACK)) == []
     assert the_answer(batch(acceptor, append(A, START_LSN, 0))).feedback == NO_FEEDBACK
+
+
+def test_rule_6_a_batch_is_answered_once_however_many_messages_it_has() -> None:
+    """The proposer takes the n-th answer for one to its n-th message or a later one."""
+    acceptor = new_acceptor()
+    acceptor.step(vote_request(A))
+    one = batch(acceptor, elected(A, START_LSN, history((A, START_LSN))))
+    assert [type(action) for action in one].count(Reply) == 1
+    heartbeat = append(A, START_LSN, 0)
+    many = batch(
+        acceptor, heartbeat, heartbeat, append(A, START_LSN, 100), append(A, position(100), 0)
+    )
+    assert [type(action) for action in many].count(Reply) == 1
+    assert the_answer(many).flush_lsn == position(100)

@@ -1,0 +1,113 @@
+"""The coordinator of a process, from the moment that its port can be had.
+
+A predecessor that is taken over from, or hangs, may hold the port for a while. Law: commits wait
+for no port. So the incarnations run meanwhile, and the one that runs when the port is there is
+coordinated from then on.
+"""
+
+from __future__ import annotations
+
+from errno import EADDRINUSE
+from threading import Lock, Thread
+from typing import Any
+
+import structlog
+
+from telemetry.stop_signal import StopSignal
+from walproposer.config import ProposerConfig
+from walproposer.errors import WalProposerError
+from walproposer.qsync.coordinator import Coordinator
+from walproposer.stream.incarnation import Incarnation
+
+log = structlog.get_logger()
+
+PORT_RETRY_SECONDS = 0.1
+
+
+class Coordination:
+    """`begin` and `end` are for the thread that runs the incarnations, `status` for any."""
+
+    def __init__(self, config: ProposerConfig, stopping: StopSignal) -> None:
+        assert config.qsync is not None
+        self._config = config
+        self._address = f"{config.qsync.host}:{config.qsync.port}"
+        self._stopping = stopping
+        self._lock = Lock()
+        self._coordinator: Coordinator | None = None
+        self._incarnation: Incarnation | None = None
+        self._is_closed = False
+        self._waits_because = "it has not begun"
+
+    @property
+    def coordinator(self) -> Coordinator | None:
+        """None while its port cannot be had."""
+        return self._coordinator
+
+    @property
+    def status(self) -> dict[str, Any]:
+        if self._coordinator is not None:
+            return self._coordinator.status
+        return {"address": self._address, "refuses": self._waits_because}
+
+    @property
+    def error(self) -> str:
+        """Why clients cannot be answered; "" while they can."""
+        return self._coordinator.error if self._coordinator is not None else self._waits_because
+
+    def start(self, limbo_max: int) -> None:
+        """Raises WalProposerError, AccessError for what will not pass."""
+        if not self._open(limbo_max):
+            log.warning("qsync waits for its port", listen=self._address)
+            Thread(
+                target=self._open_later, args=(limbo_max,), name="qsync-port", daemon=True
+            ).start()
+
+    def begin(self, incarnation: Incarnation) -> None:
+        """It is about to run."""
+        with self._lock:
+            self._incarnation = incarnation
+            if self._coordinator is not None:
+                self._coordinator.begin(incarnation)
+
+    def end(self, incarnation: Incarnation, reason: str) -> None:
+        """It will confirm nothing any more."""
+        with self._lock:
+            self._incarnation = None
+            if self._coordinator is not None:
+                self._coordinator.end(incarnation, reason)
+
+    def close(self) -> None:
+        """Who waits is told that nothing is known."""
+        with self._lock:
+            self._is_closed = True
+        if self._coordinator is not None:
+            self._coordinator.close()
+
+    def _open_later(self, limbo_max: int) -> None:
+        while not self._stopping.is_set and not self._is_closed:
+            self._stopping.wait(PORT_RETRY_SECONDS)
+            try:
+                if self._open(limbo_max):
+                    return
+            except WalProposerError as error:
+                self._waits_because = str(error)
+
+    def _open(self, limbo_max: int) -> bool:
+        """False while somebody else has the port. Raises WalProposerError, AccessError."""
+        try:
+            coordinator = Coordinator(self._config, limbo_max)
+        except WalProposerError as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno != EADDRINUSE:
+                raise
+            self._waits_because = str(error)
+            return False
+        coordinator.start()
+        with self._lock:
+            if self._is_closed:
+                coordinator.close()
+                return True
+            if self._incarnation is not None:
+                coordinator.begin(self._incarnation)
+            self._coordinator = coordinator
+        return True
