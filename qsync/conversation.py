@@ -28,10 +28,9 @@ _SAID = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 def words_of(ask: Ask) -> PQGen[list[Result]]:
     """To be waited for. Raises psycopg.Error when the connection breaks, Silent."""
-    if ask.is_pipeline:
+    if len(ask.statements) > 1:
         return _until(ask.deadline, _pipeline(ask.connection, ask.statements))
-    (statement,) = ask.statements
-    return _until(ask.deadline, _simple(ask.connection, statement))
+    return _until(ask.deadline, _simple(ask.connection, ask.statements[0]))
 
 
 def check_idle(connection: AnyConnection) -> None:

@@ -22,5 +22,5 @@ def read_barrier(
     (place,) = yield Ask(connection, (PLACE,), deadline + ANSWER_SECONDS)
     if place.error is not None:
         raise place.error
-    lsn, tli = place.row
-    return (yield from coordinator.barrier(parse_lsn(lsn), int(tli, 16), deadline))
+    lsn, wal_file = place.row
+    return (yield from coordinator.barrier(parse_lsn(lsn), int(wal_file[:8], 16), deadline))

@@ -29,22 +29,15 @@ _MARK = "qsync.transaction"
 
 #: Of a transaction before PREPARE: is it still the one that was begun; its xid, if it has written;
 #: where the log is, to be asked before PREPARE; the server's clock; whether COMMIT PREPARED may
-#: wait for a standby; who will own the prepared transaction.
+#: wait for a standby. Nothing but function calls: operators and subqueries double its cost.
 FACTS = (
-    f"SELECT current_setting('{_MARK}', true) = 'on', "
-    "pg_current_xact_id_if_assigned()::text, lsn::text, "
-    "CASE WHEN lsn IS NOT NULL THEN substr(pg_walfile_name(lsn), 1, 8) END, "
-    "(extract(epoch FROM clock_timestamp()) * 1000)::int8, "
-    "current_setting('synchronous_standby_names') <> '', current_user "
-    "FROM (SELECT CASE WHEN NOT pg_is_in_recovery() "
-    "THEN pg_current_wal_insert_lsn() END AS lsn) AS place"
+    f"SELECT current_setting('{_MARK}', true), pg_current_xact_id_if_assigned(), "
+    "pg_current_wal_insert_lsn(), pg_walfile_name(pg_current_wal_insert_lsn()), "
+    "extract(epoch FROM clock_timestamp()), current_setting('synchronous_standby_names')"
 ).encode()
-FLUSH_LSN = b"SELECT pg_current_wal_flush_lsn()::text"
-#: Of a primary: where its log is flushed to, and the timeline of that.
-PLACE = (
-    b"SELECT lsn::text, substr(pg_walfile_name(lsn), 1, 8) "
-    b"FROM (SELECT pg_current_wal_flush_lsn() AS lsn) AS place"
-)
+FLUSH_LSN = b"SELECT pg_current_wal_flush_lsn()"
+#: Of a primary: where its log is flushed to, and the timeline of that, first in the name.
+PLACE = b"SELECT pg_current_wal_flush_lsn(), pg_walfile_name(pg_current_wal_flush_lsn())"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +80,7 @@ def begin(
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The row of FACTS. `xid` is None for a transaction that has written nothing. On a standby
-    `lsn` and `tli` are 0."""
+    """The row of FACTS. `xid` is None for a transaction that has written nothing."""
 
     is_ours: bool
     xid: int | None
@@ -96,21 +88,20 @@ class Facts:
     tli: int
     now_ms: int
     has_standby_names: bool
-    owner: str
 
     @classmethod
     def of(cls, row: tuple[str | None, ...]) -> Self:
-        is_ours, xid, lsn, tli, now_ms, has_standby_names, owner = row
-        assert now_ms is not None
-        assert owner is not None
+        mark, xid, lsn, wal_file, epoch, standby_names = row
+        assert lsn is not None
+        assert wal_file is not None
+        assert epoch is not None
         return cls(
-            is_ours == "t",
+            mark == "on",
             None if xid is None else int(xid),
-            0 if lsn is None else parse_lsn(lsn),
-            0 if tli is None else int(tli, 16),
-            int(now_ms),
-            has_standby_names == "t",
-            owner,
+            parse_lsn(lsn),
+            int(wal_file[:8], 16),
+            round(float(epoch) * 1000),
+            bool(standby_names),
         )
 
 
@@ -127,12 +118,21 @@ def prepare(gid: Gid) -> bytes:
 
 def find_prepared(gid: Gid) -> bytes:
     """A row with a bound of the end of PREPARE, when it is prepared."""
-    return FLUSH_LSN + f" FROM pg_prepared_xacts WHERE gid = '{gid}'".encode()
+    return FLUSH_LSN + _listed(gid)
+
+
+def find_owner(gid: Gid) -> bytes:
+    """Who may finish it."""
+    return b"SELECT owner" + _listed(gid)
+
+
+def _listed(gid: Gid) -> bytes:
+    return f" FROM pg_prepared_xacts WHERE gid = '{gid}'".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """COMMIT PREPARED or ROLLBACK PREPARED, and where the log is flushed to after it.
+    """COMMIT PREPARED or ROLLBACK PREPARED; with `tells_lsn`, where the log is flushed to after it.
 
     `meanwhile` are settings of the session for the command alone; SET LOCAL would need a
     transaction block, in which the command is refused.
@@ -140,6 +140,7 @@ class Finish:
 
     gid: Gid
     is_commit: bool
+    tells_lsn: bool = True
     meanwhile: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -150,7 +151,8 @@ class Finish:
         changed = [_set(name, _literal(value)) for name, value in self.meanwhile]
         restored = [_set(name, f"current_setting('qsync.{name}')") for name, _ in self.meanwhile]
         texts = (*kept, *changed, command, *restored)
-        return (*(text.encode() for text in texts), FLUSH_LSN)
+        place = (FLUSH_LSN,) if self.tells_lsn else ()
+        return (*(text.encode() for text in texts), *place)
 
     def error(self, results: Sequence[Result]) -> psycopg.Error | None:
         """Of the command itself."""
@@ -158,11 +160,13 @@ class Finish:
 
     def flush_lsn(self, results: Sequence[Result]) -> int:
         """A bound of the command's end; 0 if it is not known."""
-        return 0 if results[-1].error is not None else parse_lsn(results[-1].value)
+        is_told = self.tells_lsn and results[-1].error is None
+        return parse_lsn(results[-1].value) if is_told else 0
 
     def is_restored(self, results: Sequence[Result]) -> bool:
         """The session is as it was."""
-        return first_error(results[2 * len(self.meanwhile) + 1 : -1]) is None
+        first = 2 * len(self.meanwhile) + 1
+        return first_error(results[first : first + len(self.meanwhile)]) is None
 
 
 def _set(name: str, value: str) -> str:

@@ -31,7 +31,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One round trip: one simple query, or a pipeline of statements, each in its own transaction.
+    """One round trip: a simple query, or a pipeline of several, each in a transaction of its own.
 
     Raises Silent after `deadline`, of time.monotonic(); the connection is closed then.
     """
@@ -39,7 +39,6 @@ class Ask:
     connection: AnyConnection
     statements: tuple[bytes, ...]
     deadline: float
-    is_pipeline: bool = False
 
 
 @dataclass(frozen=True, slots=True)

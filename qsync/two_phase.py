@@ -49,6 +49,7 @@ from qsync.statements import (
     Finish,
     Result,
     begin,
+    find_owner,
     find_prepared,
     first_error,
     parse_lsn,
@@ -145,6 +146,9 @@ class TwoPhase:
 
     def _prepare(self, connection: AnyConnection) -> Steps[None]:
         self._check_status(connection)
+        if connection.pgconn.parameter_status(b"in_hot_standby") == b"on":
+            yield from self._commit_nothing(connection)
+            return
         facts = yield from self._read_facts(connection)
         if facts.xid is None:
             yield from self._commit_nothing(connection)
@@ -291,11 +295,12 @@ class TwoPhase:
         """The flush position after it. None: somebody else has finished it, by COMMIT."""
         facts = self._facts
         assert facts is not None
+        tells_lsn = not is_commit or self.options.confirm == "durable"
         meanwhile = {"synchronous_commit": "local"} if facts.has_standby_names else {}
         while True:
-            command = Finish(self._named, is_commit, tuple(meanwhile.items()))
+            command = Finish(self._named, is_commit, tells_lsn, tuple(meanwhile.items()))
             try:
-                results = yield from self._ask(connection, *command.statements, is_pipeline=True)
+                results = yield from self._ask(connection, *command.statements)
             except psycopg.Error as error:
                 yield from self._ask_outcome(first_line(error), error)
                 return None
@@ -305,12 +310,20 @@ class TwoPhase:
             if failure is None:
                 return command.flush_lsn(results)
             if failure.sqlstate == NOT_OWNER and "role" not in meanwhile:
-                meanwhile["role"] = facts.owner
+                meanwhile["role"] = yield from self._owner(connection)
             elif failure.sqlstate == BUSY and self._clock() < self._deadline:
                 yield Pause(_BUSY_PAUSE_SECONDS)
             else:
                 yield from self._ask_outcome(first_line(failure), failure)
                 return None
+
+    def _owner(self, connection: AnyConnection) -> Steps[str]:
+        """The role of a SET LOCAL ROLE, which has ended. It is not there once the gid is gone."""
+        try:
+            (found,) = yield from self._ask(connection, find_owner(self._named))
+        except psycopg.Error:
+            return "none"  # who asks next finds the connection lost
+        return "none" if found.error is not None or found.row is None else found.value
 
     def _ask_outcome(self, reason: str, error: psycopg.Error | None = None) -> Steps[None]:
         """What became of the gid, if the primary cannot tell, or not for good. Returns when it is
@@ -339,12 +352,10 @@ class TwoPhase:
     def _pending(self, reason: str) -> TransactionPending:
         return TransactionPending(Pending(self._named, self._lsn), reason)
 
-    def _ask(
-        self, connection: AnyConnection, *statements: bytes, is_pipeline: bool = False
-    ) -> Steps[list[Result]]:
-        """Raises psycopg.Error when no answer comes."""
+    def _ask(self, connection: AnyConnection, *statements: bytes) -> Steps[list[Result]]:
+        """Several are a pipeline. Raises psycopg.Error when no answer comes."""
         answer_by = max(self._deadline, self._clock()) + ANSWER_SECONDS
-        results: list[Result] = yield Ask(connection, statements, answer_by, is_pipeline)
+        results: list[Result] = yield Ask(connection, statements, answer_by)
         return results
 
 

@@ -263,3 +263,17 @@ def test_a_copy_that_was_left_open_is_rolled_back(server: Postgres) -> None:
             connection.pgconn.send_query(b"COPY account FROM STDIN")
         assert connection.closed
         assert tx.outcome is not None
+
+
+def test_a_standby_is_read_like_a_primary(
+    server: Postgres, standby_factory: Callable[..., Postgres]
+) -> None:
+    """It has no WAL of its own to ask for, and its transactions have written nothing."""
+    standby = standby_factory(server, "standby", server.dsn())
+    with (
+        Qsync("127.0.0.1:1") as q,
+        standby.connect() as connection,
+        q.transaction(connection) as tx,
+    ):
+        assert tx.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+    assert tx.result == Committed(0)

@@ -37,10 +37,13 @@ def test_finish_alone() -> None:
     assert finish.flush_lsn([Result("ROLLBACK PREPARED"), ERROR]) == 0
     assert finish.error([ERROR, LSN]) is ERROR.error
     assert finish.is_restored([ERROR, LSN])
+    alone = Finish(GID, is_commit=True, tells_lsn=False)
+    assert alone.statements == (f"COMMIT PREPARED '{GID}'".encode(),)
+    assert alone.flush_lsn([Result("COMMIT PREPARED")]) == 0
 
 
 def test_finish_with_settings_of_its_own() -> None:
-    finish = Finish(GID, True, (("synchronous_commit", "local"), ("role", "o'b\\")))
+    finish = Finish(GID, True, True, (("synchronous_commit", "local"), ("role", "o'b\\")))
     texts = [statement.decode() for statement in finish.statements]
     assert texts[:2] == [
         f"SELECT set_config('qsync.{name}', current_setting('{name}'), false)"
@@ -59,10 +62,11 @@ def test_finish_with_settings_of_its_own() -> None:
 
 
 def test_facts() -> None:
-    row = ("t", "725", "0/1000", "0000000A", "1795514464318", "f", "app")
-    assert Facts.of(row) == Facts(True, 725, 0x1000, 10, 1795514464318, False, "app")
-    on_standby = (None, None, None, None, "1", "t", "app")
-    assert Facts.of(on_standby) == Facts(False, None, 0, 0, 1, True, "app")
+    wal_file = "0000000A00000016000000B3"
+    row = ("on", "725", "0/1000", wal_file, "1795514464.318123", "")
+    assert Facts.of(row) == Facts(True, 725, 0x1000, 10, 1795514464318, False)
+    other = (None, None, "0/1000", wal_file, "1795514464", "ANY 1 (a)")
+    assert Facts.of(other) == Facts(False, None, 0x1000, 10, 1795514464000, True)
 
 
 def test_positions() -> None:

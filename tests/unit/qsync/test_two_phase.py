@@ -53,7 +53,7 @@ def test_it_takes_five_round_trips_to_be_durable() -> None:
 def test_it_takes_one_less_to_be_visible() -> None:
     world = TwoPhaseWorld(Options(confirm="visible"))
     assert committed(world) == Committed(world.lsn_of_prepare)
-    assert world.asked[-3:] == ["WAIT_LSN", "COMMIT PREPARED", "FLUSH"]
+    assert world.asked[-2:] == ["WAIT_LSN", "COMMIT PREPARED"]
 
 
 def test_one_that_has_written_nothing_just_commits() -> None:
@@ -198,6 +198,15 @@ def test_a_set_local_role_is_taken_on_to_finish() -> None:
     world.sqlstates["COMMIT PREPARED"] = ["42501"]
     assert committed(world) == Committed(parse_lsn("0/3000"))
     assert world.asked.count("COMMIT PREPARED") == 2
+    assert "OWNER" in world.asked
+
+
+def test_a_role_that_can_not_be_asked_for_leaves_it_pending() -> None:
+    world = TwoPhaseWorld(faults={8: Fault.BREAKS_BEFORE})
+    world.sqlstates["COMMIT PREPARED"] = ["42501"]
+    with pytest.raises(TransactionPending):
+        committed(world)
+    assert world.truth is Truth.PREPARED
 
 
 def test_standbys_are_not_waited_for() -> None:

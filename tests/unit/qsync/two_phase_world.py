@@ -63,6 +63,10 @@ class FakeConnection:
         self.is_open = True
         self.speaks = False  # for the gid, by a WAIT_LSN
 
+    def parameter_status(self, name: bytes) -> bytes:
+        assert name == b"in_hot_standby"
+        return b"off"
+
     def finish(self) -> None:
         self.is_open = False
         self.info.transaction_status = TransactionStatus.UNKNOWN
@@ -206,7 +210,7 @@ class TwoPhaseWorld:
     # ---- the servers
 
     def _answers(self, ask: Ask) -> list[Result]:
-        if ask.is_pipeline:
+        if len(ask.statements) > 1:
             return [self._answer(statement.decode()) for statement in ask.statements]
         found: list[Result] = []
         for statement in ask.statements[0].decode().split("; "):
@@ -232,6 +236,8 @@ class TwoPhaseWorld:
                 return self._facts()
             case "FIND" if self.truth is not Truth.PREPARED:
                 return Result("SELECT 0")
+            case "OWNER":
+                return Result(row=("owner",))
             case "FIND" | "FLUSH":
                 is_over = self.truth in (Truth.COMMITTED, Truth.ROLLED_BACK)
                 return Result(row=(FINISHED_LSN if is_over else PREPARED_LSN,))
@@ -261,9 +267,10 @@ class TwoPhaseWorld:
         return Result(name)
 
     def _facts(self) -> Result:
-        mark, standby = ("t" if yes else "f" for yes in (self.is_marked, self.has_standby_names))
+        mark = "on" if self.is_marked else ""
         xid = "725" if self._writes else None
-        return Result(row=(mark, xid, BEGIN_LSN, "00000001", "1000", standby, "owner"))
+        standby = "s1" if self.has_standby_names else ""
+        return Result(row=(mark, xid, BEGIN_LSN, f"{1:08X}{0:016X}", "1.000400", standby))
 
     def _wait(self, timeout_ms: int) -> Result:
         is_confirmed = self.confirms_at <= self.now + timeout_ms / 1000
@@ -301,6 +308,6 @@ def _name_of(statement: str) -> str:
     if statement.encode() == FLUSH_LSN:
         return "FLUSH"
     if "pg_prepared_xacts" in statement:
-        return "FIND"
+        return "OWNER" if "owner" in statement else "FIND"
     words = statement.split()
     return f"{words[0]} PREPARED" if words[1:2] == ["PREPARED"] else words[0]
