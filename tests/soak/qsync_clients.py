@@ -26,9 +26,16 @@ class ClientProcess:
     """Each start is a new client to the book: a number of its own."""
 
     def __init__(
-        self, folder: Path, seed: int, dsn: str, coordinator: str, book: QsyncBook
+        self,
+        folder: Path,
+        seed: int,
+        dsn: str,
+        coordinator: str,
+        book: QsyncBook,
+        planted: str = "",
     ) -> None:
         self._folder = folder
+        self._planted = [planted] if planted else []
         self._arguments = [str(seed), dsn, coordinator]
         self._book = book
         self._read_bytes = 0

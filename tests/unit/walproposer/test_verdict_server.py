@@ -110,6 +110,13 @@ def waiting(verdicts: OneNumber, count: int) -> None:
     wait_until(lambda: verdicts.waiting == count, DEADLINE_SECONDS, f"{count} waiters")
 
 
+def is_quiet(port: Port) -> bool:
+    """Whether the loop does not turn for a while."""
+    turns = port.turns
+    Event().wait(QUIET_SECONDS)
+    return port.turns == turns
+
+
 def row(result: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...]:
     found = result.fetchone()
     assert found is not None
@@ -347,10 +354,8 @@ def test_idle_clients_cost_no_thread_and_no_turn_of_the_loop(port: Port) -> None
         for _ in range(IDLE_CLIENTS):
             stack.enter_context(port.connect())
         wait_until(lambda: active_count() == before, DEADLINE_SECONDS, "handshakes to end")
-        assert port.server.connections == IDLE_CLIENTS
-        turns = port.turns
-        Event().wait(QUIET_SECONDS)
-        assert port.turns == turns
+        wait_until(lambda: port.server.connections == IDLE_CLIENTS, DEADLINE_SECONDS, "all of them")
+        wait_until(lambda: is_quiet(port), DEADLINE_SECONDS, "a loop that has nothing to do")
         with port.connect() as connection:
             assert row(connection.execute("ADMIT")) == (TERM, 0)
 
@@ -411,12 +416,10 @@ def test_more_than_is_buffered_is_not_read_while_a_question_is_open(port: Port) 
         ahead = Query("ADMIT").encode()
         count = 4 * BUFFERED_BYTES_MAX // len(ahead)
         client.socket.sendall(ahead * count)
-        Event().wait(QUIET_SECONDS)
         (session,) = port.server._sessions.values()
+        wait_until(session._is_full, DEADLINE_SECONDS, "the beginning")
         assert session._channel.connection.buffered < 3 * BUFFERED_BYTES_MAX
-        turns = port.turns
-        Event().wait(QUIET_SECONDS)
-        assert port.turns == turns
+        wait_until(lambda: is_quiet(port), DEADLINE_SECONDS, "a loop that has nothing to do")
         port.verdicts.advance(0x10)
         client.receive_until(ReadyForQuery)
         for _ in range(count):

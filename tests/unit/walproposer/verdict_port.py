@@ -89,7 +89,11 @@ class OneNumber:
     def advance(self, commit_lsn: int) -> None:
         with self._lock:
             self._commit_lsn = commit_lsn
-            ready = [q for q in self._waiting.values() if q.verb.lsn <= commit_lsn]  # type: ignore[union-attr]
+            ready = [
+                question
+                for question in self._waiting.values()
+                if isinstance(question.verb, WaitLsn | Barrier) and question.verb.lsn <= commit_lsn
+            ]
             for question in ready:
                 del self._waiting[question.waiter]
         for question in ready:
