@@ -345,7 +345,7 @@ def resolved_before_the_quorum_has_the_timeline(patch: Patch) -> None:
     """Right after pg_promote(): but the old primary may come back, and go on with its own log."""
 
     def promoted(self: LimboWorld, primary: LimboPrimary) -> None:
-        for name in self.older_in_limbo(primary):
+        for name in [] if primary.is_open else self.older_in_limbo(primary):
             primary.finish(name, is_commit=True)
 
     patch(LimboWorld, "promoted", promoted)

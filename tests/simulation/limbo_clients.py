@@ -25,7 +25,8 @@ from walproposer.qsync.limbo_table import Fate
 
 from .actor import Actor, Script
 from .limbo_coordinator import DATABASES, NET_US, LimboCoordinator
-from .limbo_database import Transaction
+from .limbo_database import Kind, Op, Transaction
+from .limbo_faults import stall
 from .limbo_primary import BUSY, CANNOT_CONNECT, LimboPrimary
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Client:
             return
         self.of = self._name_it()
         yield self._net()
+        yield from self._befall()
         # Here the connection may break: it knows the gid, and nothing else.
         if not self.is_session_alive:
             return
@@ -106,6 +108,26 @@ class Client:
             if verdict is not None:
                 break
         yield from self._act_on(verdict)
+
+    def _befall(self) -> Script:
+        """The faults that wait for this moment."""
+        server = self.server
+        if server.crashes_before_prepare:
+            server.crashes_before_prepare = False
+            self.world.count("limbo: crashes before a PREPARE")
+            self.world.crash(server, 1000)
+        elif server.stalls_at_prepare:
+            server.stalls_at_prepare, server.is_quiet = False, True
+            self.world.count("limbo: stalls at a PREPARE")
+            server.insert(Op(Kind.COMMIT, server.database.next_xid, self.world.clock.now_us))
+            server.flush()
+            yield 60_000
+            for coordinator in self.world.coordinators():
+                if coordinator.primary is server:
+                    coordinator.begin_slow_reading()
+                    stall(self.world, coordinator.process, self.random)
+            self.world.clock.call_later(700_000, server.speak_again)
+            yield 1000
 
     def _name_it(self) -> Transaction:
         self.world.transactions_count += 1
@@ -200,8 +222,8 @@ def barrier_reader(world: LimboWorld, random: Random) -> Script:
     waiter = world.next_waiter()
     while not world.is_calm:
         yield random.choice((5000, 50_000))
-        server = world.some_server(random)
-        if server is None:
+        server = random.choice((world.some_server(random), world.primaries[-1]))
+        if server is None or server.is_down:
             continue
         run, known = server.run, world.laws.told_committed()
         lsn, tli = server.log.lsn, server.tli_history.tli

@@ -72,7 +72,7 @@ class LimboCoordinator:
         self.led: Led | None = None
         #: What was delivered of its commit_lsn.
         self.commit_lsn = 0
-        self.round = 0
+        self.led_us = self.round = 0
         self._inbox: deque[Event] = deque()
         self._asks: dict[int, Reply[Answer | RefuseWait | None]] = {}
         self._announced: Led | None = None
@@ -146,7 +146,7 @@ class LimboCoordinator:
         assert node_id is not None
         if self._announced is None or self._announced.node_id != node_id:
             led = Led(node_id, leader.term.term_start_lsn, primary.tli_history)
-            self._announced = led
+            self._announced, self.led_us = led, self.world.clock.now_us
             self.tell(led)
             self._start_streams(led, primary)
         if leader.commit_lsn >= self.limbo.wake_lsn:
@@ -257,17 +257,24 @@ class LimboCoordinator:
 
     # ---- the primary
 
-    def _read(self) -> Generator[int, None, None]:
+    def begin_slow_reading(self) -> None:
+        """Its first flush position is that of this moment."""
+        if not self._is_reading and self.led is not None:
+            self._reads_again = self._is_reading = True
+            Actor(self.world.clock, self._read((0, 20_000)))
+
+    def _read(self, pauses: tuple[int, ...] = ()) -> Generator[int, None, None]:
         """Late, but one after the other."""
         while self._reads_again and self.is_alive:
             self._reads_again = False
             led, primary = self.led, self.primary
             if led is None or primary is None:
                 break
-            run, pauses = primary.run, self.random.choice((NET_US, NET_US, (0,), (50_000,)))
-            yield self.random.choice(pauses)
+            run = primary.run
+            pauses = pauses or self.random.choice((NET_US, NET_US, (0,), (50_000,)))
+            yield pauses[0]
             before_lsn = primary.log.lsn
-            yield self.random.choice(pauses)
+            yield pauses[-1]
             now_us = self.world.clock.now_us
             entries = tuple(
                 LimboEntry(name, p.of.database, "owner", p.xid, p.prepared_at_us)
@@ -281,6 +288,7 @@ class LimboCoordinator:
             if not is_lost:
                 self.world.count("limbo: readings")
                 self.tell(LimboRead(led.node_id, entries, before_lsn, after_lsn))
+            pauses = ()
         self._is_reading = False
 
     def _finish(self, led: Led, finish: Finish) -> Generator[int, None, None]:

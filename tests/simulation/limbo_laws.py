@@ -52,6 +52,8 @@ class LimboLaws:
         self.world = world
         #: Of each transaction, by number: the operations that the quorum's log has.
         self.durable: dict[int, set[Kind]] = {}
+        #: Since when it has the PREPARE.
+        self._prepared_us: dict[int, int] = {}
         self.prepare_ops: dict[int, Op] = {}
         self.seen_rows: dict[int, str] = {}
         self.fates: dict[int, tuple[Fate, str]] = {}
@@ -75,6 +77,7 @@ class LimboLaws:
             op.is_durable = True
             if op.of is not None:
                 self.durable.setdefault(op.of.number, set()).add(op.kind)
+                self._prepared_us.setdefault(op.of.number, self.world.clock.now_us)
                 self._entered(op.of, op.kind)
 
     def _entered(self, of: Transaction, kind: Kind) -> None:
@@ -121,13 +124,15 @@ class LimboLaws:
                     gone = self.has(of, Kind.ROLLBACK_PREPARED)
                     check("SeenSurvives", not gone, of.name, "is seen after its rollback")
 
-    def let_in(self, primary: LimboPrimary, in_order: bool) -> None:
-        """Clients begin on it; or, of one that was promoted by hand, its limbo is resolved."""
+    def let_in(self, primary: LimboPrimary, led_us: int, in_order: bool) -> None:
+        """Clients begin on it; or, of one that was promoted by hand, its limbo is resolved. It
+        leads since then, and maybe not any more."""
         self.seen(primary)
         older = self.world.older_in_limbo(primary)
         check("PromotionCommits", not older, primary.name, "is opened with", older)
         missing = self.seen_rows.keys() - primary.database.rows
-        names = [self.world.transactions[number].name for number in missing]
+        before = [number for number in missing if self._prepared_us[number] < led_us]
+        names = [self.world.transactions[number].name for number in before]
         check("SeenSurvives", not names, primary.name, "lacks", names)
         self.world.count("limbo: promoted primaries opened" if in_order else "limbo: by hand")
 

@@ -39,6 +39,10 @@ class LimboPrimary(Primary):
         self.run = 0
         #: Clients may begin transactions: one that sk promote has promoted is closed at first.
         self.is_open = True
+        #: It has nothing to write, and its clients have gone elsewhere.
+        self.is_quiet = False
+        #: Faults that wait for the next transaction.
+        self.crashes_before_prepare = self.stalls_at_prepare = False
 
     # ---- WAL
 
@@ -66,7 +70,7 @@ class LimboPrimary(Primary):
 
     def write(self, random: Random, *, is_bulk: bool = False) -> None:
         """Some plain client commits."""
-        if self.is_down or not self.is_ready or len(self.log.wal) > WAL_BYTES_MAX:
+        if self.is_down or self.is_quiet or len(self.log.wal) > WAL_BYTES_MAX:
             return
         if random.random() < 0.01:
             self.inserted.maybe_switch()
@@ -131,6 +135,9 @@ class LimboPrimary(Primary):
         return None
 
     # ---- misfortunes
+
+    def speak_again(self) -> None:
+        self.is_quiet = False
 
     def crash(self) -> None:
         """What was not flushed is lost, and so are all sessions."""

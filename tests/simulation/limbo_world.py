@@ -9,7 +9,6 @@ limbo must come to its end, and every outcome be known (`limbo_laws.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 
 from consensus.ids import NodeId
@@ -24,6 +23,7 @@ from .invariants import Invariants
 from .limbo_clients import Client, admin, asker, barrier_reader, reader, stranger
 from .limbo_coordinator import LimboCoordinator
 from .limbo_database import Kind, Op, Ops, Transaction
+from .limbo_faults import OWN_FAULTS, LimboPlan
 from .limbo_laws import LimboLaws
 from .limbo_primary import LimboPrimary
 from .log import Log
@@ -35,35 +35,6 @@ from .world import World
 #: Of the wall clock when a run begins: Postgres' epoch, so that its times are those of the clock.
 BEGIN_MS = 946_684_800_000
 OPEN_US = 5000
-#: Faults of safekeepers, which other worlds are about, mostly become one of these.
-LIMBO_FAULTS = (
-    "crash_primary", "crash_primary", "failover", "failover", "promote_ahead", "rival", "race",
-    "kill_proposer", "crash_proposer", "pause_proposer", "strand_leader", "split", "stall_quorum",
-    "stall_quorum",
-)  # fmt: skip
-REPLACED = (
-    "roll_back_primary", "rot", "rot_running", "wipe", "fail_disk", "crash_truncating_node",
-    "lose_power_everywhere", "bulk_load", "slow_flush",
-)  # fmt: skip
-
-
-class LimboPlan(Plan):
-    """`Plan.of` with other faults."""
-
-    @classmethod
-    def of(cls, seed: int) -> Plan:
-        plan, random = Plan.of(seed), Random(f"limbo {seed}")
-        faults = tuple(
-            replace(fault, kind=random.choice(LIMBO_FAULTS))
-            if fault.kind == "roll_back_primary" or random.random() < _chance(fault)
-            else fault
-            for fault in plan.faults
-        )
-        return replace(plan, faults=faults, is_restoring=False)
-
-
-def _chance(fault: Fault) -> float:
-    return 0.9 if fault.kind in REPLACED else 0.2
 
 
 class LimboIncarnation(Incarnation):
@@ -173,7 +144,7 @@ class LimboWorld(World):
 
     def some_server(self, random: Random) -> LimboPrimary | None:
         """Mostly the newest."""
-        found = [p for p in self.primaries if p.is_open and not p.is_down]
+        found = [p for p in self.primaries if p.is_open and not p.is_down and not p.is_quiet]
         if not found:
             return None
         return found[-1] if random.random() < 0.7 else random.choice(found)
@@ -225,10 +196,10 @@ class LimboWorld(World):
                 continue
             if not primary.is_open and self.may_open(primary):
                 primary.is_open = True
-                self.laws.let_in(primary, in_order=True)
+                self.laws.let_in(primary, coordinator.led_us, in_order=True)
             if primary in self._by_hand and not self.older_in_limbo(primary):
                 self._by_hand.remove(primary)
-                self.laws.let_in(primary, in_order=False)
+                self.laws.let_in(primary, coordinator.led_us, in_order=False)
 
     def may_open(self, primary: LimboPrimary) -> bool:
         return not self.older_in_limbo(primary)
@@ -257,14 +228,10 @@ class LimboWorld(World):
     def promoted(self, primary: LimboPrimary) -> None:
         """Before it is attached."""
 
-    def crash_primary(self, random: Random) -> None:
-        found = [p for p in self.running() if p.primary is not None and not p.primary.is_down]
-        if not found:
-            return
-        primary = random.choice(found).primary
+    def crash(self, primary: LimboPrimary, back_us: int) -> None:
+        """Its proposers' processes lose it, and are attached again when it is back."""
         self.trace(primary.name, "crashes", [], "")
         primary.crash()
-        back_us = random.choice((1000, 20_000, 100_000, 700_000))
         self.clock.call_later(back_us, self._restart, primary)
         for process in self.running():
             if process.primary is primary:
@@ -278,21 +245,11 @@ class LimboWorld(World):
     # ---- proposers
 
     def strike(self, fault: Fault) -> None:
-        own = {"crash_primary": self.crash_primary, "stall_quorum": self.stall_quorum}
-        if fault.kind in own:
-            own[fault.kind](Random(fault.seed))
+        own = OWN_FAULTS.get(fault.kind)
+        if own is not None:
+            own(self, Random(fault.seed))
         else:
             super().strike(fault)
-
-    def stall_quorum(self, random: Random) -> None:
-        """A leader reaches less than a quorum, longer than any deadline; its primary goes on."""
-        leaders = [process for process in self.running() if process.is_leading]
-        if leaders:
-            process = random.choice(leaders)
-            nodes = random.sample(self.nodes, len(self.nodes) // 2 + 1)
-            cuts = {(process.place, node.number, way) for node in nodes for way in (True, False)}
-            self.cut(cuts)
-            self.clock.call_later(random.choice((50_000, 300_000, 1_000_000)), self.heal, cuts)
 
     def new_incarnation(
         self,
@@ -339,7 +296,7 @@ class LimboWorld(World):
 
     def end_faults(self) -> None:
         for primary in self.primaries:
-            primary.is_down = False
+            primary.is_down = primary.is_quiet = False
         super().end_faults()
 
     def _last_write(self) -> None:
