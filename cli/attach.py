@@ -230,5 +230,5 @@ def detach(primary: str, slot: str, drop_slot: bool, force: bool) -> None:
     address = PrimaryAddress(primary, slot)
     for line in reset(address, drop_slot=drop_slot, force=force):
         click.echo(line)
-    for line in leave(address):
+    for line in leave(address, drop_slot=drop_slot):
         click.echo(line)

@@ -1,5 +1,5 @@
-"""What `sk detach` leaves of qsync and of failovers: it lists the limbo, and lets clients in whom a
-failover kept out."""
+"""What `sk detach` leaves of qsync and of failovers: it lists the limbo, drops the logical slots,
+which would hold WAL for nobody, and lets clients in whom a failover kept out."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import psycopg
 
 from walproposer.connection import refusing
 from walproposer.failover.client_writes import is_closed, open_again
+from walproposer.primary.logical_slots import drop_logical_slots
 from walproposer.primary.prepared_transactions import ours, read_prepared
 from walproposer.primary.primary_address import PrimaryAddress
 
 
-def leave(address: PrimaryAddress) -> Iterator[str]:
+def leave(address: PrimaryAddress, *, drop_slot: bool) -> Iterator[str]:
     """What was done and what is left, a line each. Raises WalProposerError."""
 
     @contextmanager
@@ -26,6 +27,9 @@ def leave(address: PrimaryAddress) -> Iterator[str]:
     with new_session() as connection:
         limbo = ours(read_prepared(connection))
         closed = is_closed(connection)
+        if drop_slot:
+            slots = drop_logical_slots(connection)
+            yield from (f'replication slot "{name}" was dropped' for name in slots)
     if closed:
         open_again(new_session)
         yield "clients may write again: a failover that was broken off had kept them out"
