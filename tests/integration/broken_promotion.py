@@ -33,7 +33,8 @@ def main() -> None:
         case "OPEN":
             opening.open_again = die
         case _:
-            cli.promote.Failover = partial(Failover, began=partial(die_at, at))  # type: ignore[misc]
+            dying = partial(Failover, began=partial(die_at, at))
+            cli.promote.Failover = dying  # type: ignore[misc]
     sk(["promote", *arguments], prog_name="sk")
 
 
