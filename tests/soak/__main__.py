@@ -33,7 +33,7 @@ from .members_world import MembersWorld
 from .qsync_run import QsyncSoak, print_qsync_outcome
 from .qsync_world import QsyncWorld
 from .run import Soak
-from .world import World
+from .world import Loss, World
 
 #: As many as commit while the members change.
 MEMBERS_CLIENTS = 8
@@ -102,7 +102,8 @@ def _main_of_qsync(
     problem = ""
     rng = random.Random(seed)
     with QsyncWorld(root, binaries) as world:
-        soak = QsyncSoak(world, root, seed, rng, stopping, arguments.plant)
+        only = Loss[arguments.only_failovers.upper()] if arguments.only_failovers else None
+        soak = QsyncSoak(world, root, seed, rng, stopping, arguments.plant, only)
         try:
             soak.run(arguments.minutes)
         except (PgServerError, psycopg.Error, OSError) as error:
@@ -138,6 +139,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--members", action="store_true", help="change the members all the time")
     parser.add_argument("--qsync", action="store_true", help="transactions that commit on quorum")
     parser.add_argument("--plant", default="", help="with --qsync: a bug in the clients: confirm")
+    parser.add_argument(
+        "--only-failovers",
+        choices=[loss.name.lower() for loss in Loss],
+        help="with --qsync: no other faults",
+    )
     parser.add_argument("--dir", type=Path, help="where to put the data; default: a temporary one")
     return parser
 

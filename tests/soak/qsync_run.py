@@ -69,9 +69,11 @@ class Strike:
         return f"{name} {self.when} {self.step}"
 
 
-def deal(rng: random.Random) -> Iterator[Strike]:
-    """For ever."""
+def deal(rng: random.Random, only: Loss | None = None) -> Iterator[Strike]:
+    """For ever. `only`: nothing but such failovers."""
     losses: list[Loss] = []
+    while only is not None:
+        yield Strike(only, rng.choice(STEPS[:4]), rng.choice(("before", "after")))
     while True:
         deck = [Strike(v, s, w) for v in VICTIMS for s in STEPS for w in ("before", "after")]
         rng.shuffle(deck)
@@ -92,6 +94,7 @@ class QsyncSoak:
     rng: random.Random
     stopping: threading.Event
     planted: str = ""
+    only: Loss | None = None
     chronicle: Chronicle = field(default_factory=Chronicle)
     book: QsyncBook = field(default_factory=QsyncBook)
     faults: int = 0
@@ -121,7 +124,7 @@ class QsyncSoak:
         """Raises PgServerError when transactions do not come back, or one stays pending."""
         deadline = time.monotonic() + minutes * 60
         self._wait_progress()
-        for strike in deal(self.rng):
+        for strike in deal(self.rng, self.only):
             self._strike(strike)
             if self.faults % REST_EVERY == 0:
                 self.rest()
