@@ -23,6 +23,7 @@ Name = tuple[int, int]
 
 COMMITTED, ROLLED_BACK, PENDING = "committed", "rolled_back", "pending"
 NEVER = "never"  # refused, or failed before its PREPARE
+UNKNOWN = "unknown"  # OUTCOME cannot tell, and a look at the table must
 FINAL = {COMMITTED: COMMITTED, ROLLED_BACK: ROLLED_BACK, NEVER: ROLLED_BACK}
 
 

@@ -29,7 +29,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from qsync import blocking_driver
 from qsync.client import Qsync
-from qsync.coordinator_client import CoordinatorClient, Verdict
+from qsync.coordinator_client import Verdict
 from qsync.errors import (
     CoordinatorError,
     NotCommitted,
@@ -38,9 +38,8 @@ from qsync.errors import (
     TransactionPending,
     TransactionRefused,
 )
-from qsync.gid import Gid
 from qsync.outcome import Committed, Outcome, Pending, RolledBack
-from qsync.steps import Ask, Request, Steps
+from qsync.steps import Ask, Request
 
 from .qsync_book import COMMITTED, NEVER, PENDING, ROLLED_BACK
 
@@ -245,19 +244,18 @@ class Client:
 # ---- bugs to be found
 
 
-def confirm_at_once(self: CoordinatorClient, lsn: int, gid: Gid, deadline: float) -> Steps[Verdict]:
-    """Whatever the coordinator says, who need not be asked for more than a connection."""
-    answer = yield from self._connections.ask(lambda: f"WAIT_LSN 0/0 TIMEOUT 0 GID '{gid}'", 0.0)
-    return Verdict(answer.connection)
+def confirm_in_time() -> None:
+    """A wait whose time is over counts as one that was confirmed."""
+    Verdict.is_confirmed = True  # type: ignore[method-assign,assignment]
 
 
-PLANTS = {"confirm": confirm_at_once}
+PLANTS = {"confirm": confirm_in_time}
 
 
 def main() -> None:
     number, seed, dsn, coordinator, journal, *planted = sys.argv[1:]
     for name in planted:
-        CoordinatorClient.wait = PLANTS[name]  # type: ignore[method-assign]
+        PLANTS[name]()
     Client(int(number), int(seed), dsn, coordinator, journal).run()
 
 
