@@ -151,22 +151,28 @@ class PortSession:
             self._server.post(self._receive)
 
     def _take_turn(self) -> bool:
-        """Whether there may be more messages to take. Raises ProtocolError, ConnectionRefused,
-        OSError."""
+        """Whether there may be more messages to take at once. Raises ProtocolError,
+        ConnectionRefused, OSError."""
         if self._is_stuck:
             self._flush()
+        if self._is_stuck:
+            return False  # it is writable later, and goes on then
+        has_more = True
         for _ in range(MESSAGES_A_TURN):
-            if self._question is not None or self._is_stuck or self.is_closed:
-                break
-            message = self._channel.connection.next()
-            if not isinstance(message, Message):
+            message = self._next_message()
+            if message is None:
+                has_more = False
                 break
             self._take(message)
-        else:
-            self._flush()
-            return not self._is_stuck
         self._flush()
-        return False
+        return has_more and not self._is_stuck
+
+    def _next_message(self) -> Message | None:
+        """None: none is here, or it is not its turn. Raises ProtocolError, ConnectionRefused."""
+        if self._question is not None or self.is_closed:
+            return None
+        message = self._channel.connection.next()
+        return message if isinstance(message, Message) else None
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Terminate):

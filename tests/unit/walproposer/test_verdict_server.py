@@ -35,7 +35,12 @@ from pgwire.messages import (
 from pgwire.startup import CancelRequest, StartupMessage
 from walproposer.qsync.answers import Confirmation, LimboRow
 from walproposer.qsync.limbo_events import Verdict
-from walproposer.qsync.port_session import BUFFERED_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_A_TURN
+from walproposer.qsync.port_session import (
+    BUFFERED_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    MESSAGES_A_TURN,
+    PortSession,
+)
 from walproposer.qsync.verbs import WaitLsn
 from walproposer.qsync.verdict_server import PORT_LIMITS, PortConfig, VerdictServer
 from walproposer.stream.event_loop import EventLoop
@@ -46,6 +51,8 @@ LONG_MS = 60_000
 WAITERS = 32
 IDLE_CLIENTS = 200
 QUIET_SECONDS = 0.3
+SMALL_BYTES = 4096
+READY = ReadyForQuery().encode()
 
 
 @pytest.fixture
@@ -63,10 +70,14 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 class RawClient:
     """Sends what it likes."""
 
-    def __init__(self, port: Port) -> None:
-        self.socket = socket.create_connection(port.address)
+    def __init__(self, port: Port, buffer_bytes: int = 0) -> None:
+        self.socket = socket.socket()
+        if buffer_bytes:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
         self.socket.settimeout(DEADLINE_SECONDS)
+        self.socket.connect(port.address)
         self.connection = ClientConnection()
+        self._tail = b""
 
     def start(self) -> BackendKeyData:
         self.send(StartupMessage({"user": "app"}))
@@ -91,6 +102,15 @@ class RawClient:
             else:
                 raise AssertionError(f"closed after {found}")
         return found
+
+    def reads_answers(self, count: int, bytes_max: int = 1 << 20) -> None:
+        """So many are told from their ends, which is cheaper than to decode them."""
+        while self._tail.count(READY) < count:
+            data = self.socket.recv(bytes_max)
+            assert data, "closed"
+            self._tail += data
+        for _ in range(count):
+            self._tail = self._tail.partition(READY)[2]
 
     def reads_the_end(self) -> bytes:
         """All there is until the server closes."""
@@ -127,10 +147,8 @@ def row(result: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def test_every_verb_by_psycopg(port: Port) -> None:
-    at = datetime(2026, 11, 24, 10, tzinfo=UTC)
-    port.verdicts.rows = [
-        LimboRow(GID, "db", "app", at, 1.5, Lsn(16), True, False, "detach", at, "prepared")
-    ]
+    port.verdicts.rows = [limbo_row()]
+    at = port.verdicts.rows[0].prepared_at
     with port.connect() as connection:
         admitted = connection.execute("ADMIT")
         assert [c.name for c in admitted.description or ()] == ["term", "limbo_len"]
@@ -142,7 +160,7 @@ def test_every_verb_by_psycopg(port: Port) -> None:
         assert row(connection.execute("BARRIER 0/20 TIMEOUT 9")) == confirmed
         assert row(connection.execute(f"OUTCOME '{GID}' LSN 0/1")) == ("unknown", None)
         assert row(connection.execute("QSYNC_STATUS")) == ({"term": TERM, "list": [1, "é"]},)
-        listed = (GID, "db", "app", at, 1.5, "0/10", True, False, "detach", at, "prepared")
+        listed = (GID, "d", "o", at, 1.5, "0/10", True, False, "detach", at, "prepared")
         assert connection.execute("QSYNC_LIST").fetchall() == [listed]
         resolved = connection.execute(f"RESOLVE '{GID}' ROLLBACK")
         assert row(resolved)[0] == "rolled_back"
@@ -218,9 +236,7 @@ def test_many_messages_that_ask_nothing_are_all_answered(port: Port) -> None:
     with closing(RawClient(port)) as client:
         client.start()
         client.send_ahead(*[Query("")] * (10 * MESSAGES_A_TURN))
-        for _ in range(10 * MESSAGES_A_TURN):
-            client.connection.send(Query(""))
-            client.receive_until(ReadyForQuery)
+        client.reads_answers(10 * MESSAGES_A_TURN)
 
 
 @pytest.mark.parametrize(
@@ -360,23 +376,55 @@ def test_idle_clients_cost_no_thread_and_no_turn_of_the_loop(port: Port) -> None
             assert row(connection.execute("ADMIT")) == (TERM, 0)
 
 
-def test_a_client_that_does_not_read_delays_nobody_else(port: Port) -> None:
+def limbo_row() -> LimboRow:
     at = datetime(2026, 11, 24, 10, tzinfo=UTC)
-    port.verdicts.rows = [
-        LimboRow(GID, "d" * 63, "o" * 63, at, 1.5, Lsn(16), True, False, "detach", at, "prepared")
-    ] * 1000
-    with closing(RawClient(port)) as client:
+    return LimboRow(GID, "d", "o", at, 1.5, Lsn(16), True, False, "detach", at, "prepared")
+
+
+def shrink_buffers(port: Port) -> None:
+    """Of the kernel, for those who connect from now on."""
+    port.server._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BYTES)
+
+
+def session_of(port: Port) -> PortSession:
+    """Of the only client."""
+    wait_until(lambda: port.server.connections == 1, DEADLINE_SECONDS, "one client")
+    (session,) = port.server._sessions.values()
+    return session
+
+
+def test_a_client_that_does_not_read_delays_nobody_else(port: Port) -> None:
+    shrink_buffers(port)
+    port.verdicts.rows = [limbo_row()] * 100
+    with closing(RawClient(port, SMALL_BYTES)) as client:
         client.start()
-        questions = [Query("QSYNC_LIST")] * 50  # their answers fill every buffer on the way
-        client.connection.send(questions[0])
-        client.send_ahead(*questions)
-        wait_until(lambda: len(port.verdicts.asked) > 3, DEADLINE_SECONDS, "some answers")
+        session = session_of(port)
+        client.send_ahead(*[Query("QSYNC_LIST")] * 10)
+        wait_until(lambda: session._is_stuck, DEADLINE_SECONDS, "full buffers")
         with port.connect() as connection:
             assert row(connection.execute("ADMIT")) == (TERM, 0)
-        for number in range(50):
-            if number:
-                client.connection.send(questions[0])
-            assert client.receive_until(ReadyForQuery)[-2] == CommandComplete("QSYNC_LIST 1000")
+        assert session._is_stuck
+        client.reads_answers(10)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_slow_reader_gets_all_its_answers(port: Port, seed: int) -> None:
+    """Buffers of the kernel that are full now and then, at every moment there is."""
+    random = Random(seed)
+    shrink_buffers(port)
+    port.verdicts.rows = [limbo_row()] * 60
+    times_stuck = 0
+    for _ in range(10):
+        with closing(RawClient(port, random.choice([SMALL_BYTES, 4 * SMALL_BYTES]))) as client:
+            client.start()
+            session = session_of(port)
+            said = random.choices(["QSYNC_LIST", "ADMIT", ""], [2, 1, 1], k=random.randrange(1, 40))
+            client.send_ahead(*map(Query, said))
+            for _ in said:
+                times_stuck += session._is_stuck
+                client.reads_answers(1, random.choice([100, 1000, 100_000]))
+        wait_until(lambda: not port.server.connections, DEADLINE_SECONDS, "it to be gone")
+    assert times_stuck, f"seed {seed}"
 
 
 def test_a_message_that_is_too_large_ends_its_connection_alone(port: Port) -> None:
@@ -416,7 +464,7 @@ def test_more_than_is_buffered_is_not_read_while_a_question_is_open(port: Port) 
         ahead = Query("ADMIT").encode()
         count = 4 * BUFFERED_BYTES_MAX // len(ahead)
         client.socket.sendall(ahead * count)
-        (session,) = port.server._sessions.values()
+        session = session_of(port)
         wait_until(session._is_full, DEADLINE_SECONDS, "the beginning")
         assert session._channel.connection.buffered < 3 * BUFFERED_BYTES_MAX
         wait_until(lambda: is_quiet(port), DEADLINE_SECONDS, "a loop that has nothing to do")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from threading import Event, Lock, Thread
+from traceback import print_exception
 from typing import Any
 
 import psycopg
@@ -143,6 +144,7 @@ def _running(server: VerdictServer, loop: EventLoop, verdicts: OneNumber) -> Ite
                 port.turns += 1
         except BaseException as bug:
             bugs.append(bug)
+            print_exception(bug)  # whoever waits for an answer will fail first
 
     thread = Thread(target=run, name="loop", daemon=True)
     thread.start()
