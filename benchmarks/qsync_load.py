@@ -22,12 +22,13 @@ from typing import Any
 
 import msgspec
 import psycopg
-from psycopg import pq
 
 from qsync import Qsync
+from qsync.blocking_driver import run
 from qsync.coordinator_client import CoordinatorClient, Verdict
 from qsync.gid import Gid
-from qsync.steps import Steps
+from qsync.statements import first_error
+from qsync.steps import Ask, Steps
 
 TIMEOUT_SECONDS = 30.0
 ROWS_A_SCALE = 100_000
@@ -96,9 +97,13 @@ class Client(threading.Thread):
         work_done = self._work(self._connection.execute)
         gid = f"bench-{self._seed}"
         for statement in (f"PREPARE TRANSACTION '{gid}'", f"COMMIT PREPARED '{gid}'"):
-            result = self._connection.pgconn.exec_(statement.encode())
-            assert result.status == pq.ExecStatus.COMMAND_OK, result.error_message
+            run(self._ask(statement.encode()))
         return work_done
+
+    def _ask(self, statement: bytes) -> Steps[None]:
+        """As qsync does."""
+        results = yield Ask(self._connection, (statement,), time.monotonic() + TIMEOUT_SECONDS)
+        assert first_error(results) is None, results
 
 
 def note_waits(found: list[int]) -> None:

@@ -54,6 +54,8 @@ class Options:
         wait: Wait | None = None,
     ) -> Self:
         """The same with what is given."""
+        if (timeout, on_timeout, confirm, wait) == (None, None, None, None):
+            return self
         return type(self)(
             self.timeout if timeout is None else timeout,
             self.on_timeout if on_timeout is None else on_timeout,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Self
 
 import psycopg
@@ -29,11 +30,13 @@ _MARK = "qsync.transaction"
 
 #: Of a transaction before PREPARE: is it still the one that was begun; its xid, if it has written;
 #: where the log is, to be asked before PREPARE; the server's clock; whether COMMIT PREPARED may
-#: wait for a standby. Nothing but function calls: operators and subqueries double its cost.
+#: wait for a standby; who answers. Nothing but function calls: operators and subqueries double its
+#: cost.
 FACTS = (
     f"SELECT current_setting('{_MARK}', true), pg_current_xact_id_if_assigned(), "
     "pg_current_wal_insert_lsn(), pg_walfile_name(pg_current_wal_insert_lsn()), "
-    "extract(epoch FROM clock_timestamp()), current_setting('synchronous_standby_names')"
+    "extract(epoch FROM clock_timestamp()), current_setting('synchronous_standby_names'), "
+    "pg_backend_pid()"
 ).encode()
 FLUSH_LSN = b"SELECT pg_current_wal_flush_lsn()"
 #: Of a primary: where its log is flushed to, and the timeline of that, first in the name.
@@ -63,6 +66,7 @@ def first_error(results: Sequence[Result]) -> psycopg.Error | None:
     return next((result.error for result in results if result.error is not None), None)
 
 
+@cache
 def begin(
     isolation_level: psycopg.IsolationLevel | None, read_only: bool | None, deferrable: bool | None
 ) -> bytes:
@@ -88,13 +92,15 @@ class Facts:
     tli: int
     now_ms: int
     has_standby_names: bool
+    backend_pid: int
 
     @classmethod
     def of(cls, row: tuple[str | None, ...]) -> Self:
-        mark, xid, lsn, wal_file, epoch, standby_names = row
+        mark, xid, lsn, wal_file, epoch, standby_names, backend_pid = row
         assert lsn is not None
         assert wal_file is not None
         assert epoch is not None
+        assert backend_pid is not None
         return cls(
             mark == "on",
             None if xid is None else int(xid),
@@ -102,6 +108,7 @@ class Facts:
             int(wal_file[:8], 16),
             round(float(epoch) * 1000),
             bool(standby_names),
+            int(backend_pid),
         )
 
 
@@ -135,7 +142,8 @@ class Finish:
     """COMMIT PREPARED or ROLLBACK PREPARED; with `tells_lsn`, where the log is flushed to after it.
 
     `meanwhile` are settings of the session for the command alone; SET LOCAL would need a
-    transaction block, in which the command is refused.
+    transaction block, in which the command is refused. Law: never through a pooler, which may give
+    each of these transactions to another session, and leave a setting behind there.
     """
 
     gid: Gid

@@ -296,7 +296,10 @@ class TwoPhase:
         facts = self._facts
         assert facts is not None
         tells_lsn = not is_commit or self.options.confirm == "durable"
-        meanwhile = {"synchronous_commit": "local"} if facts.has_standby_names else {}
+        is_direct = facts.backend_pid == connection.pgconn.backend_pid  # no pooler is between
+        meanwhile: dict[str, str] = {}
+        if facts.has_standby_names and is_direct:
+            meanwhile["synchronous_commit"] = "local"
         while True:
             command = Finish(self._named, is_commit, tells_lsn, tuple(meanwhile.items()))
             try:
@@ -309,7 +312,7 @@ class TwoPhase:
             failure = command.error(results)
             if failure is None:
                 return command.flush_lsn(results)
-            if failure.sqlstate == NOT_OWNER and "role" not in meanwhile:
+            if failure.sqlstate == NOT_OWNER and is_direct and "role" not in meanwhile:
                 meanwhile["role"] = yield from self._owner(connection)
             elif failure.sqlstate == BUSY and self._clock() < self._deadline:
                 yield Pause(_BUSY_PAUSE_SECONDS)

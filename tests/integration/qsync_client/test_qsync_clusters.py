@@ -98,7 +98,7 @@ def test_a_quorum_comes_and_goes(world: QsyncWorld, pool: ConnectionPool[Any], q
     with q.transaction(pool) as tx:
         tx.execute("INSERT INTO accounts VALUES ('undone', 2)")
     assert world.count() == 4
-    assert world.limbo() == set()
+    wait_until(lambda: not world.limbo(), TIMEOUT, "the janitor to finish those of is_refused()")
 
 
 def decided(q: Qsync, pending: Pending | TransactionPending) -> Committed | RolledBack:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from threading import Timer
 
+import psycopg
 import pytest
 from accounts import (
     SLOWLY,
@@ -29,6 +30,7 @@ from qsync import (
     CoordinatorError,
     OutcomeUnknown,
     Pending,
+    RolledBack,
     TransactionPending,
     TransactionRefused,
     TransactionRolledBack,
@@ -78,6 +80,16 @@ def test_lost_before_prepare_it_is_rolled_back(
         block.execute(TAKE, (30, "alice"))
         wire.cut()
     assert coordinator.asked == []
+    wire.restore()
+    assert_works(twin, server)
+
+
+def test_lost_in_the_block_psycopg_says_so(twin: Twin, server: Postgres, wire: TcpProxy) -> None:
+    with pytest.raises(psycopg.OperationalError), twin.transaction() as block:
+        block.execute(TAKE, (30, "alice"))
+        wire.cut()
+        block.execute(TAKE, (30, "bob"))
+    assert isinstance(block.tx.outcome, RolledBack)
     wire.restore()
     assert_works(twin, server)
 

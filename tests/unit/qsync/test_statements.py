@@ -63,10 +63,10 @@ def test_finish_with_settings_of_its_own() -> None:
 
 def test_facts() -> None:
     wal_file = "0000000A00000016000000B3"
-    row = ("on", "725", "0/1000", wal_file, "1795514464.318123", "")
-    assert Facts.of(row) == Facts(True, 725, 0x1000, 10, 1795514464318, False)
-    other = (None, None, "0/1000", wal_file, "1795514464", "ANY 1 (a)")
-    assert Facts.of(other) == Facts(False, None, 0x1000, 10, 1795514464000, True)
+    row = ("on", "725", "0/1000", wal_file, "1795514464.318123", "", "77")
+    assert Facts.of(row) == Facts(True, 725, 0x1000, 10, 1795514464318, False, 77)
+    other = (None, None, "0/1000", wal_file, "1795514464", "ANY 1 (a)", "77")
+    assert Facts.of(other) == Facts(False, None, 0x1000, 10, 1795514464000, True, 77)
 
 
 def test_positions() -> None:

@@ -219,6 +219,20 @@ def test_standbys_are_not_waited_for() -> None:
     assert world.asked[at + 1 : at + 3] == [*put_back, "FLUSH"]
 
 
+def test_through_a_pooler_no_setting_of_a_session_is_changed() -> None:
+    """The next statement may come to another session, which somebody else uses afterwards."""
+    world = TwoPhaseWorld()
+    world.has_standby_names = world.has_pooler = True
+    assert isinstance(committed(world), Committed)
+    assert "SELECT" not in world.asked
+    other = TwoPhaseWorld()
+    other.has_pooler = True
+    other.sqlstates["COMMIT PREPARED"] = ["42501"]
+    with pytest.raises(TransactionPending):
+        committed(other)
+    assert "SELECT" not in other.asked
+
+
 def test_a_transaction_that_was_ended_inside_is_the_callers_mistake() -> None:
     world = TwoPhaseWorld()
     world.begin()

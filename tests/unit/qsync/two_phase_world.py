@@ -55,6 +55,7 @@ class FakeConnection:
     isolation_level: psycopg.IsolationLevel | None = None
     read_only: bool | None = None
     deferrable: bool | None = None
+    backend_pid = 77
 
     def __init__(self, of: str) -> None:
         self.of = of
@@ -99,6 +100,7 @@ class TwoPhaseWorld:
         self.is_marked = True
         self.prepare_tag = "PREPARE TRANSACTION"
         self.has_standby_names = False
+        self.has_pooler = False
         self.commits_late = False  # the janitor does, at the moment of the deadline
         self.sqlstates: dict[str, list[str]] = {}  # by the first word: errors to come
         self.primary = FakeConnection("primary")
@@ -270,7 +272,8 @@ class TwoPhaseWorld:
         mark = "on" if self.is_marked else ""
         xid = "725" if self._writes else None
         standby = "s1" if self.has_standby_names else ""
-        return Result(row=(mark, xid, BEGIN_LSN, f"{1:08X}{0:016X}", "1.000400", standby))
+        pid = str(FakeConnection.backend_pid + self.has_pooler)
+        return Result(row=(mark, xid, BEGIN_LSN, f"{1:08X}{0:016X}", "1.000400", standby, pid))
 
     def _wait(self, timeout_ms: int) -> Result:
         is_confirmed = self.confirms_at <= self.now + timeout_ms / 1000
