@@ -33,8 +33,13 @@ def main() -> None:
         case "OPEN":
             opening.open_again = die
         case _:
+<<<<<<< HEAD
             began = partial(die_at, at)
             cli.promote.Failover = partial(Failover, began=began)  # type: ignore[misc]
+=======
+            dying = partial(Failover, began=partial(die_at, at))
+            cli.promote.Failover = dying  # type: ignore[misc]
+>>>>>>> q5
     sk(["promote", *arguments], prog_name="sk")
 
 

@@ -75,6 +75,31 @@ def test_nothing_is_lost_while_the_members_change(soak: ServiceProcess) -> None:
     assert "the longest wait of a commit for a change itself" in soak.log_text()
 
 
+def test_what_was_seen_stays_while_all_are_killed_in_their_transactions(
+    soak: ServiceProcess,
+) -> None:
+    soak.program.append("--qsync")
+    soak.start()
+    exit_code = soak.wait(TIMEOUT)
+    assert exit_code == 0, soak.log_text()
+    found = figures(soak.log_text())
+    assert found["violations"] == 0
+    assert found["faults"] >= 1
+    assert found["rests, in which all that was pending ended"] >= 1
+    assert found["committed"] > 10
+    assert found["rows seen"] >= found["committed"]
+    assert found["comparisons"] > 1
+
+
+def test_a_client_that_does_not_wait_for_the_quorum_is_found_out(soak: ServiceProcess) -> None:
+    """What it has committed on a primary that is cut off was seen, and is lost."""
+    soak.program += ["--qsync", "--plant", "confirm", "--only-failovers", "cut_off"]
+    soak.start()
+    assert soak.wait(TIMEOUT) == 1, soak.log_text()
+    assert "SEEN_LOST: " in soak.log_text()
+    assert "FAILED: a law is broken" in soak.log_text()
+
+
 def test_ctrl_c_ends_it_with_the_verdict(soak: ServiceProcess) -> None:
     soak.start()
     soak.wait_until(lambda: " s  " in soak.log_text(), TIMEOUT, "the first fault")

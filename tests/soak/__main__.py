@@ -33,7 +33,7 @@ from .members_world import MembersWorld
 from .qsync_run import QsyncSoak, print_qsync_outcome
 from .qsync_world import QsyncWorld
 from .run import Soak
-from .world import World
+from .world import Loss, World
 
 #: As many as commit while the members change.
 MEMBERS_CLIENTS = 8
@@ -49,7 +49,7 @@ def main() -> int:
     seed = secrets.randbelow(1 << 32) if arguments.seed is None else arguments.seed
     print(f"seed {seed}, {arguments.minutes:g} minutes, Postgres {binaries.version}", flush=True)
     if arguments.qsync:
-        return _main_of_qsync(root, binaries, seed, arguments.minutes, stopping)
+        return _main_of_qsync(root, binaries, seed, arguments, stopping)
     run = _run_members if arguments.members else _run_faults
     soak, problem = run(root, binaries, seed, arguments.minutes, stopping)
     _print_outcome(soak)
@@ -92,15 +92,20 @@ def _run_members(
 
 
 def _main_of_qsync(
-    root: Path, binaries: PostgresBinaries, seed: int, minutes: float, stopping: threading.Event
+    root: Path,
+    binaries: PostgresBinaries,
+    seed: int,
+    arguments: argparse.Namespace,
+    stopping: threading.Event,
 ) -> int:
     """The run of transactions of qsync, and its verdict."""
     problem = ""
     rng = random.Random(seed)
     with QsyncWorld(root, binaries) as world:
-        soak = QsyncSoak(world, root, seed, rng, stopping)
+        only = Loss[arguments.only_failovers.upper()] if arguments.only_failovers else None
+        soak = QsyncSoak(world, root, seed, rng, stopping, arguments.plant, only)
         try:
-            soak.run(minutes)
+            soak.run(arguments.minutes)
         except (PgServerError, psycopg.Error, OSError) as error:
             problem = f"{type(error).__name__}: {error}"
         finally:
@@ -133,6 +138,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pg-major", type=int)
     parser.add_argument("--members", action="store_true", help="change the members all the time")
     parser.add_argument("--qsync", action="store_true", help="transactions that commit on quorum")
+    parser.add_argument("--plant", default="", help="with --qsync: a bug in the clients: confirm")
+    parser.add_argument(
+        "--only-failovers",
+        choices=[loss.name.lower() for loss in Loss],
+        help="with --qsync: no other faults",
+    )
     parser.add_argument("--dir", type=Path, help="where to put the data; default: a temporary one")
     return parser
 

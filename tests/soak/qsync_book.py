@@ -14,6 +14,7 @@ said with that: rows that came in between are no fault of the server.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from threading import Lock
@@ -22,6 +23,7 @@ Name = tuple[int, int]
 
 COMMITTED, ROLLED_BACK, PENDING = "committed", "rolled_back", "pending"
 NEVER = "never"  # refused, or failed before its PREPARE
+UNKNOWN = "unknown"  # OUTCOME cannot tell, and a look at the table must
 FINAL = {COMMITTED: COMMITTED, ROLLED_BACK: ROLLED_BACK, NEVER: ROLLED_BACK}
 
 
@@ -42,6 +44,7 @@ class QsyncBook:
     lsns: dict[Name, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     _ends: dict[Name, str] = field(default_factory=dict)
+    _answers: Counter[str] = field(default_factory=Counter)
     _seen: set[Name] = field(default_factory=set)
     _lock: Lock = field(default_factory=Lock)
 
@@ -60,6 +63,7 @@ class QsyncBook:
             if answer not in FINAL:
                 return
             end = FINAL[answer]
+            self._answers[answer] += name not in self._ends
             before = self._ends.setdefault(name, end)
             if before != end:
                 self._violate("TWO_ANSWERS", {name}, f"{before}, then {end}")
@@ -73,7 +77,6 @@ class QsyncBook:
             self._seen |= new
             gone = {name for name in new if self._ends.get(name) == ROLLED_BACK}
             self._violate("GONE_APPEARS", gone, "seen after it was told")
-            self._violate("UNKNOWN_ROW", {name for name in new if name not in self.gids})
 
     # ---- what must be there
 
@@ -90,14 +93,20 @@ class QsyncBook:
 
     # ---- what is left
 
+    def reckon(self) -> None:
+        """When all that clients have begun is in the book."""
+        with self._lock:
+            self._violate("UNKNOWN_ROW", self._seen - set(self.gids))
+
     def undecided(self) -> dict[Name, str]:
         """Prepared perhaps, and nobody was told its end."""
         with self._lock:
             return {name: gid for name, gid in self.gids.items() if name not in self._ends}
 
-    def count(self, end: str) -> int:
+    def count(self, answer: str) -> int:
+        """Of those whose first final answer was that."""
         with self._lock:
-            return len(self._named(end))
+            return self._answers[answer]
 
     @property
     def seen_count(self) -> int:

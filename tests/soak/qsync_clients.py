@@ -26,9 +26,16 @@ class ClientProcess:
     """Each start is a new client to the book: a number of its own."""
 
     def __init__(
-        self, folder: Path, seed: int, dsn: str, coordinator: str, book: QsyncBook
+        self,
+        folder: Path,
+        seed: int,
+        dsn: str,
+        coordinator: str,
+        book: QsyncBook,
+        planted: str = "",
     ) -> None:
         self._folder = folder
+        self._planted = [planted] if planted else []
         self._arguments = [str(seed), dsn, coordinator]
         self._book = book
         self._read_bytes = 0
@@ -45,7 +52,7 @@ class ClientProcess:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "tests.soak.qsync_client"),
-                    *(str(self.number), *self._arguments, str(self._journal)),
+                    *(str(self.number), *self._arguments, str(self._journal), *self._planted),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -77,7 +84,10 @@ class ClientProcess:
         self._process.wait(END_SECONDS)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            pipe.close()
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                continue  # of an order that it did not hear
         self.read_journal()
 
     def order(self, *words: str) -> None:

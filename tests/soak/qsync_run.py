@@ -21,7 +21,7 @@ from pg_fixtures.waiting import wait_until
 from pg_server.errors import DeadlineExceeded
 
 from .chronicle import Chronicle
-from .qsync_book import COMMITTED, ROLLED_BACK, QsyncBook
+from .qsync_book import COMMITTED, NEVER, ROLLED_BACK, UNKNOWN, QsyncBook
 from .qsync_client import ACCOUNTS, BALANCE, STEPS
 from .qsync_clients import ClientProcess
 from .qsync_watchers import Inquirer, NewestTimeline, PlainClient, Reader
@@ -69,9 +69,11 @@ class Strike:
         return f"{name} {self.when} {self.step}"
 
 
-def deal(rng: random.Random) -> Iterator[Strike]:
-    """For ever."""
+def deal(rng: random.Random, only: Loss | None = None) -> Iterator[Strike]:
+    """For ever. `only`: nothing but such failovers."""
     losses: list[Loss] = []
+    while only is not None:
+        yield Strike(only, rng.choice(STEPS[:4]), rng.choice(("before", "after")))
     while True:
         deck = [Strike(v, s, w) for v in VICTIMS for s in STEPS for w in ("before", "after")]
         rng.shuffle(deck)
@@ -91,11 +93,15 @@ class QsyncSoak:
     seed: int
     rng: random.Random
     stopping: threading.Event
+    planted: str = ""
+    only: Loss | None = None
     chronicle: Chronicle = field(default_factory=Chronicle)
     book: QsyncBook = field(default_factory=QsyncBook)
     faults: int = 0
     failovers: int = 0
     rests: int = 0
+    #: Transactions of which OUTCOME could not tell.
+    unknown: int = 0
     #: What the primary is in, that may delay plain commits; "" for nothing.
     _trouble: str = ""
 
@@ -105,7 +111,7 @@ class QsyncSoak:
         self._newest = NewestTimeline()
         dsn, coordinator = self.world.clients_dsn, self.world.coordinator
         self.clients = [
-            ClientProcess(self.folder, self.seed, dsn, coordinator, self.book)
+            ClientProcess(self.folder, self.seed, dsn, coordinator, self.book, self.planted)
             for _ in range(CLIENTS)
         ]
         self.readers = [
@@ -120,7 +126,7 @@ class QsyncSoak:
         """Raises PgServerError when transactions do not come back, or one stays pending."""
         deadline = time.monotonic() + minutes * 60
         self._wait_progress()
-        for strike in deal(self.rng):
+        for strike in deal(self.rng, self.only):
             self._strike(strike)
             if self.faults % REST_EVERY == 0:
                 self.rest()
@@ -162,9 +168,9 @@ class QsyncSoak:
         self._wait_progress()
 
     def _lead_to_rare(self, client: ClientProcess) -> Sequence[int]:
-        """It has prepared, with the policy to roll back, and loses its quorum before it asks."""
+        """It is admitted, and loses its quorum before it prepares; its policy is to roll back."""
         client.order("next", "rollback")
-        client.order("arm", "wait", "before", "stop")
+        client.order("arm", "prepare", "before", "stop")
         client.wait_said("at", STEP_SECONDS)
         return self._kill_safekeepers(2)
 
@@ -227,8 +233,8 @@ class QsyncSoak:
             world.promote_broken_off(self.rng.uniform(0.0, 3.0))
         else:
             world.promote()
+        world.depose()  # before: clients that still reach it would stay, and be refused
         self._wait_progress()
-        world.depose()
         world.rejoin()
         self.failovers += 1
         self._trouble = ""
@@ -278,13 +284,15 @@ class QsyncSoak:
                 options="-c synchronous_commit=local"
             ) as connection:
                 reader.compare(connection)
+        self.book.reckon()
         self.rests += 1
         self.chronicle.note(self.summary())
         for client in self.clients:
             client.order("resume")
 
     def _decide(self) -> None:
-        """Every one has an end, and the tables agree with it."""
+        """Every one has an end, and the table agrees with it. Of one whose xid may be a stranger's
+        OUTCOME may not know; the limbo is empty, so the table says it for good."""
         rows = self.world.primary.postgres.execute("SELECT client, seq FROM moves")
         present = set(rows)
         for name in self.book.undecided():
@@ -293,7 +301,10 @@ class QsyncSoak:
                 RECOVERY_SECONDS,
                 f"the end of {name}, {self.book.gids[name]}",
             )
-            if (answer == COMMITTED) != (name in present):
+            if answer == UNKNOWN:
+                self.unknown += 1
+                self.book.told(name, COMMITTED if name in present else ROLLED_BACK)
+            elif (answer == COMMITTED) != (name in present):
                 self.book.violate("UNTRUE", f"{name} is said to be {answer}")
 
     def summary(self) -> str:
@@ -318,9 +329,11 @@ def print_qsync_outcome(soak: QsyncSoak) -> None:
         "transactions begun": len(book.gids),
         "committed": book.count(COMMITTED),
         "rolled back": book.count(ROLLED_BACK),
+        "refused, or failed before their PREPARE": book.count(NEVER),
         "rows seen": book.seen_count,
         "comparisons": sum(reader.comparisons for reader in soak.readers),
         "outcomes asked for": soak.inquirer.answers,
+        "outcomes that nothing could tell but the table": soak.unknown,
         "plain commits": soak.plain.commits,
         "violations": len(book.violations),
     }

@@ -16,11 +16,11 @@ from typing import Any
 import psycopg
 
 from qsync.client import Qsync
-from qsync.errors import QsyncError
+from qsync.errors import OutcomeUnknown, QsyncError
 from qsync.gid import Gid
 from qsync.outcome import Committed, Pending, RolledBack
 
-from .qsync_book import COMMITTED, ROLLED_BACK, QsyncBook
+from .qsync_book import COMMITTED, ROLLED_BACK, UNKNOWN, QsyncBook
 from .qsync_client import ACCOUNTS, BALANCE
 
 LOCAL = "-c synchronous_commit=local -c statement_timeout=20000"
@@ -140,10 +140,12 @@ class Inquirer(threading.Thread):
                 self.ask(self._rng.choice(names[-500:]))
 
     def ask(self, name: tuple[int, int]) -> str:
-        """What is answered; "" when nobody is there to tell."""
+        """What is answered; "" when it is pending, or nobody is there to tell."""
         gid, lsn = self._book.gids[name], self._book.lsns.get(name, 0)
         try:
             outcome = self._qsync.outcome(Pending(Gid.parse(gid), lsn), timeout=1.0)
+        except OutcomeUnknown:
+            return UNKNOWN
         except QsyncError:
             return ""
         self.answers += 1
