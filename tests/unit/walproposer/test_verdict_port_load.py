@@ -1,5 +1,5 @@
-"""Clients of the coordinator's port that cost nothing, and those who would: idle ones, garbage, crowds,
-slow readers."""
+"""Clients of the coordinator's port that cost nothing, and those who would: idle ones, garbage,
+crowds, slow readers."""
 
 from __future__ import annotations
 
