@@ -33,3 +33,27 @@ def main() -> None:
         case "OPEN":
             opening.open_again = die
         case _:
+            dying = partial(Failover, began=partial(die_at, at))
+            cli.promote.Failover = dying  # type: ignore[misc]
+    sk(["promote", *arguments], prog_name="sk")
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at(at: str, step: Step) -> None:
+    if step.name == at:
+        die()
+
+
+def _and_die(act: Callable[..., Any]) -> Callable[..., Any]:
+    def act_and_die(*arguments: Any) -> None:
+        act(*arguments)
+        die()
+
+    return act_and_die
+
+
+if __name__ == "__main__":
+    main()
