@@ -82,7 +82,6 @@ class Qsync:
         Two round trips, and one of a quorum. Raises BarrierFailed, UsageError, psycopg.Error.
         """
         check_idle(connection)
-        check_idle(connection)
         return run(read_barrier(self._coordinator, connection, self._until(timeout)))
 
     def _until(self, timeout: float | None) -> float:
