@@ -4,8 +4,8 @@ A wait that names a gid also tells that its client lives: the janitor leaves tha
 the connection is open. So a connection that has spoken for a gid goes back among the idle ones only
 when the gid is finished; else it is ended, and the janitor takes over.
 
-Each wait names its gid, which tells the timeline it was prepared on: of two primaries only one
-continues it, and a coordinator of the other one may not confirm its position.
+Each wait names its gid, which tells the timeline and the server it was prepared on: of two
+primaries only one continues it, and a coordinator of the other one may not confirm its position.
 """
 
 from __future__ import annotations
@@ -109,11 +109,14 @@ class CoordinatorClient:
         else:
             verdict.speaker.pgconn.finish()
 
-    def barrier(self, lsn: int, tli: int, deadline: float) -> Steps[int]:
+    def barrier(
+        self, lsn: int, tli: int, server_start_us: int, deadline: float
+    ) -> Steps[int]:
         """The commit_lsn. Raises BarrierFailed."""
 
         def command() -> str:
-            return f"BARRIER {format_lsn(lsn)} TIMEOUT {self._left_ms(deadline)} TLI {tli}"
+            left_ms, server = self._left_ms(deadline), f"TLI {tli} START {server_start_us}"
+            return f"BARRIER {format_lsn(lsn)} TIMEOUT {left_ms} {server}"
 
         reason = "no quorum has answered in time"
         for pause in _pauses():

@@ -1,11 +1,13 @@
 """The name of a prepared transaction of ours: all that a restarted coordinator must know. Pure.
 
-    skq1.d.19c1f0a3e55.2-16b374d848-2f1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e
-    |    | |           | |          |   '- uuid, version 7: it is never used twice
+    skq1.d.19c1f0a3e55.2-16b374d848-2f1-64a53a4f1c2d0.019c1f0a3e557b2c8d0e4f6a7b8c9d0e
+    |    | |           | |          |   |             '- uuid, version 7: it is never used twice
+    |    | |           | |          |   '- server_start_us: pg_postmaster_start_time() of the
+    |    | |           | |          |      primary it is prepared on, since the Unix epoch
     |    | |           | |          '- xid, 64 bits: pg_current_xact_id_if_assigned()
     |    | |           | '- begin_lsn: pg_current_wal_insert_lsn() just before PREPARE, so
     |    | |           |      the record of PREPARE ends above it
-    |    | |           '- tli: the timeline of the primary it is prepared on
+    |    | |           '- tli: the timeline of that primary
     |    | '- deadline: milliseconds since the Unix epoch
     |    '- policy: d (detach) or r (rollback)
     '- format
@@ -14,14 +16,18 @@
 being written: the first 8 digits of pg_walfile_name(pg_current_wal_insert_lsn()). The control file
 may still name the one before, for a while after a promotion.
 
+Two servers that are promoted from one log get the same timeline number, and give the same xids at
+the same positions. Only `server_start_us` tells them apart.
+
 Numbers are lower-case hex digits without leading zeros. Any other gid is somebody else's, and is
-never touched. A gid has fewer than 200 bytes (Postgres `twophase.c`, GIDSIZE); ours at most 99.
+never touched. A gid has fewer than 200 bytes (Postgres `twophase.c`, GIDSIZE); ours at most 116.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 
 PREFIX = "skq1."
@@ -30,7 +36,8 @@ UUID_ENTROPY_BYTES = 10
 _NUMBER = "0|[1-9a-f][0-9a-f]{0,15}"
 _GID = re.compile(
     rf"skq1\.(?P<policy>[dr])\.(?P<deadline>{_NUMBER})"
-    rf"\.(?P<tli>{_NUMBER})-(?P<begin>{_NUMBER})-(?P<xid>{_NUMBER})\.(?P<uuid>[0-9a-f]{{32}})"
+    rf"\.(?P<tli>{_NUMBER})-(?P<begin>{_NUMBER})-(?P<xid>{_NUMBER})-(?P<start>{_NUMBER})"
+    rf"\.(?P<uuid>[0-9a-f]{{32}})"
 )
 _TLI_MAX = (1 << 32) - 1
 
@@ -55,10 +62,11 @@ class Gid:
     tli: int
     begin_lsn: int
     xid: int
+    server_start_us: int
     uuid: str
 
     def __str__(self) -> str:
-        place = f"{self.tli:x}-{self.begin_lsn:x}-{self.xid:x}"
+        place = f"{self.tli:x}-{self.begin_lsn:x}-{self.xid:x}-{self.server_start_us:x}"
         return f"{PREFIX}{self.policy.value}.{self.deadline_ms:x}.{place}.{self.uuid}"
 
     @classmethod
@@ -67,14 +75,15 @@ class Gid:
         match = _GID.fullmatch(text)
         if match is None:
             raise GidError(
-                f"invalid gid {text[:80]!r}: expected skq1.POLICY.DEADLINE.TLI-LSN-XID.UUID"
+                f"invalid gid {text[:80]!r}: expected skq1.POLICY.DEADLINE.TLI-LSN-XID-START.UUID"
             )
-        deadline_ms, tli, begin_lsn, xid = (
-            int(match[name], 16) for name in ("deadline", "tli", "begin", "xid")
+        deadline_ms, tli, begin_lsn, xid, start_us = (
+            int(match[name], 16) for name in ("deadline", "tli", "begin", "xid", "start")
         )
         if not 1 <= tli <= _TLI_MAX:
             raise GidError(f"invalid gid {text!r}: timeline {tli} does not exist")
-        return cls(Policy(match["policy"]), deadline_ms, tli, begin_lsn, xid, match["uuid"])
+        policy = Policy(match["policy"])
+        return cls(policy, deadline_ms, tli, begin_lsn, xid, start_us, match["uuid"])
 
     @staticmethod
     def is_ours(text: str) -> bool:
@@ -84,6 +93,15 @@ class Gid:
         except GidError:
             return False
         return True
+
+
+def server_in_words(tli: int, start_us: int) -> str:
+    """The server of a gid, for messages."""
+    try:
+        started = f"{datetime.fromtimestamp(start_us / 1e6, UTC):%F %T.%f} UTC"
+    except (OverflowError, OSError, ValueError):
+        started = f"{start_us} us"
+    return f"timeline {tli}, started at {started}"
 
 
 def uuid7(unix_ms: int, entropy: bytes) -> str:

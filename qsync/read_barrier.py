@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from qsync.coordinator_client import CoordinatorClient
 from qsync.coordinator_connections import ANSWER_SECONDS
-from qsync.statements import PLACE, parse_lsn
+from qsync.statements import PLACE, parse_epoch_us, parse_lsn
 from qsync.steps import AnyConnection, Ask, Steps
 
 
@@ -22,5 +22,6 @@ def read_barrier(
     (place,) = yield Ask(connection, (PLACE,), deadline + ANSWER_SECONDS)
     if place.error is not None:
         raise place.error
-    lsn, wal_file = place.row
-    return (yield from coordinator.barrier(parse_lsn(lsn), int(wal_file[:8], 16), deadline))
+    lsn, wal_file, start_epoch = place.row
+    server = int(wal_file[:8], 16), parse_epoch_us(start_epoch)
+    return (yield from coordinator.barrier(parse_lsn(lsn), *server, deadline))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
 from typing import Self
 
@@ -29,18 +30,22 @@ PREPARE_TAG = "PREPARE TRANSACTION"
 _MARK = "qsync.transaction"
 
 #: Of a transaction before PREPARE: is it still the one that was begun; its xid, if it has written;
-#: where the log is, to be asked before PREPARE; the server's clock; whether COMMIT PREPARED may
-#: wait for a standby; who answers. Nothing but function calls: operators and subqueries double its
-#: cost.
+#: where the log is, to be asked before PREPARE; the server's clock; when it was started; whether
+#: COMMIT PREPARED may wait for a standby; who answers. Nothing but function calls: operators and
+#: subqueries double its cost.
 FACTS = (
     f"SELECT current_setting('{_MARK}', true), pg_current_xact_id_if_assigned(), "
     "pg_current_wal_insert_lsn(), pg_walfile_name(pg_current_wal_insert_lsn()), "
-    "extract(epoch FROM clock_timestamp()), current_setting('synchronous_standby_names'), "
-    "pg_backend_pid()"
+    "extract(epoch FROM clock_timestamp()), extract(epoch FROM pg_postmaster_start_time()), "
+    "current_setting('synchronous_standby_names'), pg_backend_pid()"
 ).encode()
 FLUSH_LSN = b"SELECT pg_current_wal_flush_lsn()"
-#: Of a primary: where its log is flushed to, and the timeline of that, first in the name.
-PLACE = b"SELECT pg_current_wal_flush_lsn(), pg_walfile_name(pg_current_wal_flush_lsn())"
+#: Of a primary: where its log is flushed to, the timeline of that, first in the name, and when the
+#: server was started.
+PLACE = (
+    b"SELECT pg_current_wal_flush_lsn(), pg_walfile_name(pg_current_wal_flush_lsn()), "
+    b"extract(epoch FROM pg_postmaster_start_time())"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +96,17 @@ class Facts:
     lsn: int
     tli: int
     now_ms: int
+    server_start_us: int
     has_standby_names: bool
     backend_pid: int
 
     @classmethod
     def of(cls, row: tuple[str | None, ...]) -> Self:
-        mark, xid, lsn, wal_file, epoch, standby_names, backend_pid = row
+        mark, xid, lsn, wal_file, epoch, start_epoch, standby_names, backend_pid = row
         assert lsn is not None
         assert wal_file is not None
         assert epoch is not None
+        assert start_epoch is not None
         assert backend_pid is not None
         return cls(
             mark == "on",
@@ -107,6 +114,7 @@ class Facts:
             parse_lsn(lsn),
             int(wal_file[:8], 16),
             round(float(epoch) * 1000),
+            parse_epoch_us(start_epoch),
             bool(standby_names),
             int(backend_pid),
         )
@@ -194,6 +202,15 @@ def parse_lsn(text: str) -> int:
         return int(high, 16) << 32 | int(low, 16)
     except ValueError as error:
         raise psycopg.DataError(f'expected an LSN from the server, got "{text[:30]}"') from error
+
+
+def parse_epoch_us(text: str) -> int:
+    """`1795526266.123456`, as extract(epoch FROM ...) says: numeric, or of Postgres 13 double
+    precision, which has all digits of this century. Raises psycopg.DataError."""
+    try:
+        return round(Decimal(text) * 1_000_000)
+    except ArithmeticError as error:
+        raise psycopg.DataError(f'expected seconds from the server, got "{text[:30]}"') from error
 
 
 def format_lsn(lsn: int) -> str:

@@ -208,7 +208,8 @@ class TwoPhase:
     def _new_gid(self, facts: Facts, xid: int) -> Gid:
         deadline_ms = facts.now_ms + round(self.options.timeout * 1000)
         uuid = uuid7(facts.now_ms, self._entropy(UUID_ENTROPY_BYTES))
-        return Gid(self.options.policy, deadline_ms, facts.tli, facts.lsn, xid, uuid)
+        place = (facts.tli, facts.lsn, xid, facts.server_start_us)
+        return Gid(self.options.policy, deadline_ms, *place, uuid)
 
     def _note_prepared(self, flush_lsn: str) -> None:
         self._lsn = parse_lsn(flush_lsn)

@@ -186,7 +186,7 @@ FROM_STANDBY = (
     replication.StandbyStatus(1, 2, 3, 4, True).encode(),
     replication.HotStandbyFeedback(1, 2, 3, 4, 5).encode(),
 )
-_GID = "skq1.d.19c1f0a3e55.2-16b374d848-2f1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e"
+_GID = "skq1.d.19c1f0a3e55.2-16b374d848-2f1-1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e"
 GIDS = (_GID, _GID.replace(".d.", ".r."))
 FROM_LOGICAL_STREAM = (
     logical.BeginPrepare(1, 2, 3, 4, _GID).encode(),
@@ -195,7 +195,7 @@ FROM_LOGICAL_STREAM = (
     logical.CommitPrepared(1, 2, 3, 4, _GID).encode(),
     logical.RollbackPrepared(1, 2, 3, 4, 5, _GID).encode(),
 )
-GID = f"skq1.d.19c1f0a3e55.2-16b374d848-2f1.{_ID}"
+GID = f"skq1.d.19c1f0a3e55.2-16b374d848-2f1-1.{_ID}"
 VERBS = (
     "ADMIT;",
     f"WAIT_LSN 16/B374D848 TIMEOUT 5000 GID '{GID}'",

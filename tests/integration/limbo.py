@@ -8,6 +8,7 @@ import secrets
 from pg_fixtures.postgres import Postgres
 from pgwal.lsn import Lsn
 from qsync.gid import Gid, Policy, uuid7
+from walproposer.primary.server_facts import START_US
 
 #: Long over, so that a coordinator may act on them at once.
 DEADLINE_MS = 1
@@ -27,12 +28,14 @@ def prepare(
         session.execute(statement)
         row = session.execute(
             "SELECT pg_current_xact_id()::text::bigint, pg_current_wal_insert_lsn()::text,"
-            " ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int"
+            " ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int,"
+            f" {START_US}"
         ).fetchone()
         assert row is not None
-        xid, begin_lsn, tli = row
+        xid, begin_lsn, tli, start_us = row
         uuid = uuid7(0, secrets.token_bytes(10))
-        gid = str(Gid(policy, deadline_ms, tli, int(Lsn.parse(begin_lsn)), xid, uuid))
+        place = (tli, int(Lsn.parse(begin_lsn)), xid, start_us)
+        gid = str(Gid(policy, deadline_ms, *place, uuid))
         session.execute(f"PREPARE TRANSACTION '{gid}'")
     return gid
 

@@ -18,6 +18,7 @@ from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 from qsync.gid import Gid, Policy, uuid7
+from walproposer.primary.server_facts import START_US
 
 TIMEOUT = 60.0
 SETTINGS: dict[str, Setting] = {"max_prepared_transactions": 20, "wal_level": "logical"}
@@ -66,7 +67,8 @@ class QsyncWorld:
             connection.execute("SET LOCAL synchronous_commit = local")
             connection.execute(statement)
             row = connection.execute(
-                "SELECT pg_current_xact_id()::text, pg_current_wal_insert_lsn()::text"
+                "SELECT pg_current_xact_id()::text, pg_current_wal_insert_lsn()::text,"
+                f" {START_US}"
             ).fetchone()
             assert row is not None
             now_ms = time.time_ns() // 1_000_000
@@ -77,6 +79,7 @@ class QsyncWorld:
                     self.tli(),
                     int(Lsn.parse(row[1])),
                     int(row[0]),
+                    int(row[2]),
                     uuid7(now_ms, secrets.token_bytes(10)),
                 )
             )

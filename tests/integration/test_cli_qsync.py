@@ -21,7 +21,7 @@ from pg_fixtures.waiting import wait_until
 from qsync.gid import Policy
 
 SEGMENT_BYTES = 1 << 20
-NEVER = f"skq1.d.1.1-1-1.{'0' * 32}"
+NEVER = f"skq1.d.1.1-1-1-1.{'0' * 32}"
 AGE_MAX_SECONDS = 2.0
 
 

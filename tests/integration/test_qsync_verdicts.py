@@ -141,7 +141,7 @@ def test_policy_detach_goes_on_waiting_beyond_its_deadline(world: QsyncWorld) ->
 
 
 def test_gids_of_others_are_left_alone(world: QsyncWorld) -> None:
-    foreign = ["skq1.d.1.1-1-1.tooshort", "it's", "pg_gid_1_2"]
+    foreign = ["skq1.d.1.1-1-1-1.tooshort", "it's", "pg_gid_1_2"]
     with world.postgres.connect(options=LOCAL) as connection:
         for gid in foreign:
             connection.execute("BEGIN")

@@ -5,6 +5,7 @@
 --seed 7 --faults 3,5 --horizon-ms 90  the same with less in it, as a failure prints it
 --seed 7 --files                       on real files, which lose what is not synced; many seeds, too
 --seed 7 --changing                    members join, leave, move, lose their disks; many seeds, too
+--seed 7 --limbo                       transactions wait for the quorum; many seeds, too
 --mutants                              the planted bugs; fails if one is not caught; rare ones
 --exhaustive                           every interleaving of small models; --minutes of a larger one
 """
@@ -21,9 +22,10 @@ from . import exhaustive, mutants
 from .changing_world import ChangingWorld
 from .faults import Plan
 from .file_world import run_on_files
+from .limbo_world import LimboWorld
 from .limits import small_limits
 from .minimise import command, minimise
-from .planted_bugs import CHANGE_PLANTS, PLANTS, RARE_PLANTS
+from .planted_bugs import CHANGE_PLANTS, LIMBO_PLANTS, PLANTS, RARE_PLANTS
 from .trace import Trace
 from .world import World, plan_with
 
@@ -61,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--horizon-ms", type=int)
     parser.add_argument("--files", action="store_true")
     parser.add_argument("--changing", action="store_true")
+    parser.add_argument("--limbo", action="store_true")
     parser.add_argument("--mutants", action="store_true")
     parser.add_argument("--exhaustive", action="store_true")
     return parser
@@ -93,6 +96,8 @@ def _one(arguments: argparse.Namespace) -> int:
 
 
 def _kind(arguments: argparse.Namespace) -> type[World]:
+    if arguments.limbo:
+        return LimboWorld
     return ChangingWorld if arguments.changing else World
 
 
@@ -157,7 +162,7 @@ def _table(counts: Counter[str]) -> str:
 
 
 def _mutants() -> int:
-    bugs = [*PLANTS, *CHANGE_PLANTS]
+    bugs = [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS]
     escaped = mutants.run(bugs, say)
     print(f"{len(bugs) - len(escaped)} of {len(bugs)} planted bugs were caught")
     rare = mutants.run_rare(RARE_PLANTS, say)

@@ -88,7 +88,19 @@ def verdicts_after_fencing(patch: Patch) -> None:
 @plant_limbo
 def positions_of_another_timeline_confirmed(patch: Patch) -> None:
     """The number is below commit_lsn: but it is of a log that was cut."""
-    patch(Limbo, "_is_in_log", lambda *_: True)
+    patch(Limbo, "_is_a_strangers", lambda *_: False)
+
+
+@plant_limbo
+def positions_of_a_twin_confirmed(patch: Patch) -> None:
+    """Its timeline has the same number: but it was promoted apart, and so is its log."""
+
+    is_a_strangers = Limbo._is_a_strangers
+
+    def is_of_another_timeline(self: Limbo, gid: Gid) -> bool:
+        return gid.tli != self.led.history.tli and is_a_strangers(self, gid)
+
+    patch(Limbo, "_is_a_strangers", is_of_another_timeline)
 
 
 @plant_limbo
@@ -107,7 +119,7 @@ def barrier_without_a_round(patch: Patch) -> None:
 def barrier_of_a_deposed_primary(patch: Patch) -> None:
     """Asked of its successor, as the position is in both logs."""
     asked = Limbo._barrier_asked
-    patch(Limbo, "_barrier_asked", lambda self, event: asked(self, replace(event, tli=None)))
+    patch(Limbo, "_barrier_asked", lambda self, event: asked(self, replace(event, server=None)))
 
 
 @plant_limbo
@@ -198,7 +210,7 @@ def janitor_ignores_commit_lsn(patch: Patch) -> None:
     """The deadline is over, and the policy says so."""
 
     def decision(entry: Entry, client: Any, **now: Any) -> Decision | None:
-        is_due = is_orphan(entry.gid, client, now["now_ms"], now["orphan_grace_ms"])
+        is_due = is_orphan(client, now["now_ms"], now["deadline_ms"], now["orphan_grace_ms"])
         return Decision.ROLL_BACK if is_due and entry.gid.policy is Policy.ROLLBACK else None
 
     _janitor(patch, decision)
@@ -209,7 +221,7 @@ def janitor_commits_at_the_deadline(patch: Patch) -> None:
     """Somebody must finish it."""
 
     def decision(entry: Entry, client: Any, **now: Any) -> Decision | None:
-        is_due = is_orphan(entry.gid, client, now["now_ms"], now["orphan_grace_ms"])
+        is_due = is_orphan(client, now["now_ms"], now["deadline_ms"], now["orphan_grace_ms"])
         return Decision.COMMIT if is_due else None
 
     _janitor(patch, decision)
@@ -274,7 +286,18 @@ def outcome_covers_nothing(patch: Patch) -> None:
 @plant_limbo
 def xid_of_a_stranger_believed(patch: Patch) -> None:
     def answer(evidence: Evidence) -> OutcomeAnswer:
-        return outcome_of(replace(evidence, was_seen=True))
+        return outcome_of(replace(evidence, is_in_log=True))
+
+    _outcome(patch, answer)
+
+
+@plant_limbo
+def xid_of_a_twin_believed(patch: Patch) -> None:
+    """Its client knows where PREPARE ended, on a timeline of that number."""
+
+    def answer(evidence: Evidence) -> OutcomeAnswer:
+        is_there = evidence.gid.begin_lsn < evidence.lsn <= evidence.flushed_lsn
+        return outcome_of(replace(evidence, is_in_log=True) if is_there else evidence)
 
     _outcome(patch, answer)
 
@@ -285,7 +308,7 @@ def timeline_of_a_gid_not_looked_at(patch: Patch) -> None:
 
     def answer(evidence: Evidence) -> OutcomeAnswer:
         gid = replace(evidence.gid, tli=evidence.led.history.tli)
-        return outcome_of(replace(evidence, gid=gid, was_seen=True))
+        return outcome_of(replace(evidence, gid=gid, is_in_log=True))
 
     _outcome(patch, answer)
 

@@ -32,6 +32,7 @@ COMPLETE = (ChangeState.TELLING, ChangeState.DONE)
 
 class ChangingWorld(World):
     is_changing = True
+    option = "--changing "
     removes_wal = True
     law_of_rest = "Rest"
     plan: ChangingPlan

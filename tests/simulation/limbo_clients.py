@@ -138,6 +138,7 @@ class Client:
             self.server.tli_history.tli,
             self.server.inserted.lsn,
             self.xid,
+            self.server.start_us,
             f"{number:032x}",
         )
         return self.world.register(Transaction(number, gid, self.random.choice(DATABASES)))
@@ -198,12 +199,13 @@ def asker(world: LimboWorld, of: Transaction, lsn: int, random: Random) -> Scrip
         coordinator = world.some_coordinator(random, None)
         if coordinator is None:
             continue
+        was_calm = world.is_calm
         answer = yield coordinator.outcome(of, lsn)
         if answer is not None:
             world.count(f"limbo: outcome {answer.fate.value}")
             if answer.fate in FINAL and (world.is_calm or random.random() < 0.7):
                 return  # the others ask again, and somebody else
-            if answer.fate is Fate.UNKNOWN and world.is_calm:
+            if answer.fate is Fate.UNKNOWN and was_calm:
                 world.laws.unknown(of, lsn, coordinator.primary)
                 return
 
@@ -226,13 +228,13 @@ def barrier_reader(world: LimboWorld, random: Random) -> Script:
         if server is None or server.is_down:
             continue
         run, known = server.run, world.laws.told_committed()
-        lsn, tli = server.log.lsn, server.tli_history.tli
+        lsn, place = server.log.lsn, (server.tli_history.tli, server.start_us)
         yield random.choice(NET_US)
         coordinator = world.some_coordinator(random, None)
         if coordinator is None:
             continue
         deadline_ms = world.now_ms + random.choice((20, 200))
-        question = BarrierAsked(waiter, lsn, deadline_ms, 0, tli)
+        question = BarrierAsked(waiter, lsn, deadline_ms, 0, place)
         answer = yield coordinator.ask(waiter, partial(_at_round, question))
         if isinstance(answer, Answer) and answer.verdict is Verdict.CONFIRMED:
             yield random.choice((0, *NET_US, 50_000))
@@ -283,7 +285,7 @@ def stranger(world: LimboWorld, random: Random) -> Script:
         run, xid = server.run, server.begin(random)
         world.transactions_count += 1
         number = world.transactions_count
-        gid = Gid(Policy.ROLLBACK, 0, 1, 0, xid, f"{number:032x}")
+        gid = Gid(Policy.ROLLBACK, 0, 1, 0, xid, 0, f"{number:032x}")
         of = world.register(Transaction(number, gid, random.choice(DATABASES), is_foreign=True))
         server.prepare(of, xid, random)
         yield random.choice((1000, 100_000, 2_000_000))

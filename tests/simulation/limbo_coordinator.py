@@ -35,7 +35,14 @@ from walproposer.qsync.limbo_events import (
     Tick,
     WaitCancelled,
 )
-from walproposer.qsync.outcome_answer import Evidence, OutcomeAnswer, outcome_of
+from walproposer.qsync.outcome_answer import (
+    Evidence,
+    OutcomeAnswer,
+    XidStatus,
+    is_of_server,
+    outcome_of,
+)
+from walproposer.qsync.prepare_search import search_end_lsn
 
 from .actor import Actor, Reply
 from .limbo_database import Kind, Op, Transaction
@@ -145,7 +152,8 @@ class LimboCoordinator:
         assert leader is not None
         assert node_id is not None
         if self._announced is None or self._announced.node_id != node_id:
-            led = Led(node_id, leader.term.term_start_lsn, primary.tli_history)
+            term_start_lsn = leader.term.term_start_lsn
+            led = Led(node_id, term_start_lsn, primary.tli_history, primary.start_us)
             self._announced, self.led_us = led, self.world.clock.now_us
             self.tell(led)
             self._start_streams(led, primary)
@@ -232,6 +240,7 @@ class LimboCoordinator:
         status = primary.database.status_of(of.gid.xid)
         yield self.random.choice(pauses)
         flushed_lsn = primary.log.lsn
+        is_found = self._look_for(led, primary, of, lsn, status, flushed_lsn)
         is_lost = is_lost or primary.is_down or primary.run != run
         yield self.random.choice(pauses)
         if is_lost or not self.is_alive or self.led is not led or not self.limbo.is_deciding:
@@ -244,7 +253,7 @@ class LimboCoordinator:
                 lsn=lsn,
                 led=led,
                 departure=departure,
-                was_seen=departure is not None or of.name in table.entries,
+                is_in_log=table.is_in_log(of.name) or is_found,
                 is_prepared=is_prepared,
                 xid_status=status,
                 flushed_lsn=flushed_lsn,
@@ -254,6 +263,28 @@ class LimboCoordinator:
         self.world.laws.outcome_told(self, of, answer)
         yield self.random.choice(NET_US)
         reply.give(answer)
+
+    def _look_for(
+        self,
+        led: Led,
+        primary: LimboPrimary,
+        of: Transaction,
+        lsn: int,
+        status: XidStatus,
+        flushed_lsn: int,
+    ) -> bool | None:
+        """Its PREPARE, in the log of the primary; old WAL may be gone."""
+        end_lsn = search_end_lsn(of.gid, lsn, led.history, flushed_lsn)
+        is_sure = is_of_server(of.gid, lsn, led.server)
+        if status is not XidStatus.COMMITTED or end_lsn is None or is_sure:
+            return None
+        if not self.world.is_calm and self.random.random() < 0.2:
+            return None
+        self.world.count("limbo: searches")
+        return any(
+            op.of is of and op.kind is Kind.PREPARE and of.gid.begin_lsn <= op.end_lsn <= end_lsn
+            for op in self.world.ops.of(primary.log)
+        )
 
     # ---- the primary
 
@@ -287,7 +318,8 @@ class LimboCoordinator:
             yield self.random.choice(pauses)
             if not is_lost:
                 self.world.count("limbo: readings")
-                self.tell(LimboRead(led.node_id, entries, before_lsn, after_lsn))
+                now_ms = self.world.now_ms
+                self.tell(LimboRead(led.node_id, entries, before_lsn, after_lsn, now_ms))
             pauses = ()
         self._is_reading = False
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .limbo_world import LimboWorld
 
 UNDEFINED_OBJECT, BUSY, CANNOT_CONNECT = "42704", "55000", "08006"
+RUNS_MAX = 1000
 FLUSH_US = (500, 3000, 20_000)
 #: How long PREPARE goes on after it has flushed, before it is listed, and before it is let go.
 PREPARE_US = (0, 0, 0, 500, 20_000)
@@ -37,12 +38,18 @@ class LimboPrimary(Primary):
         self.database = Database.replayed(world.ops, log)
         self.is_down = False
         self.run = 0
+        self._number = world.next_server()
         #: Clients may begin transactions: one that sk promote has promoted is closed at first.
         self.is_open = True
         #: It has nothing to write, and its clients have gone elsewhere.
         self.is_quiet = False
         #: Faults that wait for the next transaction.
         self.crashes_before_prepare = self.stalls_at_prepare = False
+
+    @property
+    def start_us(self) -> int:
+        """When its postmaster was started: no two have the same."""
+        return self._number * RUNS_MAX + self.run
 
     # ---- WAL
 

@@ -78,14 +78,14 @@ class LimboInvariants(Invariants):
 class LimboWorld(World):
     plan_of = staticmethod(LimboPlan.of)
     law_of_rest = "Finished"
-    is_of_limbo = True
+    option = "--limbo "
 
     def __init__(self, seed: int, plan: Plan | None = None, trace: Trace | None = None) -> None:
         random = Random(f"limbo world {seed}")
         self.ops = Ops()
         self.transactions: dict[int, Transaction] = {}
         self.by_name: dict[str, Transaction] = {}
-        self.transactions_count = self._waiters = 0
+        self.transactions_count = self._waiters = self._servers = 0
         self.settings = LimboSettings(
             limbo_max=random.choice((4, 20, 20)),
             age_max_ms=random.choice((300, 5000)),
@@ -94,6 +94,8 @@ class LimboWorld(World):
             read_interval_ms=random.choice((50, 300)),
         )
         self.chance_of_death = random.choice((0.0, 0.2, 0.6))
+        #: Of a promotion that gives a timeline a number which another one may have.
+        self.chance_of_twins = random.choice((0.0, 0.7))
         #: None: there is no stream of that database, as on Postgres 13 and 14.
         self.stream_delays_us = random.choice(
             ((None,), (0,), (0, 0, 100_000, None), (0, 0, 100_000, None))
@@ -127,6 +129,10 @@ class LimboWorld(World):
     def next_waiter(self) -> int:
         self._waiters += 1
         return self._waiters
+
+    def next_server(self) -> int:
+        self._servers += 1
+        return self._servers
 
     def coordinators(self) -> list[LimboCoordinator]:
         all_of_them = [p.coordinator for p in self.running() if p.coordinator is not None]
@@ -208,11 +214,14 @@ class LimboWorld(World):
         """In order if `before` has no name: it is the log of an election; else by hand."""
         in_order = not before.name
         self._tli += 1
+        tli = self._tli
+        if self._limbo_random.random() < self.chance_of_twins:
+            tli = before.tli_history.tli + 1  # as Postgres does that knows of no other
         if in_order:
             history = before.tli_history
             before = LimboPrimary(self, "", before.log, history, 0)
         name = f"A{len(self.primaries) + 1}"
-        primary = before.promoted(name, before.log, self._tli)
+        primary = before.promoted(name, before.log, tli)
         primary.insert(Op(Kind.COMMIT, primary.database.next_xid, self.clock.now_us), 120)
         primary.flush()
         primary.is_open = not in_order

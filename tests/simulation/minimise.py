@@ -54,7 +54,7 @@ def command(seed: int, kept: list[int], horizon_us: int, *, kind: type[World] = 
     """What repeats the run, with its log."""
     faults = ",".join(map(str, kept)) or "none"
     return (
-        f"python -m tests.simulation --seed {seed} {'--changing ' if kind.is_changing else ''}"
+        f"python -m tests.simulation --seed {seed} {kind.option}"
         f"--faults {faults} "
         f"--horizon-ms {horizon_us // 1000} --trace"
     )

@@ -6,20 +6,23 @@ from . import (
     bugs_of_chains,
     bugs_of_change,
     bugs_of_damage,
+    bugs_of_limbo,
     bugs_of_membership,
     bugs_of_proposer,
     bugs_of_safekeeper,
 )
-from .planting import CHANGE_PLANTS, PLANTS, RARE_PLANTS, Plant, planted
+from .planting import CHANGE_PLANTS, LIMBO_PLANTS, PLANTS, RARE_PLANTS, Plant, planted
 
 __all__ = [
     "CHANGE_PLANTS",
+    "LIMBO_PLANTS",
     "PLANTS",
     "RARE_PLANTS",
     "Plant",
     "bugs_of_chains",
     "bugs_of_change",
     "bugs_of_damage",
+    "bugs_of_limbo",
     "bugs_of_membership",
     "bugs_of_proposer",
     "bugs_of_safekeeper",

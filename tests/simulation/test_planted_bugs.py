@@ -20,7 +20,7 @@ from .faults import Plan
 from .limits import small_limits
 from .minimise import broken_law, command, minimise
 from .mutants import catch
-from .planted_bugs import CHANGE_PLANTS, PLANTS, RARE_PLANTS, Plant, planted
+from .planted_bugs import CHANGE_PLANTS, LIMBO_PLANTS, PLANTS, RARE_PLANTS, Plant, planted
 from .world import plan_with
 
 PLANTS_MIN = 25
@@ -28,11 +28,11 @@ PLANTS_MIN = 25
 
 def test_there_are_enough() -> None:
     assert len(PLANTS) >= PLANTS_MIN
-    all_plants = [*PLANTS, *CHANGE_PLANTS, *RARE_PLANTS]
+    all_plants = [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS, *RARE_PLANTS]
     assert len(all_plants) == len({bug.__name__ for bug in all_plants})
 
 
-@pytest.mark.parametrize("bug", [*PLANTS, *CHANGE_PLANTS], ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS], ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_caught(bug: Plant) -> None:
     assert catch(bug) is not None
 

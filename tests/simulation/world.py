@@ -45,6 +45,8 @@ class World:
     plan_of = staticmethod(Plan.of)
     law_of_rest = "Liveness"
     is_changing = False
+    #: Of the command, for worlds of this kind.
+    option = ""
     removes_wal = False
 
     def __init__(self, seed: int, plan: Plan | None = None, trace: Trace | None = None) -> None:

@@ -52,7 +52,7 @@ class Opening:
         self, address: PrimaryAddress, primary: Primary, decides: Callable[[], bool]
     ) -> None:
         self._address = address
-        self._system_id, self._tli = primary.server.system_id, primary.tli_history.tli
+        self._primary, self._tli = primary, primary.tli_history.tli
         self._decides = decides
         self._ending = Event()
         self.is_done = False
@@ -137,7 +137,7 @@ class Opening:
         )
 
     def _session(self, database: str = "") -> PrimarySession:
-        return PrimarySession(self._address, self._system_id, self._tli, database)
+        return PrimarySession(self._address, self._primary, database)
 
     @contextmanager
     def _new_session(self) -> Iterator[psycopg.Connection[Any]]:

@@ -1,6 +1,6 @@
 """Which transactions of qsync only a deposed primary had prepared, by pg_waldump of its WAL. Pure.
 
-    rmgr: Transaction ... lsn: 0/01527B20, ... desc: PREPARE gid skq1.d.0.1-5000-7.0000: 2026-...
+    rmgr: Transaction ... lsn: 0/01527B20, ... desc: PREPARE gid skq1.d.0.1-5000-7-1.0000: 2026-...
 
 They are in no elected log: their outcome is rolled back, and their clients were told nothing else
 but that they are pending. Source: Postgres `xactdesc.c` (xact_desc_prepare), since 13.

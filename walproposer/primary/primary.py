@@ -13,9 +13,11 @@ class Primary:
     """What IDENTIFY_SYSTEM, TIMELINE_HISTORY and the slot said before the election.
 
     `slot_lsn` is the slot's restart_lsn: the primary surely has WAL from its segment on.
+    `start_us` is pg_postmaster_start_time() in microseconds since the Unix epoch.
     """
 
     server: ServerFacts
     tli_history: TimelineHistory
     flush_lsn: int
     slot_lsn: int
+    start_us: int = 0

@@ -9,6 +9,9 @@ from walproposer.errors import Refusal
 
 SUPPORTED_MAJORS = range(13, 19)
 
+#: Tells two servers apart that were promoted from one log: they share system id and timeline.
+START_US = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
+
 
 def read_server_facts(connection: psycopg.Connection) -> ServerFacts:
     """Raises Refusal for a server that cannot be a primary of ours."""
@@ -36,3 +39,10 @@ def read_server_facts(connection: psycopg.Connection) -> ServerFacts:
             hint="ALTER SYSTEM SET wal_level = 'replica'; then restart the primary.",
         )
     return ServerFacts(int(system_id), version, seg_size)
+
+
+def read_start_us(connection: psycopg.Connection) -> int:
+    """When its postmaster was started, in microseconds since the Unix epoch."""
+    row = connection.execute(f"SELECT {START_US}").fetchone()
+    assert row is not None
+    return int(row[0])

@@ -214,7 +214,8 @@ class Coordinator:
         assert upstream is not None
         node_id, primary = leader.term.node_id, upstream.primary
         self.sessions = PrimarySessions(self._address, primary, node_id, self._tell)
-        self.step(core.Led(node_id, leader.term.term_start_lsn, primary.tli_history))
+        term_start_lsn, history = leader.term.term_start_lsn, primary.tli_history
+        self.step(core.Led(node_id, term_start_lsn, history, primary.start_us))
         log.info("qsync coordinates", term=node_id.term, listen=self.address)
 
     def _tell(self, event: core.Decoded | core.LimboRead | core.FinishEnded) -> None:

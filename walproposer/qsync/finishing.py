@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from walproposer.qsync.limbo_events import Finish
@@ -94,6 +95,11 @@ class Finishing:
         """It is not in the limbo any more."""
         self._not_before_ms.pop(gid, None)
         self._complained.discard(gid)
+
+    def keep_only(self, gids: Container[str]) -> None:
+        """The others are not in the limbo any more."""
+        for gid in [gid for gid in self._not_before_ms if gid not in gids]:
+            self.left(gid)
 
     def without(self, waiter: int) -> None:
         """The administrator does not wait any more; what is under way goes on."""

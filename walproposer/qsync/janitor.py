@@ -1,8 +1,8 @@
 """What to do about a prepared transaction whose client is gone. Pure.
 
-    its client is gone                        the quorum has it     the quorum surely lacks it
-    for orphan_grace; or nobody has come      commit                roll back if the policy says so
-    by orphan_grace after the deadline                              and the deadline is over
+    its client is gone for orphan_grace,      the quorum has it     the quorum surely lacks it
+    or orphan_grace has passed since the      commit                roll back if the policy says so
+    deadline, whoever is connected                                  and the deadline is over
 
 Laws (docs/qsync.md): it commits only what the quorum has, and never rolls back what the quorum has.
 Between the two it leaves the transaction alone. A transaction of an older timeline has no client:
@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from qsync.gid import Gid, Policy
+from qsync.gid import Policy
 from walproposer.qsync.limbo_table import Entry
 
 
@@ -33,21 +33,27 @@ class Client:
 
 
 def decide(
-    entry: Entry, client: Client, *, tli: int, commit_lsn: int, now_ms: int, orphan_grace_ms: int
+    entry: Entry,
+    client: Client,
+    *,
+    tli: int,
+    commit_lsn: int,
+    now_ms: int,
+    deadline_ms: int,
+    orphan_grace_ms: int,
 ) -> Decision:
-    """`commit_lsn` is of a term whose verdicts count, on timeline `tli`."""
+    """`commit_lsn` is of a term whose verdicts count, on timeline `tli`; `deadline_ms` is the gid's,
+    by the clock of `now_ms`."""
     gid, is_of_here = entry.gid, entry.gid.tli == tli
-    if is_of_here and not is_orphan(gid, client, now_ms, orphan_grace_ms):
+    if is_of_here and not is_orphan(client, now_ms, deadline_ms, orphan_grace_ms):
         return Decision.LEAVE
     if commit_lsn >= entry.high_lsn:
         return Decision.COMMIT
-    is_due = is_of_here and gid.policy is Policy.ROLLBACK and now_ms >= gid.deadline_ms
+    is_due = is_of_here and gid.policy is Policy.ROLLBACK and now_ms >= deadline_ms
     return Decision.ROLL_BACK if is_due and commit_lsn <= entry.low_lsn else Decision.LEAVE
 
 
-def is_orphan(gid: Gid, client: Client, now_ms: int, orphan_grace_ms: int) -> bool:
-    """Whether nobody will finish it."""
-    if client.is_here:
-        return False
-    since_ms = gid.deadline_ms if client.gone_ms is None else client.gone_ms
+def is_orphan(client: Client, now_ms: int, deadline_ms: int, orphan_grace_ms: int) -> bool:
+    """Whether its client leaves it alone: a connection that stays open does not mean more."""
+    since_ms = deadline_ms if client.gone_ms is None else client.gone_ms
     return now_ms >= since_ms + orphan_grace_ms

@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from pgwal.errors import TimelineHistoryError
 from pgwal.lsn import format_lsn
 from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
 from pgwire.replication import POSTGRES_EPOCH_UNIX_S
-from qsync.gid import Gid
+from qsync.gid import Gid, server_in_words
 from walproposer.qsync.bounds import Bounds
 from walproposer.qsync.clients import Clients
 from walproposer.qsync.finishing import BUSY, UNDEFINED_OBJECT, Finishing, Resolve
@@ -50,7 +49,6 @@ from walproposer.qsync.limbo_events import (
     Refusal,
     RefuseWait,
     ResolveAsked,
-    Resolved,
     RoundAnswered,
     Tick,
     Verdict,
@@ -105,7 +103,9 @@ class Limbo:
         self._finishing = Finishing()
         self._round = -1
         self._now_ms = 0
-        self._read_asked_ms = 0
+        self._read_asked_ms = self._read_ms = 0
+        #: What the primary's clock is ahead of ours.
+        self._ahead_ms = 0
         self._bounds = Bounds(settings.limbo_max, settings.age_max_ms)
         self._actions: list[Action] = []
 
@@ -139,6 +139,10 @@ class Limbo:
         if not self.is_deciding or not self.has_read:
             text = "the coordinator has just begun to lead, and decides nothing yet"
             return Refusal(CANNOT_CONNECT_NOW, text, "Try again in a moment.")
+        if self._now_ms - self._read_ms > self.settings.unread_max_ms:
+            unread = f"for {(self._now_ms - self._read_ms) / 1000:.0f} s"
+            text = f"the primary could not be asked for its prepared transactions {unread}"
+            return Refusal(CANNOT_CONNECT_NOW, text, "The proposer's log says why.")
         return self._bounds.problem(len(self.table.entries), self.age_ms)
 
     def rows(self) -> list[LimboRow]:
@@ -154,7 +158,7 @@ class Limbo:
 
     def _age_ms(self, entry: Entry) -> int:
         prepared_ms = entry.prepared_at_us // 1000 + POSTGRES_EPOCH_UNIX_S * 1000
-        return max(self._now_ms - prepared_ms, 0)
+        return max(self._now_ms + self._ahead_ms - prepared_ms, 0)
 
     def _is_confirmed(self, entry: Entry) -> bool:
         """Law 1."""
@@ -195,7 +199,7 @@ class Limbo:
 
     def _of_this_term(
         self,
-        event: CommitAdvanced | RoundAnswered | Decoded | LimboRead | FinishEnded | Resolved,
+        event: CommitAdvanced | RoundAnswered | Decoded | LimboRead | FinishEnded,
     ) -> None:
         match event:
             case CommitAdvanced():
@@ -205,12 +209,9 @@ class Limbo:
             case Decoded():
                 self._decoded(event)
             case LimboRead():
-                self.has_read = True
-                self.table.read(event, self._now_ms, self.settings.orphan_grace_ms)
+                self._was_read(event)
             case FinishEnded():
                 self._finish_ended(event)
-            case Resolved():
-                self.table.resolved(event.gid, event.end_lsn)
             case _:
                 assert_never(event)
 
@@ -219,7 +220,7 @@ class Limbo:
     def _lead(self, led: Led) -> None:
         self._fence("another incarnation leads")
         self.led, self.commit_lsn, self._round = led, 0, -1
-        self.is_quorum_ok, self.has_read = True, False
+        self.is_quorum_ok, self.has_read, self._read_ms = True, False, self._now_ms
         self._read()
 
     def _fence(self, reason: str) -> None:
@@ -248,8 +249,7 @@ class Limbo:
             hint = "Ask for pg_current_wal_flush_lsn(), read after PREPARE."
             self._actions.append(RefuseWait(asked.waiter, INVALID_VALUE, text, hint))
             return
-        # Above a switch of timelines the log has other bytes there: the quorum never has that one.
-        if asked.gid is not None and not self._is_in_log(asked.gid.tli, asked.lsn):
+        if asked.gid is not None and self.has_read and self._is_a_strangers(asked.gid):
             self._answer(asked.waiter, Verdict.PENDING)
             return
         self._add(Wait(asked.waiter, asked.lsn, asked.deadline_ms, asked.gid))
@@ -258,12 +258,10 @@ class Limbo:
         if not self._may_ask(asked.waiter):
             return
         assert self.led is not None
-        tli = self.led.history.tli
         # A deposed primary's log may be part of this one's: but it lacks what came since.
-        if asked.tli is not None and asked.tli != tli:
-            text = (
-                f"the primary is on timeline {tli}: expected a position there, not on {asked.tli}"
-            )
+        if asked.server is not None and asked.server != self.led.server:
+            text = "the position is of another server than the primary: "
+            text += f"{server_in_words(*asked.server)}, expected {server_in_words(*self.led.server)}"
             hint = "Read from the primary that the coordinator is attached to."
             self._actions.append(RefuseWait(asked.waiter, WRONG_STATE, text, hint))
             return
@@ -275,15 +273,6 @@ class Limbo:
             text = "the coordinator does not lead"
             self._actions.append(RefuseWait(waiter, CANNOT_CONNECT_NOW, text, _HINT_LATER))
         return self.led is not None
-
-    def _is_in_log(self, tli: int, lsn: int) -> bool:
-        """Whether what timeline `tli` wrote below `lsn` is part of the primary's history."""
-        assert self.led is not None
-        try:
-            switch_lsn = self.led.history.switch_lsn_of(tli)
-        except TimelineHistoryError:
-            return False
-        return switch_lsn is None or lsn <= switch_lsn
 
     def _add(self, wait: Wait) -> None:
         """One whose deadline is over asks just once."""
@@ -329,12 +318,22 @@ class Limbo:
         departure = self.table.departures.get(gid)
         if departure is not None and departure.fate is Fate.ROLLED_BACK:
             return Verdict.PENDING
+        if self._is_a_strangers(wait.gid):
+            return Verdict.PENDING if self.has_read else None
         entry = self.table.entries.get(gid)
         if self._finishing.is_rolling_back(gid) or (entry and not self._is_enough(wait, entry)):
             return None
         if self.settings.order is Order.ANY or departure is not None:
             return Verdict.CONFIRMED
         return Verdict.CONFIRMED if entry is not None and self._is_first(entry) else None
+
+    def _is_a_strangers(self, gid: Gid) -> bool:
+        """Prepared on another server than our log is written on, and not known here. The log may
+        have other bytes below the same position, even on a timeline of that number; what it has
+        of other servers was read."""
+        assert self.led is not None
+        is_of_primary = (gid.tli, gid.server_start_us) == self.led.server
+        return not is_of_primary and not self.table.is_in_log(str(gid))
 
     def _may_read(self, after_round: int) -> bool:
         """Nobody else led when the question came; and all that was committed before the last
@@ -365,6 +364,12 @@ class Limbo:
             case RollbackPrepared():
                 self.table.rolled_back(decoded.message)
 
+    def _was_read(self, reading: LimboRead) -> None:
+        self.has_read, self._read_ms = True, self._now_ms
+        self._ahead_ms = reading.server_now_ms - self._now_ms
+        self.table.read(reading, self._now_ms, self.settings.orphan_grace_ms)
+        self._finishing.keep_only(self.table.entries)
+
     # ---- those that nobody else finishes
 
     def _tick(self) -> None:
@@ -377,7 +382,8 @@ class Limbo:
             self._clean_up(self.led)
         ages_ms = {gid: self._age_ms(entry) for gid, entry in self.table.entries.items()}
         self._actions += map(Alarm, self._bounds.alarms(ages_ms))
-        if self._now_ms - self._read_asked_ms >= self.settings.read_interval_ms:
+        is_held = self.settings.order is Order.FIFO and self._waits.is_holding
+        if is_held or self._now_ms - self._read_asked_ms >= self.settings.read_interval_ms:
             self._read()
 
     def _clean_up(self, led: Led) -> None:
@@ -396,6 +402,7 @@ class Limbo:
                 tli=led.history.tli,
                 commit_lsn=self.commit_lsn,
                 now_ms=self._now_ms,
+                deadline_ms=entry.gid.deadline_ms - self._ahead_ms,
                 orphan_grace_ms=self.settings.orphan_grace_ms,
             )
             if decision is Decision.COMMIT and self._may_leave(entry):

@@ -25,7 +25,8 @@ NEVER_LSN = (1 << 64) - 1  # `Limbo.wake_lsn` while nothing waits: commit_lsn ne
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """An incarnation leads. `history` is that of the primary's timeline, read from the primary.
+    """An incarnation leads. `history` is that of the primary's timeline, read from the primary, and
+    `server_start_us` tells its server from others on a timeline of that number (`gid.py`).
 
     Nothing that was known of prepared transactions is: the primary may be another one.
     """
@@ -33,6 +34,12 @@ class Led:
     node_id: NodeId
     term_start_lsn: int
     history: TimelineHistory
+    server_start_us: int
+
+    @property
+    def server(self) -> tuple[int, int]:
+        """Timeline and start: as it is in a gid, and in a BARRIER."""
+        return self.history.tli, self.server_start_us
 
     @property
     def decides_lsn(self) -> int:
@@ -98,12 +105,14 @@ class LimboRead:
 
     A row is listed only after its PREPARE was flushed, so `flushed_after_lsn`, read after the rows,
     is an upper bound of its end. Readings come in the order in which they were made.
+    `server_now_ms`: the primary's clock, which deadlines and times of PREPARE are told by.
     """
 
     node_id: NodeId
     entries: tuple[LimboEntry, ...]
     flushed_before_lsn: int
     flushed_after_lsn: int
+    server_now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +133,15 @@ class WaitAsked:
 @dataclass(frozen=True, slots=True)
 class BarrierAsked:
     """BARRIER: as WAIT_LSN, and a quorum must have answered a round after `after_round`, which is
-    the newest one that had begun when the command came. `tli`: the timeline of the server that was
-    read; without it a deposed primary's reader who asks its successor is not told the truth.
+    the newest one that had begun when the command came. `server`: timeline and start of the server
+    that is read; without it a deposed primary's reader who asks its successor is not told the truth.
     """
 
     waiter: int
     lsn: int
     deadline_ms: int
     after_round: int
-    tli: int | None = None
+    server: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +183,6 @@ class FinishEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
-    """A gid of ours that a promotion has committed before this incarnation led; after its Led."""
-
-    node_id: NodeId
-    gid: str
-    end_lsn: int
-
-
-@dataclass(frozen=True, slots=True)
 class Tick:
     now_ms: int
 
@@ -201,7 +201,6 @@ Event = (
     | WaitCancelled
     | WaiterGone
     | FinishEnded
-    | Resolved
     | Tick
 )
 
@@ -280,10 +279,12 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LimboSettings:
-    """`limbo_max`: gids of ours at a time; `read_interval_ms`: the longest time without a Read."""
+    """`limbo_max`: gids of ours at a time; `read_interval_ms`: the longest time without a Read;
+    `unread_max_ms`: without an answer to one, until no more is admitted."""
 
     limbo_max: int
     age_max_ms: int = 30_000
     orphan_grace_ms: int = 5_000
     order: Order = Order.ANY
     read_interval_ms: int = 1_000
+    unread_max_ms: int = 10_000

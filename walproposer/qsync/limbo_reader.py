@@ -10,6 +10,7 @@ Sources: Postgres `access/transam/twophase.c` (EndPrepare), `utils/adt/xid8funcs
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 
@@ -21,13 +22,14 @@ from walproposer.qsync.outcome_answer import XidStatus
 from walproposer.qsync.primary_session import PrimarySession
 
 _FLUSH_LSN = "SELECT pg_current_wal_flush_lsn()::text"
+_NOW_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 # One message, so one round trip; the statements are done in their order.
 _READ = f"""{_FLUSH_LSN};
 SELECT convert_to(gid, 'SQL_ASCII'), convert_to(database::text, 'SQL_ASCII'),
        convert_to(coalesce(owner::text, ''), 'SQL_ASCII'), transaction::text::bigint,
        (extract(epoch FROM prepared - timestamptz '2000-01-01 00:00:00+00') * 1000000)::bigint
   FROM pg_prepared_xacts;
-{_FLUSH_LSN};
+{_FLUSH_LSN}, {_NOW_MS};
 SELECT database::text FROM pg_replication_slots WHERE slot_name ~ '{SLOT_PATTERN}'"""
 _IS_PREPARED = "SELECT EXISTS (SELECT FROM pg_prepared_xacts WHERE gid = %s)"
 _XID_STATUS = "SELECT pg_xact_status(%s::text::xid8)"
@@ -43,16 +45,19 @@ class Reading:
     entries: tuple[LimboEntry, ...]
     flushed_before_lsn: int
     flushed_after_lsn: int
+    server_now_ms: int
     slot_databases: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What the primary says of one transaction, asked for in this order."""
+    """What the primary says of one transaction, asked for in this order. `is_in_log` is None where
+    its PREPARE was not looked for, or cannot be."""
 
     is_prepared: bool
     xid_status: XidStatus
     flushed_lsn: int
+    is_in_log: bool | None = None
 
 
 class LimboReader:
@@ -68,10 +73,11 @@ class LimboReader:
             cursor.nextset()
             entries = tuple(_entry(*row) for row in cursor.fetchall())
             cursor.nextset()
-            after_lsn = _lsn(cursor.fetchone())
+            after = cursor.fetchone()
+            assert after is not None
             cursor.nextset()
             databases = tuple(database for (database,) in cursor.fetchall())
-            return Reading(entries, before_lsn, after_lsn, databases)
+            return Reading(entries, before_lsn, _lsn(after), databases, int(after[1]))
 
     def ask(self, gid: Gid) -> Witness:
         with self._session.opened("could not ask for a transaction") as connection:
@@ -94,7 +100,7 @@ def flush_lsn(connection: psycopg.Connection) -> int:
     return _lsn(connection.execute(_FLUSH_LSN).fetchone())
 
 
-def _lsn(row: tuple[str] | None) -> int:
+def _lsn(row: tuple[Any, ...] | None) -> int:
     assert row is not None
     return int(Lsn.parse(row[0]))
 

@@ -72,6 +72,8 @@ class LimboTable:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.departures: dict[str, Departure] = {}
+        #: Whose PREPARE a quorum was known to have: it is in every log from then on.
+        self._in_log: dict[str, None] = {}
         #: Gids of others that the last reading listed.
         self.foreign_count = 0
 
@@ -85,12 +87,21 @@ class LimboTable:
 
     def forget(self, commit_lsn: int) -> None:
         """The primary may be another one now: only what the quorum has is still so."""
+        for gid, entry in self.entries.items():
+            if entry.high_lsn <= commit_lsn:
+                self._in_log[gid] = None
+        while len(self._in_log) > DEPARTURES_MAX:
+            del self._in_log[next(iter(self._in_log))]
         self.entries.clear()
         self.departures = {
             gid: departure
             for gid, departure in self.departures.items()
             if departure.end_lsn is not None and departure.end_lsn <= commit_lsn
         }
+
+    def is_in_log(self, gid: str) -> bool:
+        """Its PREPARE is surely of the log that the primary writes."""
+        return gid in self.entries or gid in self.departures or gid in self._in_log
 
     # ---- the stream
 
@@ -203,12 +214,6 @@ class LimboTable:
         known = self.entries.get(gid)
         is_known = known is not None and left.is_of(known.xid, known.prepared_at_us)
         self._depart(gid, left, is_known)
-
-    def resolved(self, gid: str, end_lsn: int) -> None:
-        """A promotion has committed it, by its name alone."""
-        parsed = Gid.parse(gid)
-        xid = parsed.xid & 0xFFFF_FFFF
-        self._depart(gid, Departure(Fate.COMMITTED, xid, None, end_lsn), is_known=True)
 
     def _depart(self, gid: str, departure: Departure, is_known: bool) -> None:
         """`is_known`: it is the one in the table."""

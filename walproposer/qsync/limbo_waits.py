@@ -25,13 +25,17 @@ class Wait:
     resolving: Verdict | None = None
 
 
+#: By what it is ordered; of two alike the older one.
+_Item = tuple[int, int, Wait]
+
+
 class Waits:
     """A heap for each of both orders. An item of a wait that has ended stays until it is met."""
 
     def __init__(self) -> None:
         self._waits: dict[int, Wait] = {}
-        self._by_lsn: list[tuple[int, int, Wait]] = []
-        self._by_deadline: list[tuple[int, int, Wait]] = []
+        self._by_lsn: list[_Item] = []
+        self._by_deadline: list[_Item] = []
         #: Waits whose position the quorum has, and which something else holds up.
         self._held: dict[int, Wait] = {}
         self._count = 0
@@ -46,9 +50,15 @@ class Waits:
         self._waits[wait.waiter] = wait
         heapq.heappush(self._by_lsn, (wait.lsn, self._count, wait))
         heapq.heappush(self._by_deadline, (wait.deadline_ms, self._count, wait))
-        if len(self._by_deadline) > 2 * len(self._waits) + ENDED_MAX:
-            self._by_deadline = [item for item in self._by_deadline if self.has(item[2])]
-            heapq.heapify(self._by_deadline)
+        self._by_lsn = self._compacted(self._by_lsn)
+        self._by_deadline = self._compacted(self._by_deadline)
+
+    def _compacted(self, heap: list[_Item]) -> list[_Item]:
+        if len(heap) <= 2 * len(self._waits) + ENDED_MAX:
+            return heap
+        kept = [item for item in heap if self.has(item[2])]
+        heapq.heapify(kept)
+        return kept
 
     def has(self, wait: Wait) -> bool:
         return self._waits.get(wait.waiter) is wait
@@ -71,6 +81,11 @@ class Waits:
             _, _, wait = heapq.heappop(self._by_deadline)
             if self.has(wait):
                 yield wait
+
+    @property
+    def is_holding(self) -> bool:
+        """Something else than a position is waited for."""
+        return bool(self._held)
 
     def all(self) -> list[Wait]:
         return list(self._waits.values())

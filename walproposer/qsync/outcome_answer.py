@@ -5,7 +5,8 @@
     its timeline was left at or below its begin  rolled back: the log that won does not have it
     its xid is in progress                       pending
     its xid is aborted, or was not given yet     rolled back
-    its xid is committed                         committed, if that xid is surely its own
+    its xid is committed, and its own            committed
+    its xid is committed, and somebody else's    rolled back
     anything else                                unknown
 
 Laws (docs/qsync.md): "rolled back" is told only when no later primary can have it, and there is one
@@ -13,10 +14,11 @@ answer for one gid. So nothing is told before the quorum has what it rests on, p
 the first byte of the primary's timeline (`Led.decides_lsn`), the end that was seen, all that was
 flushed when the xid was looked at.
 
-An xid is used again after a failover that cut the log, and after a crash that lost WAL which was
-not flushed. So "committed" may be said of a stranger. It is believed only of a PREPARE that was
-flushed on this log: the coordinator has seen it since it leads, or its client knows where it ended.
-Otherwise it does not matter whose xid it is: if it is a stranger's, the PREPARE is lost.
+An xid is used again after a failover that cut the log, after a crash that lost WAL which was not
+flushed, and on another server that was promoted from the same log. So "committed" may be said of a
+stranger. It is believed only of a PREPARE that is in this log: the coordinator has known it; or it
+was flushed by this very server, as its client knows; or it was found there (`prepare_search.py`).
+For the rest it does not matter whose xid it is: if it is a stranger's, the PREPARE is lost.
 """
 
 from __future__ import annotations
@@ -46,15 +48,15 @@ class Evidence:
     """Gathered from the primary of the incarnation that leads: first `is_prepared` (the gid is in
     pg_prepared_xacts), then the status, then the flush position, then the rest, of the coordinator.
 
-    `lsn`: an upper bound of the end of PREPARE, if its client got that far, else 0. `was_seen`: the
-    core has had it in its table since this incarnation leads.
+    `lsn`: an upper bound of the end of PREPARE, if its client got that far, else 0. `is_in_log`: the
+    log has its PREPARE; False when that was looked for as far as it may be; None when it was not.
     """
 
     gid: Gid
     lsn: int
     led: Led
     departure: Departure | None
-    was_seen: bool
+    is_in_log: bool | None
     is_prepared: bool
     xid_status: XidStatus
     flushed_lsn: int
@@ -88,21 +90,27 @@ def outcome_of(evidence: Evidence) -> OutcomeAnswer:
             return OutcomeAnswer(Fate.UNKNOWN)  # nothing is known of the ancestors
     if left_lsn is not None and gid.begin_lsn >= left_lsn:
         return OutcomeAnswer(Fate.ROLLED_BACK, evidence.led.decides_lsn)
-    return _by_xid(evidence, left_lsn)
+    return _by_xid(evidence)
 
 
-def _by_xid(evidence: Evidence, left_lsn: int | None) -> OutcomeAnswer:
-    """`left_lsn`: where its timeline was left, None for the present one."""
+def _by_xid(evidence: Evidence) -> OutcomeAnswer:
     status, flushed_lsn = evidence.xid_status, evidence.flushed_lsn
     if status is XidStatus.IN_PROGRESS:
         return OutcomeAnswer(Fate.PENDING)
     if status in (XidStatus.ABORTED, XidStatus.FUTURE):
         return _once_covered(Fate.ROLLED_BACK, flushed_lsn, evidence)
-    end_lsn = flushed_lsn if left_lsn is None else left_lsn
-    is_its_own = evidence.was_seen or evidence.gid.begin_lsn < evidence.lsn <= end_lsn
-    if status is XidStatus.COMMITTED and is_its_own:
-        return _once_covered(Fate.COMMITTED, flushed_lsn, evidence)
-    return OutcomeAnswer(Fate.UNKNOWN)
+    is_in_log = evidence.is_in_log
+    if is_in_log is None and is_of_server(evidence.gid, evidence.lsn, evidence.led.server):
+        is_in_log = evidence.lsn <= flushed_lsn or None
+    if status is not XidStatus.COMMITTED or is_in_log is None:
+        return OutcomeAnswer(Fate.UNKNOWN)
+    fate = Fate.COMMITTED if is_in_log else Fate.ROLLED_BACK
+    return _once_covered(fate, flushed_lsn, evidence)
+
+
+def is_of_server(gid: Gid, lsn: int, server: tuple[int, int]) -> bool:
+    """Whether its client knows that it was flushed by that server (`Led.server`)."""
+    return lsn > gid.begin_lsn and (gid.tli, gid.server_start_us) == server
 
 
 def _once_covered(fate: Fate, lsn: int, evidence: Evidence) -> OutcomeAnswer:

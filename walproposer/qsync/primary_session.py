@@ -12,9 +12,12 @@ from contextlib import contextmanager
 
 import psycopg
 
+from qsync.gid import server_in_words
 from walproposer.connection import refusing
 from walproposer.errors import Unreachable
+from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.server_facts import START_US
 
 APPLICATION_NAME = "sk_qsync"
 # Nothing that is asked here takes long; a server that hangs would keep the thread for ever.
@@ -23,19 +26,28 @@ OPTIONS = f"-c synchronous_commit=local -c statement_timeout={STATEMENT_TIMEOUT_
 
 _WHO = (
     "SELECT (SELECT system_identifier::text FROM pg_control_system()), CASE WHEN"
-    " pg_is_in_recovery() THEN '0' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END"
+    " pg_is_in_recovery() THEN '0' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END,"
+    f" {START_US}"
 )
 
 
 class PrimarySession:
-    """For one thread. `system_id` and `tli` are those of the primary; `database` "": the DSN's."""
+    """For one thread, with `primary` and no other server. `database` "": the DSN's. With
+    `replicates` it also takes commands of replication, and no parameters in queries."""
 
     def __init__(
-        self, address: PrimaryAddress, system_id: int, tli: int, database: str = ""
+        self,
+        address: PrimaryAddress,
+        primary: Primary,
+        database: str = "",
+        *,
+        replicates: bool = False,
     ) -> None:
         self._address = address
-        self._who = (system_id, tli)
-        self._database = {"dbname": database} if database else {}
+        self._who = (primary.server.system_id, primary.tli_history.tli, primary.start_us)
+        self._overrides = {"dbname": database} if database else {}
+        if replicates:
+            self._overrides["replication"] = "database"
         self._connection: psycopg.Connection | None = None
 
     @contextmanager
@@ -58,18 +70,23 @@ class PrimarySession:
 
     def _open(self) -> psycopg.Connection:
         connection = self._address.connect(
-            application_name=APPLICATION_NAME, options=OPTIONS, **self._database
+            application_name=APPLICATION_NAME, options=OPTIONS, **self._overrides
         )
         try:
             row = connection.execute(_WHO).fetchone()
             assert row is not None
-            found = (int(row[0]), int(row[1], 16))
+            found = (int(row[0]), int(row[1], 16), int(row[2]))
             if found != self._who:
                 raise Unreachable(
-                    f"the primary ({self._address}) is another server now: system {found[0]} on "
-                    f"timeline {found[1]}, expected {self._who[0]} on {self._who[1]}"
+                    f"the primary ({self._address}) is another server now, or was restarted: "
+                    f"{_in_words(found)}, expected {_in_words(self._who)}"
                 )
         except BaseException:
             connection.close()
             raise
         return connection
+
+
+def _in_words(who: tuple[int, int, int]) -> str:
+    system_id, tli, start_us = who
+    return f"system {system_id}, {server_in_words(tli, start_us)}"

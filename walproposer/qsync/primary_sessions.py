@@ -11,7 +11,7 @@ the core. Nothing is waited for when it ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -24,6 +24,8 @@ from walproposer.qsync.finisher import Finisher
 from walproposer.qsync.limbo_events import Decoded, Finish, FinishEnded, LimboEntry, LimboRead
 from walproposer.qsync.limbo_reader import LimboReader, Reading, Witness
 from walproposer.qsync.limbo_stream import LimboStream
+from walproposer.qsync.outcome_answer import XidStatus, is_of_server
+from walproposer.qsync.prepare_search import has_prepare, search_end_lsn
 from walproposer.qsync.primary_session import PrimarySession
 from walproposer.qsync.worker import Worker
 
@@ -65,10 +67,7 @@ class PrimarySessions:
         self._last_reason = ""
 
     def _session(self, database: str = "") -> PrimarySession:
-        primary = self._primary
-        return PrimarySession(
-            self._address, primary.server.system_id, primary.tli_history.tli, database
-        )
+        return PrimarySession(self._address, self._primary, database)
 
     # ---- asked by the coordinator's thread
 
@@ -97,17 +96,39 @@ class PrimarySessions:
                 self._address, self._session(database), database, self._decoded
             )
 
-    def ask(self, gid: Gid, done: Callable[[Witness | Unanswered], None]) -> None:
-        """`done` is called on another thread."""
+    def ask(
+        self, gid: Gid, lsn: int | None, done: Callable[[Witness | Unanswered], None]
+    ) -> None:
+        """`done` is called on another thread. `lsn`: what its client knows of the end of PREPARE, 0
+        for nothing; None if the log is known to have it."""
 
         def ask() -> None:
             try:
                 found: Witness | Unanswered = self._limbo_reader.ask(gid)
+                if lsn is not None:
+                    found = replace(found, is_in_log=self._look_for(gid, lsn, found))
             except WalProposerError as error:
                 found = Unanswered(str(error))
             done(found)
 
         self._reader.put(ask)
+
+    def _look_for(self, gid: Gid, lsn: int, witness: Witness) -> bool | None:
+        """Its PREPARE, in the log. Only if its xid is that of a transaction which was committed,
+        and may be somebody else's."""
+        primary = self._primary
+        history, server = primary.tli_history, (primary.tli_history.tli, primary.start_us)
+        if witness.is_prepared or witness.xid_status is not XidStatus.COMMITTED:
+            return None
+        end_lsn = search_end_lsn(gid, lsn, history, witness.flushed_lsn)
+        if end_lsn is None or is_of_server(gid, lsn, server):
+            return None
+        session = PrimarySession(self._address, primary, replicates=True)
+        try:
+            return has_prepare(session, primary, gid, end_lsn)
+        except WalProposerError as error:
+            log.info("the log of a transaction cannot be read", gid=str(gid), reason=str(error))
+            return None
 
     def write_wal(self) -> None:
         """Something that the safekeepers must take, if it can be had."""
@@ -146,6 +167,7 @@ class PrimarySessions:
                     reading.entries,
                     reading.flushed_before_lsn,
                     reading.flushed_after_lsn,
+                    reading.server_now_ms,
                 )
             )
         else:

@@ -130,7 +130,7 @@ class Questions:
         deadline_ms, after_round = coordinator.deadline_ms(barrier.timeout_ms), coordinator.round
         self._wait(
             question,
-            core.BarrierAsked(waiter, barrier.lsn, deadline_ms, after_round, barrier.tli),
+            core.BarrierAsked(waiter, barrier.lsn, deadline_ms, after_round, barrier.server),
         )
         if waiter in self._open:
             coordinator.want_round()
@@ -145,7 +145,8 @@ class Questions:
         def done(found: Witness | Unanswered) -> None:
             coordinator.post(partial(self._judge, sessions, question, asked, found))
 
-        sessions.ask(asked.gid, done)
+        is_in_log = coordinator.limbo.table.is_in_log(str(asked.gid))
+        sessions.ask(asked.gid, None if is_in_log else asked.lsn or 0, done)
 
     def _judge(
         self,
@@ -170,7 +171,7 @@ class Questions:
                 lsn=asked.lsn or 0,
                 led=led,
                 departure=table.departures.get(gid),
-                was_seen=gid in table.entries or gid in table.departures,
+                is_in_log=table.is_in_log(gid) or found.is_in_log,
                 is_prepared=found.is_prepared,
                 xid_status=found.xid_status,
                 flushed_lsn=found.flushed_lsn,

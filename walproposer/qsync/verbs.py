@@ -2,7 +2,7 @@
 
     ADMIT                                             may a transaction be prepared now?
     WAIT_LSN X/X TIMEOUT ms [GID 'gid']               tell when a quorum has that
-    BARRIER X/X TIMEOUT ms [TLI n]                    the same, in a term proved live since
+    BARRIER X/X TIMEOUT ms [TLI n START us]           the same, in a term proved live since
     OUTCOME 'gid' [LSN X/X]                           what became of a transaction?
     QSYNC_STATUS      QSYNC_LIST                      the coordinator; its limbo
     RESOLVE 'gid' COMMIT | ROLLBACK [TIMEOUT ms]      end a transaction
@@ -26,11 +26,12 @@ from qsync.gid import Gid, GidError
 
 TIMEOUT_MS_MAX = (1 << 31) - 1
 TLI_MAX = (1 << 32) - 1
+START_US_MAX = (1 << 63) - 1
 PARAMETERS_MAX = 8
 #: What it takes when nothing else is said.
 RESOLVE_TIMEOUT_MS = 10_000
 
-_DIGITS_MAX = 10
+_DIGITS_MAX = 19
 _NO_SQL = "The port of a coordinator runs no SQL: it knows ADMIT, WAIT_LSN, BARRIER, OUTCOME, \
 QSYNC_STATUS, QSYNC_LIST and RESOLVE."
 _NO_TRANSACTION = "There are no transactions on the port of a coordinator: connect with autocommit."
@@ -59,11 +60,12 @@ class WaitLsn:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """`tli`: the timeline of the primary that `lsn` was read from, if the client knows it."""
+    """`server`: of the primary that `lsn` was read from, if the client knows it: its timeline, and
+    pg_postmaster_start_time() in microseconds since the Unix epoch."""
 
     lsn: int
     timeout_ms: int
-    tli: int | None = None
+    server: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ class _VerbTokens(Tokens):
         return InvalidArgument(message, position=self._at + 1)
 
 
-_SOME_GID = f"skq1.d.1.1-1-1.{'0' * 32}"
+_SOME_GID = f"skq1.d.1.1-1-1-1.{'0' * 32}"
 
 
 def _wait_lsn(tokens: _VerbTokens) -> Verb:
@@ -215,8 +217,12 @@ def _barrier(tokens: _VerbTokens) -> Verb:
     lsn = int(tokens.lsn())
     tokens.expect("TIMEOUT")
     timeout_ms = tokens.timeout_ms()
-    tli = tokens.number("a timeline", TLI_MAX) if tokens.accept("TLI") else None
-    return Barrier(lsn, timeout_ms, tli)
+    server = None
+    if tokens.accept("TLI"):
+        tli = tokens.number("a timeline", TLI_MAX)
+        tokens.expect("START")
+        server = tli, tokens.number("microseconds since 1970", START_US_MAX)
+    return Barrier(lsn, timeout_ms, server)
 
 
 def _outcome(tokens: _VerbTokens) -> Verb:

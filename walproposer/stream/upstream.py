@@ -27,7 +27,7 @@ from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerErr
 from walproposer.primary.log_marker import mark_log
 from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.server_facts import read_server_facts
+from walproposer.primary.server_facts import read_server_facts, read_start_us
 from walproposer.primary.slot import PREDECESSOR_SECONDS, end_predecessor, ensure_slot
 from walproposer.stream.copy_connection import CopyConnection
 from walproposer.stream.plain_copy import begin_copy
@@ -60,6 +60,7 @@ class Upstream:
         self.address = address
         with closing(address.connect()) as questions, refusing("could not inspect the primary"):
             self.server = read_server_facts(questions)
+            self._start_us = read_start_us(questions)
             if log is not None:
                 log.check_server(self.server)
                 mark_log(questions, log.timeline)
@@ -94,6 +95,7 @@ class Upstream:
             tli_history=history,
             flush_lsn=system.flush_lsn,
             slot_lsn=self._slot_lsn,
+            start_us=self._start_us,
         )
 
     def start(self, begin_lsn: int, changed: Callable[[], None]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -25,12 +26,15 @@ from two_phase import (
 
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
+from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
 from qsync.gid import Gid, Policy
 from walproposer.errors import Unreachable
 from walproposer.primary.logical_slots import drop_logical_slots
+from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.primary.server_facts import read_server_facts, read_start_us
 from walproposer.qsync.finisher import Finisher
 from walproposer.qsync.limbo_events import Finish
 from walproposer.qsync.limbo_reader import LimboReader
@@ -42,12 +46,18 @@ Message = Prepare | CommitPrepared | RollbackPrepared
 
 
 def gid_of(xid: int) -> Gid:
-    return Gid(Policy.DETACH, 1, 1, 1, xid, "0" * 32)
+    return Gid(Policy.DETACH, 1, 1, 1, xid, 1, "0" * 32)
+
+
+def primary_of(server: Postgres) -> Primary:
+    """Its first timeline, as long as it runs."""
+    with server.connect() as connection:
+        facts, start_us = read_server_facts(connection), read_start_us(connection)
+    return Primary(facts, TimelineHistory(1), 0, 0, start_us)
 
 
 def session_of(server: Postgres, database: str = "", user: str = "postgres") -> PrimarySession:
-    system_id = int(server.control_data()["Database system identifier"])
-    return PrimarySession(PrimaryAddress(server.dsn(user=user)), system_id, 1, database)
+    return PrimarySession(PrimaryAddress(server.dsn(user=user)), primary_of(server), database)
 
 
 # ---- reading
@@ -136,9 +146,14 @@ def test_a_transaction_is_asked_for(server: Postgres, reader: LimboReader) -> No
 
 
 def test_a_server_on_another_timeline_is_not_asked(server: Postgres) -> None:
-    system_id = int(server.control_data()["Database system identifier"])
-    for who in ((system_id, 2), (system_id + 1, 1)):
-        session = PrimarySession(PrimaryAddress(server.dsn()), *who)
+    primary = primary_of(server)
+    system_id, start_us = primary.server.system_id, primary.start_us
+    for other in (
+        replace(primary, tli_history=TimelineHistory(2)),
+        replace(primary, server=replace(primary.server, system_id=system_id + 1)),
+        replace(primary, start_us=start_us + 1),
+    ):
+        session = PrimarySession(PrimaryAddress(server.dsn()), other)
         with pytest.raises(Unreachable, match="another server now"):
             LimboReader(session).read()
 

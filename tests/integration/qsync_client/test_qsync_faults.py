@@ -305,7 +305,7 @@ def test_a_barrier_fails_when_nobody_proves_the_term(
 
 
 def test_outcomes_are_values(twin: Twin, coordinator: ScriptedCoordinator) -> None:
-    gid = f"skq1.d.1.1-1-1.{'0' * 32}"
+    gid = f"skq1.d.1.1-1-1-1.{'0' * 32}"
     outcome = twin.call("outcome", gid)
     assert outcome == Pending(outcome.gid, 0)
     coordinator.outcome = Outcome.UNKNOWN

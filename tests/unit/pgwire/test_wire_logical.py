@@ -20,7 +20,7 @@ from pgwire.logical import (
     parse_logical_message,
 )
 
-GID = "skq1.d.19c1f0a3e55.1-16b374d848-2f1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e"
+GID = "skq1.d.19c1f0a3e55.1-16b374d848-2f1-1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e"
 GID_HEX = f"{GID.encode().hex()}00"
 # pg_prepared_xacts said 2026-11-24 10:05:28.888038+00 of it.
 PREPARED_US = 1_795_514_728_888_038 - 946_684_800_000_000

@@ -22,7 +22,7 @@ from qsync.outcome import Committed, Pending, RolledBack
 from qsync.statements import Result
 from qsync.steps import Ask, Connect, Pause, Request, Steps
 
-GID = Gid(Policy.DETACH, 5000, 1, 0x1000, 725, "0" * 32)
+GID = Gid(Policy.DETACH, 5000, 1, 0x1000, 725, 1, "0" * 32)
 CONFIRMED = Result(row=("confirmed", "0/2000", "7"))
 PENDING = Result(row=("pending", "0/1000", "7"))
 
@@ -198,19 +198,19 @@ def test_another_loop_opens_its_own() -> None:
     assert [connection.is_open for connection in world.opened] == [False, True]
 
 
-def test_a_barrier_tells_the_timeline() -> None:
+def test_a_barrier_tells_the_server() -> None:
     world = Coordinators(leads("b"))
-    assert world.run(world.client.barrier(0x2000, 3, 5.0)) == 0x2000
-    assert world.asked[-1] == ("b", "BARRIER 0/2000 TIMEOUT 5000 TLI 3")
+    assert world.run(world.client.barrier(0x2000, 3, 17955, 5.0)) == 0x2000
+    assert world.asked[-1] == ("b", "BARRIER 0/2000 TIMEOUT 5000 TLI 3 START 17955")
 
 
 def test_a_barrier_that_nobody_confirms_fails() -> None:
     world = Coordinators(lambda *_: PENDING)
     with pytest.raises(BarrierFailed, match="no quorum"):
-        world.run(world.client.barrier(0x2000, 1, 1.0))
+        world.run(world.client.barrier(0x2000, 1, 17955, 1.0))
     other = Coordinators(lambda *_: Result(error=error_of("42501")))
     with pytest.raises(BarrierFailed, match="refused by the test"):
-        other.run(other.client.barrier(0x2000, 1, 1.0))
+        other.run(other.client.barrier(0x2000, 1, 17955, 1.0))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from qsync.gid import Gid, GidError, Policy, uuid7
 
-TEXT = "skq1.d.19c1f0a3e55.2-16b374d848-2f1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e"
-GID = Gid(Policy.DETACH, 0x19C1F0A3E55, 2, 0x16B374D848, 0x2F1, "019c1f0a3e557b2c8d0e4f6a7b8c9d0e")
+TEXT = "skq1.d.19c1f0a3e55.2-16b374d848-2f1-1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e"
+GID = Gid(Policy.DETACH, 0x19C1F0A3E55, 2, 0x16B374D848, 0x2F1, 1, "019c1f0a3e557b2c8d0e4f6a7b8c9d0e")
 
 
 def test_what_a_gid_says() -> None:
@@ -31,7 +31,8 @@ def test_what_a_gid_says() -> None:
         TEXT.replace(".d.", ".c."),
         TEXT.replace("019c", "019"),
         TEXT.replace(".19c", ".019c"),
-        TEXT.replace("-2f1.", "-2f1-3."),
+        TEXT.replace("-2f1-1.", "-2f1."),
+        TEXT.replace("-2f1-1.", "-2f1-1-3."),
         TEXT.replace(".2-", ".0-"),
         TEXT.replace(".2-", ".100000000-"),
         TEXT.replace("2f1", "10000000000000000"),
@@ -54,6 +55,7 @@ U64 = st.integers(0, (1 << 64) - 1)
         st.sampled_from(Policy),
         U64,
         st.integers(1, (1 << 32) - 1),
+        U64,
         U64,
         U64,
         st.from_regex("[0-9a-f]{32}", fullmatch=True),

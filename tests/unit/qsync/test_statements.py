@@ -10,7 +10,7 @@ from qsync.gid import Gid, Policy
 from qsync.options import Options
 from qsync.statements import Facts, Finish, Result, begin, format_lsn, parse_lsn, prepare
 
-GID = Gid(Policy.DETACH, 5000, 1, 0x1000, 725, "0" * 32)
+GID = Gid(Policy.DETACH, 5000, 1, 0x1000, 725, 1, "0" * 32)
 ERROR = Result(error=psycopg.OperationalError("no"))
 LSN = Result(row=("16/B374D848",))
 
@@ -63,10 +63,10 @@ def test_finish_with_settings_of_its_own() -> None:
 
 def test_facts() -> None:
     wal_file = "0000000A00000016000000B3"
-    row = ("on", "725", "0/1000", wal_file, "1795514464.318123", "", "77")
-    assert Facts.of(row) == Facts(True, 725, 0x1000, 10, 1795514464318, False, 77)
-    other = (None, None, "0/1000", wal_file, "1795514464", "ANY 1 (a)", "77")
-    assert Facts.of(other) == Facts(False, None, 0x1000, 10, 1795514464000, True, 77)
+    row = ("on", "725", "0/1000", wal_file, "1795514464.318123", "1795500000.000123", "", "77")
+    assert Facts.of(row) == Facts(True, 725, 0x1000, 10, 1795514464318, 1795500000000123, False, 77)
+    other = (None, None, "0/1000", wal_file, "1795514464", "0.5", "ANY 1 (a)", "77")
+    assert Facts.of(other) == Facts(False, None, 0x1000, 10, 1795514464000, 500_000, True, 77)
 
 
 def test_positions() -> None:

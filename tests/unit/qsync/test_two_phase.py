@@ -66,7 +66,7 @@ def test_one_that_has_written_nothing_just_commits() -> None:
 def test_the_gid_tells_what_a_successor_must_know() -> None:
     world = TwoPhaseWorld(Options(timeout=2.5, on_timeout="rollback"))
     committed(world)
-    assert str(world.two_phase.gid).startswith("skq1.r.dac.1-1000-2d5.")  # 1000 + 2500 ms
+    assert str(world.two_phase.gid).startswith("skq1.r.dac.1-1000-2d5-1.")  # 1000 + 2500 ms
 
 
 def test_submit_ends_with_prepare_and_a_handle_goes_on() -> None:

@@ -273,7 +273,8 @@ class TwoPhaseWorld:
         xid = "725" if self._writes else None
         standby = "s1" if self.has_standby_names else ""
         pid = str(FakeConnection.backend_pid + self.has_pooler)
-        return Result(row=(mark, xid, BEGIN_LSN, f"{1:08X}{0:016X}", "1.000400", standby, pid))
+        place = (BEGIN_LSN, f"{1:08X}{0:016X}", "1.000400", "0.000001")
+        return Result(row=(mark, xid, *place, standby, pid))
 
     def _wait(self, timeout_ms: int) -> Result:
         is_confirmed = self.confirms_at <= self.now + timeout_ms / 1000

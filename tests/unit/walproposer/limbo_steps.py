@@ -26,6 +26,8 @@ from walproposer.qsync.limbo_events import (
 
 #: The wall clock when a test begins, and the time of Postgres then.
 BEGIN_MS = POSTGRES_EPOCH_UNIX_S * 1000
+#: Of the primary's server.
+START_US = 77
 NODE = NodeId(5, b"p" * 16)
 OLDER = NodeId(4, b"p" * 16)
 SETTINGS = LimboSettings(limbo_max=10)
@@ -38,9 +40,11 @@ def gid_of(
     policy: Policy = Policy.DETACH,
     deadline_ms: int = 1000,
     tli: int = 1,
+    start_us: int = START_US,
 ) -> Gid:
     """Its xid is 700 + number; the deadline counts from the begin of the test."""
-    return Gid(policy, BEGIN_MS + deadline_ms, tli, begin_lsn, 700 + number, f"{number:032x}")
+    place = (tli, begin_lsn, 700 + number, start_us)
+    return Gid(policy, BEGIN_MS + deadline_ms, *place, f"{number:032x}")
 
 
 def history(tli: int = 1, *left: tuple[int, int]) -> TimelineHistory:
@@ -51,7 +55,7 @@ def history(tli: int = 1, *left: tuple[int, int]) -> TimelineHistory:
 def led(node_id: NodeId = NODE, term_start_lsn: int = 1000, *left: tuple[int, int]) -> Led:
     """Without timelines that were left, the first."""
     tli = left[-1][0] + 1 if left else 1
-    return Led(node_id, term_start_lsn, history(tli, *left))
+    return Led(node_id, term_start_lsn, history(tli, *left), START_US)
 
 
 class Coordinator:
@@ -61,6 +65,7 @@ class Coordinator:
         self.limbo = Limbo(settings)
         self.node_id = NODE
         self._waiters = 0
+        self.now_ms, self.ahead_ms = BEGIN_MS, 0
         if first is not None:
             self.step(first)
 
@@ -80,7 +85,8 @@ class Coordinator:
 
     def at(self, ms: int) -> list[Action]:
         """Time since the begin of the test."""
-        return self.step(Tick(BEGIN_MS + ms))
+        self.now_ms = BEGIN_MS + ms
+        return self.step(Tick(self.now_ms))
 
     def commit(self, lsn: int) -> list[Action]:
         return self.step(CommitAdvanced(self.node_id, lsn))
@@ -115,7 +121,8 @@ class Coordinator:
         self, after_lsn: int, *rows: LimboEntry, before_lsn: int | None = None
     ) -> list[Action]:
         before_lsn = after_lsn if before_lsn is None else before_lsn
-        return self.step(LimboRead(self.node_id, rows, before_lsn, after_lsn))
+        now_ms = self.now_ms + self.ahead_ms
+        return self.step(LimboRead(self.node_id, rows, before_lsn, after_lsn, now_ms))
 
 
 def row(gid: Gid, *, at_us: int = 0, database: str = "a") -> LimboEntry:

@@ -10,8 +10,10 @@ from limbo_steps import (
     NODE,
     OLDER,
     SETTINGS,
+    START_US,
     Coordinator,
     answers,
+    finishes,
     gid_of,
     led,
     row,
@@ -205,24 +207,74 @@ def test_words_of_an_older_incarnation_come_too_late() -> None:
     assert coordinator.step(CommitAdvanced(OLDER, 1200)) == []
     coordinator.node_id = OLDER
     coordinator.prepared(gid_of(), 1200)
-    coordinator.step(LimboRead(OLDER, (row(gid_of(2)),), 1300, 1300))
+    coordinator.step(LimboRead(OLDER, (row(gid_of(2)),), 1300, 1300, BEGIN_MS))
     assert coordinator.limbo.table.entries == {}
+
+
+def test_a_server_that_shares_the_timelines_number_has_another_log() -> None:
+    """Both were promoted from one log. What this one has of it was read here."""
+    coordinator = Coordinator(first=led())
+    known, unknown = gid_of(1, start_us=START_US + 1), gid_of(2, start_us=START_US + 1)
+    coordinator.commit(1300)
+    assert answers(coordinator.wait(1200, gid=known)) == {}
+    assert answers(coordinator.wait(1200, gid=unknown)) == {}
+    assert answers(coordinator.read(1300, row(known))) == {1: CONFIRMED, 2: PENDING}
+    assert answers(coordinator.wait(1200, gid=gid_of(3))) == {3: CONFIRMED}
+    assert answers(coordinator.wait(9999, gid=unknown)) == {4: PENDING}
+
+
+def test_a_primary_that_cannot_be_asked_is_told_and_admits_none() -> None:
+    coordinator = Coordinator.deciding()
+    coordinator.at(SETTINGS.unread_max_ms)
+    assert coordinator.limbo.admission() is None
+    coordinator.at(SETTINGS.unread_max_ms + 1000)
+    refusal = coordinator.limbo.admission()
+    assert refusal is not None
+    assert refusal.text == "the primary could not be asked for its prepared transactions for 11 s"
+    coordinator.read(1000)
+    assert coordinator.limbo.admission() is None
+
+
+def test_ages_and_deadlines_are_by_the_primarys_clock() -> None:
+    coordinator = Coordinator.deciding()
+    coordinator.ahead_ms = -60_000
+    gid = gid_of(deadline_ms=-59_000)
+    coordinator.read(1200, row(gid, at_us=-60_000_000))
+    assert coordinator.limbo.age_ms == 0
+    coordinator.commit(1200)
+    assert finishes(coordinator.at(1000 + SETTINGS.orphan_grace_ms - 1)) == []
+    assert finishes(coordinator.at(1000 + SETTINGS.orphan_grace_ms)) == [(str(gid), True)]
+
+
+def test_questions_that_have_ended_leave_nothing() -> None:
+    coordinator = Coordinator.deciding()
+    for _ in range(5000):
+        coordinator.wait(NEVER_LSN - 1, until_ms=0)
+    assert len(coordinator.limbo._waits._by_lsn) < 2000
+    for number in range(100):
+        coordinator.wait(1000, gid=gid_of(number), waiter=1)
+    coordinator.at(70_000)
+    assert coordinator.limbo._clients._gone_ms == {}
 
 
 def test_positions_of_a_log_that_was_cut_are_never_confirmed() -> None:
     """Timeline 1 was left at 1500: of a client there, whose PREPARE ends above, nothing is here."""
     coordinator = Coordinator(first=led(NODE, 1500, (1, 1500)))
     coordinator.commit(5000)
-    assert answers(coordinator.wait(1600, gid=gid_of(begin_lsn=1550))) == {1: PENDING}
-    assert answers(coordinator.wait(1500, gid=gid_of(begin_lsn=1400))) == {2: CONFIRMED}
+    gid = gid_of(begin_lsn=1400)
+    coordinator.read(1500, row(gid))
+    assert answers(coordinator.wait(1600, gid=gid_of(2, begin_lsn=1550))) == {1: PENDING}
+    assert answers(coordinator.wait(1500, gid=gid)) == {2: CONFIRMED}
     assert answers(coordinator.wait(1500, gid=gid_of(begin_lsn=1400, tli=7))) == {3: PENDING}
 
 
 # ---- barriers
 
 
-def barrier(lsn: int, *, after_round: int, tli: int | None = None) -> BarrierAsked:
-    return BarrierAsked(1, lsn, BEGIN_MS + 500, after_round, tli)
+def barrier(
+    lsn: int, *, after_round: int, server: tuple[int, int] | None = None
+) -> BarrierAsked:
+    return BarrierAsked(1, lsn, BEGIN_MS + 500, after_round, server)
 
 
 def test_a_barrier_needs_the_position_and_a_round_that_began_later() -> None:
@@ -241,12 +293,14 @@ def test_a_barrier_without_a_round_is_pending_at_its_deadline() -> None:
     assert answers(coordinator.at(500)) == {1: PENDING}
 
 
-def test_a_barrier_on_another_timeline_is_refused() -> None:
+@pytest.mark.parametrize("server", [(1, START_US), (2, START_US + 1)])
+def test_a_barrier_of_another_server_is_refused(server: tuple[int, int]) -> None:
     coordinator = Coordinator(first=led(NODE, 1000, (1, 900)))
-    (refusal,) = coordinator.step(barrier(800, after_round=0, tli=1))
+    (refusal,) = coordinator.step(barrier(800, after_round=0, server=server))
     assert isinstance(refusal, RefuseWait)
     assert refusal.sqlstate == "55000"
-    assert refusal.text == "the primary is on timeline 2: expected a position there, not on 1"
+    assert "another server than the primary" in refusal.text
+    assert "expected timeline 2, started at 1970-01-01 00:00:00.000077 UTC" in refusal.text
 
 
 def test_a_barrier_waits_for_what_is_older_than_the_failover() -> None:
@@ -255,7 +309,7 @@ def test_a_barrier_waits_for_what_is_older_than_the_failover() -> None:
     old = gid_of(begin_lsn=700, tli=1)
     coordinator.commit(1100)
     coordinator.step(RoundAnswered(NODE, 1))
-    assert coordinator.step(barrier(1100, after_round=0, tli=2)) == []
+    assert coordinator.step(barrier(1100, after_round=0, server=(2, START_US))) == []
     assert answers(coordinator.read(1100, row(old))) == {}
     assert answers(coordinator.committed(old, 1200)) == {1: CONFIRMED}
 
@@ -353,6 +407,7 @@ def test_an_old_transaction_stops_admission_and_is_told_once() -> None:
         f"{gid} has been prepared for 30 s: it holds locks, and WAL"
     ]
     assert not any(isinstance(a, Alarm) for a in coordinator.at(32_000))
+    coordinator.read(1200, row(gid, at_us=1_000_000))
     refusal = coordinator.limbo.admission()
     assert refusal is not None
     assert refusal.text == "a transaction has been prepared for 31 s: expected at most 30 s"

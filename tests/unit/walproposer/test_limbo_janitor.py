@@ -37,6 +37,7 @@ from walproposer.qsync.limbo_table import Fate
 #: The deadline of both is at 1000 ms.
 DETACH = gid_of(1)
 ROLLBACK = gid_of(2, policy=Policy.ROLLBACK)
+LATER = gid_of(3, deadline_ms=1_000_000)
 GRACE_MS = SETTINGS.orphan_grace_ms
 
 
@@ -78,19 +79,22 @@ def test_one_whose_client_left_is_committed_after_the_grace() -> None:
     assert finishes(coordinator.at(100 + GRACE_MS)) == [(str(DETACH), True)]
 
 
-def test_one_whose_client_is_here_is_left_alone() -> None:
+def test_one_whose_client_is_here_is_left_alone_until_the_grace_after_its_deadline() -> None:
+    """A connection that stays open holds no locks for ever."""
     coordinator = with_entries(DETACH, ROLLBACK, commit_lsn=1250)
     coordinator.wait(1200, gid=DETACH)
     coordinator.wait(1300, gid=ROLLBACK)
-    assert finishes(coordinator.at(1_000_000)) == []
+    assert finishes(coordinator.at(1000 + GRACE_MS - 1)) == []
+    ended = [(str(DETACH), True), (str(ROLLBACK), False)]
+    assert finishes(coordinator.at(1000 + GRACE_MS)) == ended
 
 
 def test_a_client_that_comes_back_is_here() -> None:
-    coordinator = with_entries(DETACH, commit_lsn=1200)
-    coordinator.wait(1200, gid=DETACH)
+    coordinator = with_entries(LATER, commit_lsn=1200)
+    coordinator.wait(1200, gid=LATER)
     coordinator.step(WaiterGone(1))
-    coordinator.wait(1200, gid=DETACH)
-    assert finishes(coordinator.at(1_000_000)) == []
+    coordinator.wait(1200, gid=LATER)
+    assert finishes(coordinator.at(900_000)) == []
 
 
 def test_a_connection_that_names_another_transaction_has_left_the_first() -> None:
@@ -101,11 +105,11 @@ def test_a_connection_that_names_another_transaction_has_left_the_first() -> Non
 
 
 def test_two_connections_for_one_transaction() -> None:
-    coordinator = with_entries(DETACH, commit_lsn=1200)
-    coordinator.wait(1200, gid=DETACH, waiter=1)
-    coordinator.wait(1200, gid=DETACH, waiter=2)
+    coordinator = with_entries(LATER, commit_lsn=1200)
+    coordinator.wait(1200, gid=LATER, waiter=1)
+    coordinator.wait(1200, gid=LATER, waiter=2)
     coordinator.step(WaiterGone(1))
-    assert finishes(coordinator.at(1_000_000)) == []
+    assert finishes(coordinator.at(900_000)) == []
 
 
 # ---- what

@@ -104,7 +104,9 @@ class LimboMachine(RuleBasedStateMachine):
         use = self.limbo_truth.get(finish.gid)
         assert finish.gid not in [other.gid for other, _ in self.orders], "one at a time"
         self.orders.append((finish, use))
-        assert finish.gid not in self.connected.values(), "its client is here"
+        grace_ends_ms = Gid.parse(finish.gid).deadline_ms + GRACE_MS
+        is_here = finish.gid in self.connected.values() and self.now_ms < grace_ends_ms
+        assert not is_here, "its client is here"
         if use is None:
             return  # it has ended meanwhile: an error, 42704
         known = self.limbo.table.entries[finish.gid]
@@ -168,13 +170,15 @@ class LimboMachine(RuleBasedStateMachine):
     @rule()
     def begin_reading(self) -> None:
         rows = tuple(use.row() for use in self.limbo_truth.values())
-        self.reading = LimboRead(NODE, rows, self.lsn, self.lsn)
+        self.reading = LimboRead(NODE, rows, self.lsn, self.lsn, self.now_ms)
 
     @precondition(lambda self: self.reading is not None)
     @rule()
     def end_reading(self) -> None:
         assert self.reading is not None
-        reading, self.reading = replace(self.reading, flushed_after_lsn=self.lsn), None
+        reading, self.reading = replace(
+            self.reading, flushed_after_lsn=self.lsn, server_now_ms=self.now_ms
+        ), None
         self.step(reading)
 
     @precondition(lambda self: self.orders)

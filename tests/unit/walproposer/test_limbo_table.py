@@ -9,7 +9,7 @@ from limbo_steps import Coordinator, gid_of, row
 
 from qsync.gid import Gid
 from walproposer.qsync import limbo_table
-from walproposer.qsync.limbo_events import Fenced, Resolved
+from walproposer.qsync.limbo_events import Fenced
 from walproposer.qsync.limbo_table import Departure, Entry, Fate
 
 GID = gid_of(begin_lsn=1100)
@@ -211,13 +211,17 @@ def test_another_leader_knows_of_ends_only_what_the_quorum_has() -> None:
     assert coordinator.limbo.table.entries == {}
 
 
-def test_what_a_promotion_has_committed() -> None:
+def test_what_a_quorum_has_is_in_the_log_of_every_later_term() -> None:
     coordinator = Coordinator.deciding()
-    coordinator.read(1500, row(GID))
-    coordinator.step(Resolved(coordinator.node_id, str(GID), 1400))
-    assert departure(coordinator) == Departure(Fate.COMMITTED, 701, None, 1400)
-    coordinator.read(1500, row(GID))
-    assert not is_known(coordinator)
+    others = gid_of(2, begin_lsn=1100)
+    coordinator.prepared(GID, 1200)
+    coordinator.prepared(others, 1300)
+    coordinator.commit(1200)
+    coordinator.step(Fenced("for the test"))
+    table = coordinator.limbo.table
+    assert table.entries == {}
+    assert table.is_in_log(str(GID))
+    assert not table.is_in_log(str(others))
 
 
 def test_not_all_ends_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
 
 TIMEOUT = 30.0
-OURS = f"skq1.d.0.1-5000-7.{'0' * 32}"
-LATER = f"skq1.d.0.2-6000-7.{'1' * 32}"
+OURS = f"skq1.d.0.1-5000-7-1.{'0' * 32}"
+LATER = f"skq1.d.0.2-6000-7-1.{'1' * 32}"
 TLI = 2
 PRIMARY = Primary(ServerFacts(7, 150018, 16 << 20), TimelineHistory(TLI), 0, 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from limbo_steps import NODE, gid_of, history
+from limbo_steps import NODE, START_US, gid_of, history
 
 from walproposer.qsync.limbo_events import Led
 from walproposer.qsync.limbo_table import Departure, Fate
@@ -14,7 +14,7 @@ from walproposer.qsync.outcome_answer import Evidence, OutcomeAnswer, XidStatus,
 COMMITTED, ROLLED_BACK = Fate.COMMITTED, Fate.ROLLED_BACK
 PENDING, UNKNOWN = Fate.PENDING, Fate.UNKNOWN
 GID = gid_of(begin_lsn=1100)
-FIRST = Led(NODE, 1000, history())
+FIRST = Led(NODE, 1000, history(), START_US)
 
 
 def answer(status: XidStatus = XidStatus.ABORTED, **others: Any) -> OutcomeAnswer:
@@ -24,7 +24,7 @@ def answer(status: XidStatus = XidStatus.ABORTED, **others: Any) -> OutcomeAnswe
         "lsn": 0,
         "led": FIRST,
         "departure": None,
-        "was_seen": False,
+        "is_in_log": None,
         "is_prepared": False,
         "flushed_lsn": 2000,
         "commit_lsn": 2000,
@@ -33,7 +33,7 @@ def answer(status: XidStatus = XidStatus.ABORTED, **others: Any) -> OutcomeAnswe
 
 
 def on(tli: int, *left: tuple[int, int]) -> Led:
-    return Led(NODE, 1000, history(tli, *left))
+    return Led(NODE, 1000, history(tli, *left), START_US)
 
 
 @pytest.mark.parametrize("status", XidStatus)
@@ -43,7 +43,7 @@ def test_in_the_limbo_is_pending(status: XidStatus) -> None:
 
 @pytest.mark.parametrize("status", XidStatus)
 def test_nothing_is_told_before_the_term_start(status: XidStatus) -> None:
-    assert answer(status, led=Led(NODE, 2001, history())).fate is PENDING
+    assert answer(status, led=Led(NODE, 2001, history(), START_US)).fate is PENDING
 
 
 def test_in_progress_is_pending() -> None:
@@ -63,7 +63,7 @@ def test_an_end_that_was_seen(fate: Fate, status: XidStatus) -> None:
 
 def test_one_that_left_unseen_is_known_to_have_been_here() -> None:
     departure = Departure(UNKNOWN, 701, 0, None)
-    seen = {"departure": departure, "was_seen": True}
+    seen = {"departure": departure, "is_in_log": True}
     assert answer(XidStatus.COMMITTED, **seen).fate is COMMITTED
     assert answer(XidStatus.ABORTED, **seen).fate is ROLLED_BACK
 
@@ -79,13 +79,24 @@ def test_an_abort_is_told_when_the_quorum_has_all_that_was_flushed_then(status: 
 
 def test_a_commit_of_a_prepare_that_was_flushed_here() -> None:
     assert answer(XidStatus.COMMITTED, lsn=1200) == OutcomeAnswer(COMMITTED, 2000)
-    assert answer(XidStatus.COMMITTED, was_seen=True) == OutcomeAnswer(COMMITTED, 2000)
+    assert answer(XidStatus.COMMITTED, is_in_log=True) == OutcomeAnswer(COMMITTED, 2000)
     assert answer(XidStatus.COMMITTED, lsn=1200, commit_lsn=1999).fate is PENDING
 
 
 def test_a_commit_may_be_a_strangers() -> None:
     """The primary has crashed, with WAL that was not flushed, and gave the xid again."""
     assert answer(XidStatus.COMMITTED).fate is UNKNOWN
+
+
+@pytest.mark.parametrize("lsn", [0, 1200])
+def test_a_commit_on_another_server_of_that_timeline_may_be_a_strangers(lsn: int) -> None:
+    """Both were promoted from one log: it gave the same xid, at the same position."""
+    gid = gid_of(begin_lsn=1100, start_us=START_US + 1)
+    asked: dict[str, Any] = {"gid": gid, "lsn": lsn}
+    assert answer(XidStatus.COMMITTED, **asked).fate is UNKNOWN
+    assert answer(XidStatus.COMMITTED, **asked, is_in_log=True).fate is COMMITTED
+    assert answer(XidStatus.COMMITTED, **asked, is_in_log=False).fate is ROLLED_BACK
+    assert answer(XidStatus.COMMITTED, **asked, is_in_log=False, commit_lsn=1999).fate is PENDING
 
 
 @pytest.mark.parametrize("lsn", [1, 1100, 2001])
@@ -113,7 +124,8 @@ def test_a_timeline_left_between_its_begin_and_its_end() -> None:
     assert answer(XidStatus.ABORTED, led=led, lsn=1200).fate is ROLLED_BACK
     assert answer(XidStatus.IN_PROGRESS, led=led, lsn=1200).fate is PENDING
     assert answer(XidStatus.COMMITTED, led=led, lsn=1200).fate is UNKNOWN
-    assert answer(XidStatus.COMMITTED, led=led, lsn=1150).fate is COMMITTED
+    assert answer(XidStatus.COMMITTED, led=led, lsn=1150).fate is UNKNOWN
+    assert answer(XidStatus.COMMITTED, led=led, lsn=1150, is_in_log=True).fate is COMMITTED
 
 
 def test_nothing_is_told_before_the_quorum_has_a_byte_of_the_timeline() -> None:

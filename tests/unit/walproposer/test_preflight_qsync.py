@@ -16,7 +16,7 @@ from walproposer.checks.preflight_qsync import check_qsync, check_standbys
 from walproposer.primary.janitor_rights import JanitorRights
 from walproposer.primary.prepared_transactions import PreparedTransaction
 
-OURS = f"skq1.d.0.1-5000-7.{'0' * 32}"
+OURS = f"skq1.d.0.1-5000-7-1.{'0' * 32}"
 READY = replace(
     HEALTHY,
     settings={**SETTINGS, "wal_level": "logical", "max_prepared_transactions": "100"},

@@ -5,8 +5,8 @@ from __future__ import annotations
 from qsync.gid import Gid
 from walproposer.failover.undone_prepares import undone_prepares
 
-FIRST = f"skq1.d.19c1f0a3e55.1-16b374d848-2f1.{'0' * 32}"
-SECOND = f"skq1.r.1.1-5000-7.{'f' * 32}"
+FIRST = f"skq1.d.19c1f0a3e55.1-16b374d848-2f1-1.{'0' * 32}"
+SECOND = f"skq1.r.1.1-5000-7-1.{'f' * 32}"
 #: Of Postgres 15, 16 and 18, which print the same.
 WALDUMP = f"""
 rmgr: Transaction len (rec/tot):    242/   242, tx:        725, lsn: 0/01527B20, prev 0/01527AE0, \

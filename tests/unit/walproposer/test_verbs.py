@@ -24,7 +24,7 @@ from walproposer.qsync.verbs import (
     parse_verb,
 )
 
-TEXT = "skq1.d.19c1f0a3e55.2-16b374d848-2f1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e"
+TEXT = "skq1.d.19c1f0a3e55.2-16b374d848-2f1-1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e"
 GID = Gid.parse(TEXT)
 LSN = int(Lsn.parse("16/B374D848"))
 
@@ -34,7 +34,7 @@ UNDERSTOOD: list[tuple[str, Verb]] = [
     ("WAIT_LSN 16/B374D848 TIMEOUT 5000", WaitLsn(LSN, 5000)),
     (f"wait_lsn 16/b374d848 timeout 0 gid '{TEXT}';", WaitLsn(LSN, 0, GID)),
     ("BARRIER 16/B374D848 TIMEOUT 1", Barrier(LSN, 1)),
-    ("BARRIER 16/B374D848 TIMEOUT 1 TLI 2", Barrier(LSN, 1, 2)),
+    ("BARRIER 16/B374D848 TIMEOUT 1 TLI 2 START 17955", Barrier(LSN, 1, (2, 17955))),
     (f"OUTCOME '{TEXT}'", AskOutcome(GID)),
     (f"OUTCOME '{TEXT}' LSN 16/B374D848", AskOutcome(GID, LSN)),
     ("QSYNC_STATUS", ShowStatus()),

@@ -39,7 +39,7 @@ from walproposer.stream.event_loop import EventLoop
 TERM = 7
 DEADLINE_SECONDS = 30.0
 LONG_MS = 60_000
-GID = f"skq1.d.19c1f0a3e55.1-16b374d848-2f1.{'0' * 32}"
+GID = f"skq1.d.19c1f0a3e55.1-16b374d848-2f1-1.{'0' * 32}"
 
 
 class OneNumber:
