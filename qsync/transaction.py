@@ -40,30 +40,34 @@ class Handle:
         return self._two_phase.gid
 
     def wait(self, timeout: float | None = None) -> Committed:
-        """To the outcome; may be called again after TransactionPending. Raises NotCommitted.
+        """To the outcome; may be called again after TransactionPending. Raises NotCommitted, and
+        UsageError while another thread or task waits for the same transaction.
 
         `timeout`: seconds from now, the transaction's own if None. It takes a connection of the
-        transaction's source, which must be idle, only when the quorum has answered.
+        transaction's source, which must be idle, only when there is something to finish.
         """
         two_phase = self._two_phase
-        if not isinstance(two_phase.outcome, Pending):
-            return two_phase.result
-        two_phase.set_deadline(timeout)
-        run(two_phase.await_verdict())
-        try:
-            connection = take(self._source)
+        with two_phase.waiting():
+            if not isinstance(two_phase.outcome, Pending):
+                return two_phase.result
+            two_phase.set_deadline(timeout)
+            run(two_phase.await_verdict())
+            if isinstance(two_phase.outcome, Committed):
+                return two_phase.result
+            try:
+                connection = take(self._source)
+            except psycopg.Error as error:  # of a pool: exhausted, or closed
+                raise two_phase.has_no_connection(error) from error
             try:
                 return run(two_phase.conclude(connection))
             finally:
                 give_back(self._source, connection)
-        finally:
-            two_phase.let_go()
 
 
 class Transaction:
     """A context manager, to be used once; in its block a transaction runs on `connection`.
 
-    An exception in the block rolls back, and goes on; psycopg.Rollback ends there. At the end of
+    An exception in the block rolls back, and goes on; psycopg.Rollback() ends there. At the end of
     the block the transaction is prepared, awaited and committed. Raises TransactionRefused,
     TransactionRolledBack, TransactionPending, UsageError.
     """
@@ -148,7 +152,7 @@ class Transaction:
         try:
             if exc is not None:
                 run(self._two_phase.abandon(connection, exc))
-                return isinstance(exc, psycopg.Rollback)
+                return self._two_phase.swallows(exc)
             run(self._two_phase.end(connection))
         except BaseException as error:
             note_interruption(self._two_phase, error)

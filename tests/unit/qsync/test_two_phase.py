@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import get_args
+from typing import Any, get_args
 
 import psycopg
 import pytest
@@ -17,12 +17,14 @@ from qsync.errors import (
     TransactionRolledBack,
     UsageError,
 )
-from qsync.options import Confirm, OnTimeout, Options
+from qsync.options import Confirm, OnTimeout, Options, Wait
 from qsync.outcome import Committed, Pending, Refused, RolledBack
 from qsync.statements import parse_lsn
 from qsync.two_phase import note_interruption
 
 ROLLBACK = Options(on_timeout="rollback")
+SUBMIT = Options(wait="submit")
+ROLLBACK_LATER = Options(on_timeout="rollback", wait="submit")
 
 
 def committed(world: TwoPhaseWorld) -> Committed:
@@ -77,10 +79,109 @@ def test_submit_ends_with_prepare_and_a_handle_goes_on() -> None:
     assert world.truth is Truth.PREPARED
     with pytest.raises(TransactionPending):
         _ = world.two_phase.result
-    world.two_phase.set_deadline(1.0)
-    world.run(world.two_phase.await_verdict())
-    world.run(world.two_phase.conclude(world.primary))  # type: ignore[arg-type]
+    world.wait(1.0)
     assert world.two_phase.result == Committed(parse_lsn("0/3000"))
+
+
+def test_through_another_connection_a_handle_asks_who_answers_there() -> None:
+    world = submitted(ROLLBACK_LATER)
+    world.has_standby_names = world.has_pooler = True
+    world.wait()
+    assert world.asked[-4:] == ["SESSION", "COMMIT PREPARED", "FLUSH", "WAIT_LSN"]
+    other = submitted(ROLLBACK_LATER)
+    other.has_standby_names = True  # and no pooler: the setting is changed for the command
+    other.wait()
+    assert other.asked.count("SELECT") == 3
+
+
+def submitted(options: Options) -> TwoPhaseWorld:
+    world = TwoPhaseWorld(options)
+    world.begin()
+    world.end()
+    return world
+
+
+def test_a_handle_whose_prepare_has_not_answered_asks_for_the_outcome() -> None:
+    """There is no position to wait for."""
+    world = TwoPhaseWorld(SUBMIT, faults={4: Fault.BREAKS_AFTER}, confirms_at=6.0)
+    world.begin()
+    with pytest.raises(TransactionPending) as raised:
+        world.end()
+    assert raised.value.outcome.lsn == 0
+    assert world.truth is Truth.PREPARED
+    world.wait()
+    assert isinstance(world.two_phase.outcome, Committed)
+    assert "WAIT_LSN" not in world.asked
+
+
+def test_only_one_waits_for_a_handle() -> None:
+    world = submitted(SUBMIT)
+    with world.two_phase.waiting(), pytest.raises(UsageError, match="another thread or task"):
+        world.wait()
+    world.wait()
+
+
+# ---- a primary that was replaced
+
+
+def test_what_was_prepared_on_another_timeline_is_not_rolled_back() -> None:
+    """It may have been committed, and seen, on the primary before."""
+    world = submitted(ROLLBACK_LATER)
+    world.confirms_at = NEVER
+    world.tli = 2
+    with pytest.raises(TransactionPending, match="has been replaced"):
+        world.wait()
+    assert world.truth is Truth.PREPARED
+    assert "ROLLBACK PREPARED" not in world.asked
+
+
+def test_what_was_confirmed_once_is_not_rolled_back() -> None:
+    world = submitted(ROLLBACK_LATER)
+    world.sqlstates["COMMIT PREPARED"] = ["42501"] * 2
+    world.sqlstates["OUTCOME"] = ["42501"]
+    with pytest.raises(TransactionPending):
+        world.wait()
+    world.confirms_at = NEVER
+    with pytest.raises(TransactionPending):
+        world.wait()
+    assert world.truth is Truth.PREPARED
+
+
+@pytest.mark.parametrize("options", [SUBMIT, ROLLBACK_LATER], ids=lambda o: o.on_timeout)
+def test_a_handle_on_a_standby_finishes_nothing(options: Options) -> None:
+    world = submitted(options)
+    world.is_in_recovery = True
+    world.sqlstates["OUTCOME"] = ["42501"]
+    with pytest.raises(TransactionPending):
+        world.wait()
+    assert not {"COMMIT PREPARED", "ROLLBACK PREPARED"} & set(world.asked)
+
+
+# ---- standbys
+
+
+@pytest.mark.parametrize("parameter", [b"on", None])  # None: Postgres 13
+def test_a_read_on_a_standby_just_commits(parameter: bytes | None) -> None:
+    world = TwoPhaseWorld(writes=False)
+    world.primary.in_hot_standby = parameter
+    world.is_in_recovery = True
+    assert committed(world) == Committed(0)
+    assert world.asked[2:] == ["IN_RECOVERY", "COMMIT"]
+
+
+@pytest.mark.parametrize("parameter", [b"on", None])
+def test_a_pooler_that_was_in_front_of_a_standby_is_not_believed(parameter: bytes | None) -> None:
+    world = TwoPhaseWorld()
+    world.primary.in_hot_standby = parameter
+    assert committed(world) == Committed(parse_lsn("0/3000"))
+    assert "PREPARE" in world.asked
+
+
+def test_a_server_that_does_not_say_whether_it_is_a_standby() -> None:
+    world = TwoPhaseWorld(faults={1: Fault.BREAKS_BEFORE})
+    world.primary.in_hot_standby = b"on"
+    with pytest.raises(TransactionRolledBack, match="broken"):
+        committed(world)
 
 
 # ---- other outcomes
@@ -187,6 +288,26 @@ def test_prepare_that_fails_after_its_end_is_prepared() -> None:
     assert "FIND" in world.asked
 
 
+def test_prepare_that_fails_after_its_end_may_be_finished_already() -> None:
+    world = TwoPhaseWorld()
+    world.sqlstates["FLUSH"] = ["57014"]
+    world.ends_at_once = True
+    assert committed(world) == Committed(parse_lsn("0/3000"))
+    assert "FIND" in world.asked
+
+
+def test_prepare_that_fails_after_the_deadline_may_have_been_finished() -> None:
+    """From the deadline on the janitor finishes what nobody speaks for."""
+    world = TwoPhaseWorld(ROLLBACK)
+    world.begin()
+    world.sqlstates["PREPARE"] = ["57014"]
+    world.primary.info.transaction_status = TransactionStatus.INTRANS
+    world.seconds_of["PREPARE"] = 5.0
+    with pytest.raises(TransactionRolledBack):
+        world.end()
+    assert "OUTCOME" in world.asked
+
+
 def test_a_busy_gid_is_tried_again() -> None:
     world = TwoPhaseWorld()
     world.sqlstates["COMMIT PREPARED"] = ["55000", "55000"]
@@ -201,12 +322,20 @@ def test_a_set_local_role_is_taken_on_to_finish() -> None:
     assert "OWNER" in world.asked
 
 
-def test_a_role_that_can_not_be_asked_for_leaves_it_pending() -> None:
+def test_a_role_that_can_not_be_asked_for_leaves_it_to_the_janitor() -> None:
     world = TwoPhaseWorld(faults={8: Fault.BREAKS_BEFORE})
     world.sqlstates["COMMIT PREPARED"] = ["42501"]
-    with pytest.raises(TransactionPending):
-        committed(world)
-    assert world.truth is Truth.PREPARED
+    assert isinstance(committed(world), Committed)
+    assert world.asked.count("COMMIT PREPARED") == 1
+    assert "OUTCOME" in world.asked
+
+
+def test_what_could_not_be_committed_is_left_to_the_janitor_before_its_outcome_is_asked() -> None:
+    """The janitor leaves a gid alone while a connection speaks for it."""
+    world = TwoPhaseWorld(faults={6: Fault.BREAKS_BEFORE})
+    assert isinstance(committed(world), Committed)
+    assert world.asked[-1] == "OUTCOME"
+    assert world.now < 1.0
 
 
 def test_standbys_are_not_waited_for() -> None:
@@ -228,8 +357,8 @@ def test_through_a_pooler_no_setting_of_a_session_is_changed() -> None:
     other = TwoPhaseWorld()
     other.has_pooler = True
     other.sqlstates["COMMIT PREPARED"] = ["42501"]
-    with pytest.raises(TransactionPending):
-        committed(other)
+    assert isinstance(committed(other), Committed)  # by the janitor
+    assert "OUTCOME" in other.asked
     assert "SELECT" not in other.asked
 
 
@@ -246,6 +375,54 @@ def test_a_transaction_that_was_ended_inside_is_the_callers_mistake() -> None:
     assert other.truth is Truth.ROLLED_BACK
 
 
+def abandoned(world: TwoPhaseWorld, reason: BaseException) -> None:
+    connection: Any = world.primary
+    world.run(world.two_phase.abandon(connection, reason))
+
+
+def test_an_exception_in_the_block_rolls_back() -> None:
+    world = TwoPhaseWorld()
+    world.begin()
+    abandoned(world, ZeroDivisionError("reason"))
+    assert world.two_phase.outcome == RolledBack("reason")
+    assert world.truth is Truth.ROLLED_BACK
+
+
+@pytest.mark.parametrize(
+    "status", [TransactionStatus.INERROR, TransactionStatus.ACTIVE, TransactionStatus.UNKNOWN]
+)
+def test_an_exception_on_a_connection_that_answers_nothing(status: TransactionStatus) -> None:
+    world = TwoPhaseWorld()
+    world.begin()
+    world.primary.info.transaction_status = status
+    abandoned(world, ZeroDivisionError("reason"))
+    assert world.two_phase.outcome == RolledBack("reason")
+
+
+@pytest.mark.parametrize("has_begun_another", [False, True])
+def test_an_exception_after_a_commit_in_the_block_has_no_outcome(has_begun_another: bool) -> None:
+    world = TwoPhaseWorld()
+    world.begin()
+    if has_begun_another:
+        world.is_marked = False
+    else:
+        world.primary.info.transaction_status = TransactionStatus.IDLE
+    for reason in (ZeroDivisionError(), psycopg.Rollback()):
+        abandoned(world, reason)
+        assert world.two_phase.outcome is None
+        assert "did not wait for a quorum" in reason.__notes__[0]
+        assert not world.two_phase.swallows(reason)
+
+
+def test_a_rollback_of_another_transaction_goes_on() -> None:
+    world = TwoPhaseWorld()
+    world.begin()
+    outer: Any = object()
+    abandoned(world, psycopg.Rollback(outer))
+    assert not world.two_phase.swallows(psycopg.Rollback(outer))
+    assert world.two_phase.swallows(psycopg.Rollback())
+
+
 def test_an_interruption_says_what_it_left() -> None:
     world = TwoPhaseWorld(Options(wait="submit"))
     world.begin()
@@ -260,11 +437,16 @@ def test_an_interruption_says_what_it_left() -> None:
 # ---- faults at each step
 
 CHOICES = [
-    Options(on_timeout=on_timeout, confirm=confirm)
+    Options(on_timeout=on_timeout, confirm=confirm, wait=wait)
     for on_timeout in get_args(OnTimeout)
     for confirm in get_args(Confirm)
+    for wait in get_args(Wait)
 ]
 LAST_STEP = 14
+
+
+def _name(options: Options) -> str:
+    return f"{options.on_timeout}-{options.confirm}-{options.wait}"
 
 
 def _check(options: Options, confirms_at: float, faults: dict[int, Fault]) -> type:
@@ -277,6 +459,8 @@ def _check(options: Options, confirms_at: float, faults: dict[int, Fault]) -> ty
         return type(None)
     try:
         world.end()
+        if options.wait == "submit":
+            world.wait()
         told = world.two_phase.result
     except NotCommitted as error:
         told = error.outcome
@@ -296,7 +480,7 @@ def _check(options: Options, confirms_at: float, faults: dict[int, Fault]) -> ty
     return type(told)
 
 
-@pytest.mark.parametrize("options", CHOICES, ids=lambda o: f"{o.on_timeout}-{o.confirm}")
+@pytest.mark.parametrize("options", CHOICES, ids=_name)
 @pytest.mark.parametrize("confirms_at", [0.0, 5.5])
 def test_what_is_told_is_true_whatever_breaks(options: Options, confirms_at: float) -> None:
     """Each two faults, at each two requests; one that strikes twice is one alone."""
@@ -308,7 +492,7 @@ def test_what_is_told_is_true_whatever_breaks(options: Options, confirms_at: flo
     )
 
 
-@pytest.mark.parametrize("options", CHOICES, ids=lambda o: f"{o.on_timeout}-{o.confirm}")
+@pytest.mark.parametrize("options", CHOICES, ids=_name)
 @pytest.mark.parametrize("confirms_at", [3.0, 100.0, NEVER])
 def test_what_is_told_is_true_whenever_the_quorum_answers(
     options: Options, confirms_at: float
