@@ -13,6 +13,7 @@ from threading import Event, RLock, Thread
 from types import TracebackType
 from typing import Self
 
+from access.access import AccessConfig
 from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
 from qsync.gid import Gid
@@ -20,7 +21,7 @@ from walproposer.qsync.answers import Admission, Confirmation, FoundOutcome, Out
 from walproposer.qsync.limbo_events import NEVER_LSN, Verdict
 from walproposer.qsync.question import Question
 from walproposer.qsync.verbs import WORDS, Admit, AskOutcome, Barrier, WaitLsn
-from walproposer.qsync.verdict_server import PortConfig, VerdictServer
+from walproposer.qsync.verdict_server import OPEN_ACCESS, PortConfig, VerdictServer
 from walproposer.stream.event_loop import EventLoop
 
 TERM = 7
@@ -32,9 +33,10 @@ Script = Callable[[Question], bool]
 
 
 class ScriptedCoordinator:
-    """A context manager. `asked`: all questions, in order; `left`: connections that ended."""
+    """A context manager; `access`: who may connect to it. `asked`: all questions, in order;
+    `left`: connections that ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: AccessConfig = OPEN_ACCESS) -> None:
         self.asked: list[Question] = []
         self.left: list[int] = []
         self.taken_back: list[int] = []
@@ -45,7 +47,7 @@ class ScriptedCoordinator:
         self._waiting: dict[int, tuple[float, Question]] = {}
         self._spoken_for: dict[int, str] = {}  # gids, by the number of a connection
         self._loop = EventLoop()
-        self._server = VerdictServer(PortConfig("127.0.0.1", 0), self, self._loop)
+        self._server = VerdictServer(PortConfig("127.0.0.1", 0, access), self, self._loop)
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="coordinator", daemon=True)
 
