@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class AsyncHandle:
     """Of a transaction that was submitted: prepared, and not awaited yet.
 
-    If nobody waits, the coordinator finishes it some seconds after its deadline.
+    If nobody calls wait(), the coordinator's janitor finishes it some seconds after its deadline.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class AsyncHandle:
 class AsyncTransaction:
     """A context manager, to be used once; in its block a transaction runs on `connection`.
 
-    An exception in the block rolls back, and goes on; psycopg.Rollback() ends there. At the end of
-    the block the transaction is prepared, awaited and committed. Raises TransactionRefused,
+    An exception in the block rolls back, and is raised again; psycopg.Rollback() is not. At the
+    end of the block the transaction is prepared, awaited and committed. Raises TransactionRefused,
     TransactionRolledBack, TransactionPending, UsageError.
     """
 
@@ -90,7 +90,9 @@ class AsyncTransaction:
         """For all that psycopg can, but commit() and rollback(); connection.transaction() makes
         savepoints. Raises UsageError outside of the block."""
         if self._connection is None:
-            raise UsageError("the transaction is not open", hint="Use it inside of its block.")
+            raise UsageError(
+                "the transaction is not open", hint="Use it in its `async with` block."
+            )
         return self._connection
 
     async def execute(
@@ -126,14 +128,17 @@ class AsyncTransaction:
     def handle(self) -> AsyncHandle:
         """With wait="submit", after the block."""
         if self._two_phase.options.wait != "submit" or self._two_phase.outcome is None:
-            raise UsageError('there is a handle after the block, with wait="submit"')
+            raise UsageError(
+                "the transaction has no handle",
+                hint='A transaction with wait="submit" has one after its block.',
+            )
         return AsyncHandle(self._two_phase, self._source)
 
     # ---- the block
 
     async def __aenter__(self) -> Self:
         if self._is_used:
-            raise UsageError("a transaction can be used once")
+            raise UsageError("the transaction was used already", hint="Call transaction() again.")
         self._is_used = True
         connection = await take(self._source)
         try:

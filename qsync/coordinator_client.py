@@ -184,7 +184,8 @@ def _outcome(
         case _:
             raise OutcomeUnknown(
                 f'the outcome of "{gid}" is not known',
-                hint="Ask the coordinator of the primary that leads now.",
+                hint="The server has no record that decides it. Ask the coordinator of the primary "
+                "that leads now, or look for a row that the transaction has written.",
             )
 
 

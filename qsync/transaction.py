@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Handle:
     """Of a transaction that was submitted: prepared, and not awaited yet.
 
-    If nobody waits, the coordinator finishes it some seconds after its deadline.
+    If nobody calls wait(), the coordinator's janitor finishes it some seconds after its deadline.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Handle:
 class Transaction:
     """A context manager, to be used once; in its block a transaction runs on `connection`.
 
-    An exception in the block rolls back, and goes on; psycopg.Rollback() ends there. At the end of
-    the block the transaction is prepared, awaited and committed. Raises TransactionRefused,
+    An exception in the block rolls back, and is raised again; psycopg.Rollback() is not. At the
+    end of the block the transaction is prepared, awaited and committed. Raises TransactionRefused,
     TransactionRolledBack, TransactionPending, UsageError.
     """
 
@@ -87,7 +87,7 @@ class Transaction:
         """For all that psycopg can, but commit() and rollback(); connection.transaction() makes
         savepoints. Raises UsageError outside of the block."""
         if self._connection is None:
-            raise UsageError("the transaction is not open", hint="Use it inside of its block.")
+            raise UsageError("the transaction is not open", hint="Use it in its `with` block.")
         return self._connection
 
     def execute(
@@ -123,14 +123,17 @@ class Transaction:
     def handle(self) -> Handle:
         """With wait="submit", after the block."""
         if self._two_phase.options.wait != "submit" or self._two_phase.outcome is None:
-            raise UsageError('there is a handle after the block, with wait="submit"')
+            raise UsageError(
+                "the transaction has no handle",
+                hint='A transaction with wait="submit" has one after its block.',
+            )
         return Handle(self._two_phase, self._source)
 
     # ---- the block
 
     def __enter__(self) -> Self:
         if self._is_used:
-            raise UsageError("a transaction can be used once")
+            raise UsageError("the transaction was used already", hint="Call transaction() again.")
         self._is_used = True
         connection = take(self._source)
         try:

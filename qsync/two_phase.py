@@ -12,14 +12,15 @@ nothing asks for its facts and commits.
 
 Laws: COMMIT PREPARED only after the coordinator has confirmed PREPARE. RolledBack is only told for
 an error before PREPARE's end, when the quorum has the record of ROLLBACK PREPARED, or when the
-coordinator tells it. Who finds the gid gone asks for its outcome.
+coordinator tells it. A client that finds the gid gone asks for its outcome. ROLLBACK PREPARED only
+on the timeline on which it was prepared, and never after a verdict that confirmed.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Lock
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -37,15 +38,21 @@ from qsync.errors import (
     first_line,
     raise_not_committed,
 )
+from qsync.failed_prepare import (
+    DO_NOT_END,
+    ENDED_INSIDE,
+    PREPARE_HINTS,
+    check_status,
+    failed_statement,
+    rolled_back_by,
+)
 from qsync.gid import UUID_ENTROPY_BYTES, Gid, Policy, uuid7
 from qsync.options import Options
 from qsync.outcome import Committed, Outcome, Pending, RolledBack
 from qsync.statements import (
     BUSY,
-    CANNOT_PREPARE,
     FACTS,
     IN_RECOVERY,
-    LIMBO_FULL,
     MARK,
     NOT_OWNER,
     PREPARE_TAG,
@@ -67,22 +74,9 @@ from qsync.steps import AnyConnection, Ask, Commit, Pause, Rollback, Steps
 ROLLBACK_SECONDS = 1.0
 _BUSY_PAUSE_SECONDS = 0.01
 
-#: Of PREPARE, by SQLSTATE.
-_HINTS = {
-    CANNOT_PREPARE: "Do it in a plain transaction of its own, without qsync.",
-    LIMBO_FULL: "Raise max_prepared_transactions, which needs a restart, or send fewer at once.",
-    BUSY: "Set max_prepared_transactions, which needs a restart; see `sk qsync check`.",
-}
-_FAILED = "a statement of it had failed"
-_SAVEPOINT = "To go on after an error, put it into a savepoint: connection.transaction()."
-_ENDED_INSIDE = "the transaction was ended inside of its block"
-_DO_NOT_END = (
-    "Leave COMMIT and ROLLBACK to the block. What was committed in it did not wait for a quorum."
-)
-
 
 class TwoPhase:
-    """One transaction. `outcome` is its last known one, None before its end.
+    """One transaction. `outcome` is its last known one; None before there is one.
 
     `clock` is time.monotonic, `entropy` os.urandom.
     """
@@ -105,13 +99,16 @@ class TwoPhase:
         self._deadline = 0.0
         self._verdict: Verdict | None = None
         self._was_confirmed = False
-        self._is_waiting = Lock()
+        self._turn = deque([None])  # to wait: only one thread can pop it
 
     @property
     def result(self) -> Committed:
         """Raises NotCommitted for every other outcome, UsageError before there is one."""
         if self.outcome is None:
-            raise UsageError("the transaction has not ended")
+            raise UsageError(
+                "the transaction has no outcome",
+                hint="It has one after its block, unless a statement in the block ended it.",
+            )
         if isinstance(self.outcome, Committed):
             return self.outcome
         raise_not_committed(self.outcome)
@@ -146,7 +143,7 @@ class TwoPhase:
         if (yield from self._is_still_ours(connection)):
             self.outcome = RolledBack(first_line(reason))
         else:
-            reason.add_note(f"{_ENDED_INSIDE}. {_DO_NOT_END}")
+            reason.add_note(f"{ENDED_INSIDE}. {DO_NOT_END}")
         yield from self._roll_back(connection)
 
     def swallows(self, reason: BaseException) -> bool:
@@ -169,16 +166,18 @@ class TwoPhase:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Of a handle: one task, or thread, at a time. Raises UsageError."""
-        if not self._is_waiting.acquire(blocking=False):
+        try:
+            self._turn.pop()
+        except IndexError:
             raise UsageError(
                 "another thread or task is waiting for this transaction",
                 hint="Call wait() in one of them.",
-            )
+            ) from None
         try:
             yield
         finally:
             self.let_go()
-            self._is_waiting.release()
+            self._turn.append(None)
 
     def set_deadline(self, timeout: float | None = None) -> None:
         """From now on."""
@@ -188,7 +187,7 @@ class TwoPhase:
     # ---- up to PREPARE
 
     def _prepare(self, connection: AnyConnection) -> Steps[None]:
-        self._check_status(connection)
+        check_status(connection)
         if (yield from self._is_on_standby(connection)):
             yield from self._commit_nothing(connection)
             return
@@ -208,22 +207,9 @@ class TwoPhase:
             yield from self._prepare_failed(connection, results)
         elif results[1].tag != PREPARE_TAG:
             # Of a failed transaction Postgres makes a ROLLBACK, without an error.
-            raise TransactionRolledBack(RolledBack(_FAILED), hint=_SAVEPOINT)
+            raise failed_statement()
         else:
             self._note_prepared(results[2].value)
-
-    def _check_status(self, connection: AnyConnection) -> None:
-        match connection.info.transaction_status:
-            case TransactionStatus.IDLE:
-                raise UsageError(_ENDED_INSIDE, hint=_DO_NOT_END)
-            case TransactionStatus.INERROR:
-                raise TransactionRolledBack(RolledBack(_FAILED), hint=_SAVEPOINT)
-            case TransactionStatus.ACTIVE:
-                raise TransactionRolledBack(RolledBack("a command of it was still running"))
-            case TransactionStatus.UNKNOWN:
-                raise TransactionRolledBack(RolledBack("the connection was lost before its end"))
-            case TransactionStatus.INTRANS:
-                return
 
     def _is_on_standby(self, connection: AnyConnection) -> Steps[bool]:
         """The parameter is unknown to Postgres 13; a pooler gives that of its first server."""
@@ -236,16 +222,16 @@ class TwoPhase:
         try:
             (result,) = yield from self._ask(connection, question)
         except psycopg.Error as error:
-            raise _rolled_back_by(error) from error
+            raise rolled_back_by(error) from error
         if result.error is not None:
-            raise _rolled_back_by(result.error) from result.error
+            raise rolled_back_by(result.error) from result.error
         assert result.row is not None
         return result.row
 
     def _read_facts(self, connection: AnyConnection) -> Steps[Facts]:
         facts = self._facts = Facts.of((yield from self._ask_before_prepare(connection, FACTS)))
         if not facts.is_ours:
-            raise UsageError(_ENDED_INSIDE, hint=_DO_NOT_END)
+            raise UsageError(ENDED_INSIDE, hint=DO_NOT_END)
         return facts
 
     def _commit_nothing(self, connection: AnyConnection) -> Steps[None]:
@@ -253,7 +239,7 @@ class TwoPhase:
         try:
             yield Commit(connection)
         except psycopg.Error as error:
-            raise _rolled_back_by(error) from error
+            raise rolled_back_by(error) from error
         self.outcome = Committed(0)
 
     def _new_gid(self, facts: Facts, xid: int) -> Gid:
@@ -281,7 +267,7 @@ class TwoPhase:
         elif found.error is not None or was_prepared or self._clock() >= self._deadline:
             yield from self._ask_outcome(first_line(error), error)
         else:
-            raise _rolled_back_by(error, _HINTS.get(error.sqlstate or "", "")) from error
+            raise rolled_back_by(error, PREPARE_HINTS.get(error.sqlstate or "", "")) from error
 
     def _roll_back(self, connection: AnyConnection) -> Steps[None]:
         """What is still open. It hides no error that is on its way."""
@@ -377,8 +363,8 @@ class TwoPhase:
     def _roll_back_prepared(self, connection: AnyConnection, reason: str) -> Steps[None]:
         """At the deadline. It returns when the janitor has committed it after all.
 
-        Law: only on the timeline on which it was prepared. On another one it may be the last trace
-        of what was committed, and seen, on the primary before.
+        Law: only on the timeline on which it was prepared. The primary before may have committed
+        it, and somebody may have seen it: then a new primary must commit it, too.
         """
         self._deadline = max(self._deadline, self._clock() + ROLLBACK_SECONDS)
         session = yield from self._read_session(connection)
@@ -455,7 +441,7 @@ class TwoPhase:
 
     def has_no_connection(self, error: psycopg.Error) -> TransactionPending:
         """The pool has none for conclude()."""
-        return self._pending(f"no connection to finish it: {first_line(error)}")
+        return self._pending(f"the pool has no connection: {first_line(error)}")
 
     def _pending(self, reason: str) -> TransactionPending:
         return TransactionPending(Pending(self._named, self._lsn), reason)
@@ -465,11 +451,6 @@ class TwoPhase:
         answer_by = max(self._deadline, self._clock()) + ANSWER_SECONDS
         results: list[Result] = yield Ask(connection, statements, answer_by)
         return results
-
-
-def _rolled_back_by(error: psycopg.Error, hint: str = "") -> TransactionRolledBack:
-    outcome = RolledBack(first_line(error))
-    return TransactionRolledBack(outcome, sqlstate=error.sqlstate or "", hint=hint)
 
 
 def note_interruption(two_phase: TwoPhase, error: BaseException) -> None:
