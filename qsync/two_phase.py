@@ -8,7 +8,8 @@
     WAIT_LSN of that position         1, with confirm="durable" only
 
 ADMIT is one more for all transactions of a tenth of a second. A transaction that has written
-nothing asks for its facts and commits.
+nothing asks for its facts and commits. A handle may get a connection to another server, so it asks
+first who answers there; so does a client before ROLLBACK PREPARED.
 
 Laws: COMMIT PREPARED only after the coordinator has confirmed PREPARE. RolledBack is only told for
 an error before PREPARE's end, when the quorum has the record of ROLLBACK PREPARED, or when the
