@@ -8,6 +8,7 @@
 client, async_client             Qsync, AsyncQsync
 transaction, async_transaction   the block
 two_phase                        the protocol, from BEGIN to the outcome; pure
+failed_prepare                   what is told when it fails by PREPARE; pure
 read_barrier                     that of a read which sees all that was committed; pure
 coordinator_client               the verbs of the coordinator's port; pure
 coordinator_hosts                where coordinators are; pure

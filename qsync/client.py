@@ -70,7 +70,8 @@ class Qsync:
     ) -> Committed | RolledBack | Pending:
         """What became of it. Raises GidError, OutcomeUnknown, CoordinatorError.
 
-        With a Pending it can be told more often than with a gid alone: it knows where PREPARE was.
+        Pass the Pending, or the exception, if you have it: it holds the position of PREPARE, so the
+        coordinator can answer more often.
         """
         pending = pending_of(of)
         return run(self._coordinator.outcome(pending.gid, pending.lsn, self._until(timeout)))

@@ -37,11 +37,13 @@ def check_idle(connection: AnyConnection) -> None:
     """Raises UsageError for a connection that is used for something else."""
     pgconn = connection.pgconn
     if pgconn.pipeline_status != pq.PipelineStatus.OFF:
-        raise UsageError("the connection is in pipeline mode", hint="Leave its pipeline() first.")
+        raise UsageError(
+            "the connection is in pipeline mode", hint="End its pipeline() block first."
+        )
     if pgconn.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR):
         raise UsageError(
             "the connection is in a transaction already",
-            hint="End that one first, or give another connection, or a pool.",
+            hint="End that transaction first, or pass another connection or a pool.",
         )
 
 

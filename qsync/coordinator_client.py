@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from qsync.coordinator_connections import CoordinatorConnections
+from qsync.coordinator_connections import CoordinatorConnections, HostConnection
 from qsync.errors import (
     BarrierFailed,
     CoordinatorError,
@@ -25,7 +25,7 @@ from qsync.errors import (
 from qsync.gid import Gid
 from qsync.outcome import Committed, Pending, Refused, RolledBack
 from qsync.statements import format_lsn, parse_lsn
-from qsync.steps import AnyConnection, Pause, Steps
+from qsync.steps import Pause, Steps
 
 #: An admission counts for this long, for all transactions of this client: few of them ask.
 ADMISSION_SECONDS = 0.1
@@ -37,7 +37,7 @@ class Verdict:
     """`speaker`: the connection that speaks for the gid, of a verdict that confirms; else `reason`
     says why it does not."""
 
-    speaker: AnyConnection | None = None
+    speaker: HostConnection | None = None
     reason: str = ""
 
     @property
@@ -93,7 +93,7 @@ class CoordinatorClient:
             else:
                 if answer.row[0] == "confirmed":
                     return Verdict(answer.connection)
-                answer.connection.pgconn.finish()
+                answer.connection.finish()
             self._admitted_until = -math.inf
             if self._clock() + pause >= deadline:
                 break
@@ -107,7 +107,7 @@ class CoordinatorClient:
         if is_finished:
             self._connections.keep(verdict.speaker)
         else:
-            verdict.speaker.pgconn.finish()
+            verdict.speaker.finish()
 
     def barrier(
         self, lsn: int, tli: int, server_start_us: int, deadline: float
@@ -187,7 +187,8 @@ def _outcome(
         case _:
             raise OutcomeUnknown(
                 f'the outcome of "{gid}" is not known',
-                hint="Ask the coordinator of the primary that leads now.",
+                hint="The server has no record that decides it. Ask the coordinator of the primary "
+                "that leads now, or look for a row that the transaction has written.",
             )
 
 

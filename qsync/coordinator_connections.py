@@ -28,11 +28,22 @@ Command = Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
+class HostConnection:
+    """`host`: the number of the coordinator it leads to."""
+
+    host: int
+    connection: AnyConnection
+
+    def finish(self) -> None:
+        self.connection.pgconn.finish()
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """`connection` is the caller's: to be kept, or finished."""
 
     row: Row
-    connection: AnyConnection
+    connection: HostConnection
 
 
 class CoordinatorConnections:
@@ -52,79 +63,88 @@ class CoordinatorConnections:
         self._process_now, self._process = process, process()
         self._loop_now: Callable[[], object] = loop
         self._loop: object = None
-        self._idle: deque[AnyConnection] = deque()
-        self._inherited: list[AnyConnection] = []  # kept, so that nothing is sent on them
+        self._idle: deque[HostConnection] = deque()
+        self._inherited: list[HostConnection] = []  # kept, so that nothing is sent on them
 
     def ask(self, command: Command, deadline: float) -> Steps[Answer]:
         """The one row that answers `command`; each host is tried once. Raises CoordinatorError."""
         failure = CoordinatorError("no coordinator", sqlstate=NOT_REACHED)
-        for _ in self._hosts:
-            number = self._preferred
+        first = self._preferred
+        for step in range(len(self._hosts)):
+            host = (first + step) % len(self._hosts)
             try:
-                return (yield from self._ask_host(self._hosts[number], command, deadline))
+                return (yield from self._ask_host(host, command, deadline))
             except CoordinatorError as error:
                 if not error.is_temporary:
                     raise
                 failure = error
-                self._prefer((number + 1) % len(self._hosts))
+                self._leave(host)
         raise failure
 
-    def keep(self, connection: AnyConnection) -> None:
-        """It is idle: the next question may have it."""
-        self._idle.append(connection)
+    def keep(self, connection: HostConnection) -> None:
+        """It is idle: the next question may have it, while its host is preferred."""
+        if connection.host == self._preferred:
+            self._idle.append(connection)
+        else:
+            connection.finish()
 
     def close(self) -> None:
         """End those that are idle; legal at any time, others are opened again."""
         self._leave_inherited()
         while (connection := self._pop_idle()) is not None:
-            connection.pgconn.finish()
+            connection.finish()
 
-    def _ask_host(self, host: str, command: Command, deadline: float) -> Steps[Answer]:
-        connection = self._take_idle()
+    def _ask_host(self, host: int, command: Command, deadline: float) -> Steps[Answer]:
+        connection = self._take_idle(host)
         if connection is not None:
             try:
                 return (yield from self._ask_on(connection, command, deadline))
             except _ConnectionBroke:
                 pass  # it may have ended while it was idle: once more on a new one
         try:
-            connection = yield Connect(host, max(deadline - self._clock(), 0.0))
-            return (yield from self._ask_on(connection, command, deadline))
+            opened = yield Connect(self._hosts[host], max(deadline - self._clock(), 0.0))
+            return (yield from self._ask_on(HostConnection(host, opened), command, deadline))
         except (psycopg.Error, OSError, _ConnectionBroke) as error:
             raise CoordinatorError(first_line(error), sqlstate=NOT_REACHED) from error
 
     def _ask_on(
-        self, connection: AnyConnection, command: Command, deadline: float
+        self, connection: HostConnection, command: Command, deadline: float
     ) -> Steps[Answer]:
         """A connection that failed, or was interrupted, is finished."""
         is_answered = False
         answer_by = max(deadline, self._clock()) + ANSWER_SECONDS
         try:
-            results: list[Result] = yield Ask(connection, (command().encode(),), answer_by)
+            results: list[Result] = yield Ask(
+                connection.connection, (command().encode(),), answer_by
+            )
             row = _row_of(results)
             is_answered = True
         except psycopg.Error as error:
             raise _ConnectionBroke(first_line(error)) from error
         finally:
             if not is_answered:
-                connection.pgconn.finish()
+                connection.finish()
         return Answer(row, connection)
 
-    def _take_idle(self) -> AnyConnection | None:
+    def _take_idle(self, host: int) -> HostConnection | None:
         self._leave_inherited()
         if self._loop_now() != self._loop:
             self.close()
             self._loop = self._loop_now()
-        return self._pop_idle()
+        while (connection := self._pop_idle()) is not None and connection.host != host:
+            connection.finish()  # kept while another thread came to prefer another host
+        return connection
 
-    def _pop_idle(self) -> AnyConnection | None:
+    def _pop_idle(self) -> HostConnection | None:
         try:
             return self._idle.pop()
         except IndexError:
             return None
 
-    def _prefer(self, number: int) -> None:
-        if len(self._hosts) > 1:
-            self._preferred = number
+    def _leave(self, host: int) -> None:
+        """It is gone, or does not lead: the next one is preferred, if this one was."""
+        if len(self._hosts) > 1 and host == self._preferred:
+            self._preferred = (host + 1) % len(self._hosts)
             self.close()
 
     def _leave_inherited(self) -> None:

@@ -2,15 +2,15 @@
 
 QsyncError                  one sentence, and a hint
 |-- UsageError              the caller's mistake
-|-- BarrierFailed           the primary could not be shown to lead: do not trust what it would say
-|-- OutcomeUnknown          nothing that is left can tell what became of a transaction
+|-- BarrierFailed           the primary could not be shown to lead: it may show old data
+|-- OutcomeUnknown          the server has no record that decides what became of a transaction
 |-- CoordinatorError        a coordinator refused a command, or none was reached
 `-- NotCommitted            a transaction has another outcome; `outcome` is its value
     |-- TransactionRefused      nothing happened: the coordinator does not admit it
     |-- TransactionRolledBack   it is not there, and never will be
-    `-- TransactionPending      undecided and unseen; it will be finished: ask for its outcome
+    `-- TransactionPending      not decided, and not visible: call outcome() until it is decided
 
-Errors of statements inside of a transaction are psycopg's own, untouched.
+Errors of statements in a block are psycopg's own.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from qsync.outcome import Pending, Refused, RolledBack
 
 ENDS = "57P01"
 NOT_REACHED = "08001"  # of our own: no coordinator could be reached
-#: Worth another try, here or at another coordinator: it is fenced, ends, does not lead, was told to
-#: take the question back, or leads a primary that has not our timeline.
+#: Worth another try, here or at another coordinator: it is fenced, is ending, does not lead, was
+#: told to take the question back, or leads a primary on another timeline.
 TEMPORARY_SQLSTATES = frozenset({ENDS, NOT_REACHED, "57P02", "57P03", "57014", "55000"})
 
 
@@ -44,7 +44,7 @@ class BarrierFailed(QsyncError):
 
 
 class OutcomeUnknown(QsyncError):
-    """A gid of which neither the log nor the primary can tell any more."""
+    """The server has no record that decides what became of a gid."""
 
 
 class CoordinatorError(QsyncError):
@@ -67,7 +67,8 @@ class NotCommitted(QsyncError):
 
 
 class TransactionRefused(NotCommitted):
-    """Nothing happened; `outcome.sqlstate` is 53400 (too much waits) or 57P03 (no quorum)."""
+    """Nothing happened; `outcome.sqlstate` is 53400 (too many transactions wait) or 57P03 (no
+    quorum)."""
 
     def __init__(self, outcome: Refused) -> None:
         super().__init__(f"transaction refused: {outcome.reason}", hint=outcome.hint)
@@ -91,7 +92,8 @@ class TransactionPending(NotCommitted):
     def __init__(self, outcome: Pending, reason: str) -> None:
         super().__init__(
             f'transaction "{outcome.gid}" is pending: {reason}',
-            hint="It is not visible, holds its locks, and will be finished: ask for its outcome.",
+            hint="The transaction is not visible and keeps its locks. "
+            "Call outcome() until it is decided.",
         )
         self.outcome = outcome
 

@@ -24,13 +24,16 @@ _CHOICES = {
 class Options:
     """Raises UsageError for a value that does not exist.
 
-    timeout      seconds from the end of the block; what is undecided then is Pending
+    timeout      seconds from the end of the block; a transaction that is not decided by then is
+                 Pending
     on_timeout   detach: it goes on waiting and is committed when the quorum has it; rollback: it is
                  rolled back if that is still possible
-    confirm      durable: Committed is told when the quorum also has the COMMIT PREPARED record;
-                 visible: when it is visible. Either way the transaction survives: what differs is
-                 whether a new primary may, for the moment until it is open, not show it yet
-    wait         complete: to the outcome; submit: to the end of PREPARE, the rest by `tx.handle`
+    confirm      durable: Committed is told when the quorum also has the COMMIT PREPARED record, or
+                 when the timeout is over; `lsn` is then that of PREPARE. visible: Committed is told
+                 when it is visible. The transaction survives either way; with visible a new primary
+                 may not show it until it is open to clients
+    wait         complete: the block ends with the outcome; submit: the block ends with PREPARE,
+                 `tx.handle` waits for the rest
     """
 
     timeout: float = TIMEOUT_SECONDS

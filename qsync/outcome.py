@@ -2,8 +2,8 @@
 
 Committed    it is there, and stays: the quorum has it
 RolledBack   it is not there, and never will be
-Pending      undecided and unseen; it will be finished by itself, `outcome(gid)` tells when
-Refused      it was not begun: nothing happened
+Pending      not decided, and not visible; the janitor finishes it, `outcome(gid)` tells how
+Refused      it was not prepared: nothing happened
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """`sqlstate` is the coordinator's: 53400 (too much waits), 57P03 (no quorum, no leader)."""
+    """`sqlstate` is the coordinator's: 53400 (too many transactions wait), 57P03 (no quorum, no
+    coordinator leads)."""
 
     sqlstate: str
     reason: str

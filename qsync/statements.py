@@ -141,6 +141,33 @@ def find_owner(gid: Gid) -> bytes:
     return b"SELECT owner" + _listed(gid)
 
 
+#: Of a session that is to finish a transaction, perhaps on another server than the one that has
+#: prepared it: its timeline, whether COMMIT PREPARED may wait for a standby, who answers.
+SESSION = (
+    b"SELECT pg_walfile_name(pg_current_wal_flush_lsn()), "
+    b"current_setting('synchronous_standby_names'), pg_backend_pid()"
+)
+#: Is this transaction still the one that was begun.
+MARK = f"SELECT current_setting('{_MARK}', true)".encode()
+IN_RECOVERY = b"SELECT pg_is_in_recovery()"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The row of SESSION."""
+
+    tli: int
+    has_standby_names: bool
+    backend_pid: int
+
+    @classmethod
+    def of(cls, row: tuple[str | None, ...]) -> Self:
+        wal_file, standby_names, backend_pid = row
+        assert wal_file is not None
+        assert backend_pid is not None
+        return cls(int(wal_file[:8], 16), bool(standby_names), int(backend_pid))
+
+
 def _listed(gid: Gid) -> bytes:
     return f" FROM pg_prepared_xacts WHERE gid = '{gid}'".encode()
 

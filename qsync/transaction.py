@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Handle:
     """Of a transaction that was submitted: prepared, and not awaited yet.
 
-    If nobody waits, the coordinator finishes it some seconds after its deadline.
+    If nobody calls wait(), the coordinator's janitor finishes it some seconds after its deadline.
     """
 
     def __init__(
@@ -40,31 +40,35 @@ class Handle:
         return self._two_phase.gid
 
     def wait(self, timeout: float | None = None) -> Committed:
-        """To the outcome; may be called again after TransactionPending. Raises NotCommitted.
+        """To the outcome; may be called again after TransactionPending. Raises NotCommitted, and
+        UsageError while another thread or task waits for the same transaction.
 
         `timeout`: seconds from now, the transaction's own if None. It takes a connection of the
-        transaction's source, which must be idle, only when the quorum has answered.
+        transaction's source, which must be idle, only when there is something to finish.
         """
         two_phase = self._two_phase
-        if not isinstance(two_phase.outcome, Pending):
-            return two_phase.result
-        two_phase.set_deadline(timeout)
-        run(two_phase.await_verdict())
-        try:
-            connection = take(self._source)
+        with two_phase.waiting():
+            if not isinstance(two_phase.outcome, Pending):
+                return two_phase.result
+            two_phase.set_deadline(timeout)
+            run(two_phase.await_verdict())
+            if isinstance(two_phase.outcome, Committed):
+                return two_phase.result
+            try:
+                connection = take(self._source)
+            except psycopg.Error as error:  # of a pool: exhausted, or closed
+                raise two_phase.has_no_connection(error) from error
             try:
                 return run(two_phase.conclude(connection))
             finally:
                 give_back(self._source, connection)
-        finally:
-            two_phase.let_go()
 
 
 class Transaction:
     """A context manager, to be used once; in its block a transaction runs on `connection`.
 
-    An exception in the block rolls back, and goes on; psycopg.Rollback ends there. At the end of
-    the block the transaction is prepared, awaited and committed. Raises TransactionRefused,
+    An exception in the block rolls back, and is raised again; psycopg.Rollback() is not. At the
+    end of the block the transaction is prepared, awaited and committed. Raises TransactionRefused,
     TransactionRolledBack, TransactionPending, UsageError.
     """
 
@@ -83,7 +87,7 @@ class Transaction:
         """For all that psycopg can, but commit() and rollback(); connection.transaction() makes
         savepoints. Raises UsageError outside of the block."""
         if self._connection is None:
-            raise UsageError("the transaction is not open", hint="Use it inside of its block.")
+            raise UsageError("the transaction is not open", hint="Use it in its `with` block.")
         return self._connection
 
     def execute(
@@ -119,14 +123,17 @@ class Transaction:
     def handle(self) -> Handle:
         """With wait="submit", after the block."""
         if self._two_phase.options.wait != "submit" or self._two_phase.outcome is None:
-            raise UsageError('there is a handle after the block, with wait="submit"')
+            raise UsageError(
+                "the transaction has no handle",
+                hint='A transaction with wait="submit" has one after its block.',
+            )
         return Handle(self._two_phase, self._source)
 
     # ---- the block
 
     def __enter__(self) -> Self:
         if self._is_used:
-            raise UsageError("a transaction can be used once")
+            raise UsageError("the transaction was used already", hint="Call transaction() again.")
         self._is_used = True
         connection = take(self._source)
         try:
@@ -148,7 +155,7 @@ class Transaction:
         try:
             if exc is not None:
                 run(self._two_phase.abandon(connection, exc))
-                return isinstance(exc, psycopg.Rollback)
+                return self._two_phase.swallows(exc)
             run(self._two_phase.end(connection))
         except BaseException as error:
             note_interruption(self._two_phase, error)

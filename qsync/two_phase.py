@@ -8,22 +8,26 @@
     WAIT_LSN of that position         1, with confirm="durable" only
 
 ADMIT is one more for all transactions of a tenth of a second. A transaction that has written
-nothing asks for its facts and commits.
+nothing asks for its facts and commits. A handle may get a connection to another server, so it asks
+first who answers there; so does a client before ROLLBACK PREPARED.
 
 Laws: COMMIT PREPARED only after the coordinator has confirmed PREPARE. RolledBack is only told for
 an error before PREPARE's end, when the quorum has the record of ROLLBACK PREPARED, or when the
-coordinator tells it. Who finds the gid gone asks for its outcome.
+coordinator tells it. A client that finds the gid gone asks for its outcome. ROLLBACK PREPARED only
+on the timeline on which it was prepared, and never after a verdict that confirmed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from qsync.coordinator_client import CoordinatorClient, Verdict
-from qsync.coordinator_connections import ANSWER_SECONDS
+from qsync.coordinator_connections import ANSWER_SECONDS, Row
 from qsync.errors import (
     CoordinatorError,
     NotCommitted,
@@ -35,19 +39,29 @@ from qsync.errors import (
     first_line,
     raise_not_committed,
 )
+from qsync.failed_prepare import (
+    DO_NOT_END,
+    ENDED_INSIDE,
+    PREPARE_HINTS,
+    check_status,
+    failed_statement,
+    rolled_back_by,
+)
 from qsync.gid import UUID_ENTROPY_BYTES, Gid, Policy, uuid7
 from qsync.options import Options
 from qsync.outcome import Committed, Outcome, Pending, RolledBack
 from qsync.statements import (
     BUSY,
-    CANNOT_PREPARE,
     FACTS,
-    LIMBO_FULL,
+    IN_RECOVERY,
+    MARK,
     NOT_OWNER,
     PREPARE_TAG,
+    SESSION,
     Facts,
     Finish,
     Result,
+    Session,
     begin,
     find_owner,
     find_prepared,
@@ -61,22 +75,9 @@ from qsync.steps import AnyConnection, Ask, Commit, Pause, Rollback, Steps
 ROLLBACK_SECONDS = 1.0
 _BUSY_PAUSE_SECONDS = 0.01
 
-#: Of PREPARE, by SQLSTATE.
-_HINTS = {
-    CANNOT_PREPARE: "Do it in a plain transaction of its own, without qsync.",
-    LIMBO_FULL: "Raise max_prepared_transactions, which needs a restart, or send fewer at once.",
-    BUSY: "Set max_prepared_transactions, which needs a restart; see `sk qsync check`.",
-}
-_FAILED = "a statement of it had failed"
-_SAVEPOINT = "To go on after an error, put it into a savepoint: connection.transaction()."
-_ENDED_INSIDE = "the transaction was ended inside of its block"
-_DO_NOT_END = (
-    "Leave COMMIT and ROLLBACK to the block. What was committed in it did not wait for a quorum."
-)
-
 
 class TwoPhase:
-    """One transaction. `outcome` is its last known one, None before its end.
+    """One transaction. `outcome` is its last known one; None before there is one.
 
     `clock` is time.monotonic, `entropy` os.urandom.
     """
@@ -98,12 +99,17 @@ class TwoPhase:
         self._facts: Facts | None = None
         self._deadline = 0.0
         self._verdict: Verdict | None = None
+        self._was_confirmed = False
+        self._turn = deque([None])  # to wait: only one thread can pop it
 
     @property
     def result(self) -> Committed:
         """Raises NotCommitted for every other outcome, UsageError before there is one."""
         if self.outcome is None:
-            raise UsageError("the transaction has not ended")
+            raise UsageError(
+                "the transaction has no outcome",
+                hint="It has one after its block, unless a statement in the block ended it.",
+            )
         if isinstance(self.outcome, Committed):
             return self.outcome
         raise_not_committed(self.outcome)
@@ -125,7 +131,7 @@ class TwoPhase:
             yield from self._prepare(connection)
             if self.options.wait == "complete":
                 yield from self.await_verdict()
-                yield from self.conclude(connection)
+                yield from self.conclude(connection, self._facts)
         except QsyncError as error:
             if isinstance(error, NotCommitted):
                 self.outcome = error.outcome
@@ -133,9 +139,46 @@ class TwoPhase:
             raise
 
     def abandon(self, connection: AnyConnection, reason: BaseException) -> Steps[None]:
-        """The block has ended with an exception."""
-        self.outcome = RolledBack(first_line(reason))
+        """The block has ended with an exception. `outcome` stays None if a statement of the block
+        had ended the transaction: nobody knows how."""
+        if (yield from self._is_still_ours(connection)):
+            self.outcome = RolledBack(first_line(reason))
+        else:
+            reason.add_note(f"{ENDED_INSIDE}. {DO_NOT_END}")
         yield from self._roll_back(connection)
+
+    def swallows(self, reason: BaseException) -> bool:
+        """As a transaction of psycopg's does: Rollback(other) is for the other one."""
+        is_here = isinstance(reason, psycopg.Rollback) and reason.transaction is None
+        return is_here and isinstance(self.outcome, RolledBack)
+
+    def _is_still_ours(self, connection: AnyConnection) -> Steps[bool]:
+        """Not ended by a COMMIT in the block. Of a failed transaction, or one whose connection is
+        lost, there is no asking whether it was begun after such a COMMIT."""
+        status = connection.info.transaction_status
+        if status is not TransactionStatus.INTRANS:
+            return status is not TransactionStatus.IDLE
+        try:
+            (result,) = yield from self._ask(connection, MARK)
+        except psycopg.Error:
+            return True
+        return result.row in (None, ("on",))
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Of a handle: one task, or thread, at a time. Raises UsageError."""
+        try:
+            self._turn.pop()
+        except IndexError:
+            raise UsageError(
+                "another thread or task is waiting for this transaction",
+                hint="Call wait() in one of them.",
+            ) from None
+        try:
+            yield
+        finally:
+            self.let_go()
+            self._turn.append(None)
 
     def set_deadline(self, timeout: float | None = None) -> None:
         """From now on."""
@@ -145,8 +188,8 @@ class TwoPhase:
     # ---- up to PREPARE
 
     def _prepare(self, connection: AnyConnection) -> Steps[None]:
-        self._check_status(connection)
-        if connection.pgconn.parameter_status(b"in_hot_standby") == b"on":
+        check_status(connection)
+        if (yield from self._is_on_standby(connection)):
             yield from self._commit_nothing(connection)
             return
         facts = yield from self._read_facts(connection)
@@ -161,40 +204,35 @@ class TwoPhase:
         except psycopg.Error as error:
             yield from self._ask_outcome(first_line(error), error)
             return
-        failure = first_error(results)
-        if failure is not None:
-            yield from self._prepare_failed(connection, failure)
+        if first_error(results) is not None:
+            yield from self._prepare_failed(connection, results)
         elif results[1].tag != PREPARE_TAG:
             # Of a failed transaction Postgres makes a ROLLBACK, without an error.
-            raise TransactionRolledBack(RolledBack(_FAILED), hint=_SAVEPOINT)
+            raise failed_statement()
         else:
             self._note_prepared(results[2].value)
 
-    def _check_status(self, connection: AnyConnection) -> None:
-        match connection.info.transaction_status:
-            case TransactionStatus.IDLE:
-                raise UsageError(_ENDED_INSIDE, hint=_DO_NOT_END)
-            case TransactionStatus.INERROR:
-                raise TransactionRolledBack(RolledBack(_FAILED), hint=_SAVEPOINT)
-            case TransactionStatus.ACTIVE:
-                raise TransactionRolledBack(RolledBack("a command of it was still running"))
-            case TransactionStatus.UNKNOWN:
-                raise TransactionRolledBack(RolledBack("the connection was lost before its end"))
-            case TransactionStatus.INTRANS:
-                return
+    def _is_on_standby(self, connection: AnyConnection) -> Steps[bool]:
+        """The parameter is unknown to Postgres 13; a pooler gives that of its first server."""
+        if connection.pgconn.parameter_status(b"in_hot_standby") == b"off":
+            return False
+        return (yield from self._ask_before_prepare(connection, IN_RECOVERY)) == ("t",)
 
-    def _read_facts(self, connection: AnyConnection) -> Steps[Facts]:
+    def _ask_before_prepare(self, connection: AnyConnection, question: bytes) -> Steps[Row]:
         """An error here is one before PREPARE: Postgres rolls back, whatever the reason."""
         try:
-            (result,) = yield from self._ask(connection, FACTS)
+            (result,) = yield from self._ask(connection, question)
         except psycopg.Error as error:
-            raise _rolled_back_by(error) from error
+            raise rolled_back_by(error) from error
         if result.error is not None:
-            raise _rolled_back_by(result.error) from result.error
+            raise rolled_back_by(result.error) from result.error
         assert result.row is not None
-        facts = self._facts = Facts.of(result.row)
+        return result.row
+
+    def _read_facts(self, connection: AnyConnection) -> Steps[Facts]:
+        facts = self._facts = Facts.of((yield from self._ask_before_prepare(connection, FACTS)))
         if not facts.is_ours:
-            raise UsageError(_ENDED_INSIDE, hint=_DO_NOT_END)
+            raise UsageError(ENDED_INSIDE, hint=DO_NOT_END)
         return facts
 
     def _commit_nothing(self, connection: AnyConnection) -> Steps[None]:
@@ -202,7 +240,7 @@ class TwoPhase:
         try:
             yield Commit(connection)
         except psycopg.Error as error:
-            raise _rolled_back_by(error) from error
+            raise rolled_back_by(error) from error
         self.outcome = Committed(0)
 
     def _new_gid(self, facts: Facts, xid: int) -> Gid:
@@ -215,19 +253,23 @@ class TwoPhase:
         self._lsn = parse_lsn(flush_lsn)
         self.outcome = Pending(self._named, self._lsn)
 
-    def _prepare_failed(self, connection: AnyConnection, error: psycopg.Error) -> Steps[None]:
-        """Nearly always it is rolled back; but the error may have come after PREPARE's end."""
+    def _prepare_failed(self, connection: AnyConnection, results: Sequence[Result]) -> Steps[None]:
+        """Nearly always it is rolled back; but the error may have come after PREPARE's end. From
+        the deadline on somebody else may have finished it since."""
+        error = first_error(results)
+        assert error is not None
         try:
             (found,) = yield from self._ask(connection, find_prepared(self._named))
         except psycopg.Error:
             yield from self._ask_outcome(first_line(error), error)
             return
-        if found.error is not None:
-            yield from self._ask_outcome(first_line(error), error)
-        elif found.row is None:
-            raise _rolled_back_by(error, _HINTS.get(error.sqlstate or "", "")) from error
-        else:
+        was_prepared = len(results) > 1 and results[1].tag == PREPARE_TAG
+        if found.row is not None:
             self._note_prepared(found.value)
+        elif found.error is not None or was_prepared or self._clock() >= self._deadline:
+            yield from self._ask_outcome(first_line(error), error)
+        else:
+            raise rolled_back_by(error, PREPARE_HINTS.get(error.sqlstate or "", "")) from error
 
     def _roll_back(self, connection: AnyConnection) -> Steps[None]:
         """What is still open. It hides no error that is on its way."""
@@ -241,11 +283,25 @@ class TwoPhase:
     # ---- after PREPARE
 
     def await_verdict(self) -> Steps[None]:
-        """It raises nothing; conclude() acts on it."""
-        if not isinstance(self.outcome, Committed):
-            self._verdict = yield from self._coordinator.wait(
-                self._lsn, self._named, self._deadline
-            )
+        """Returns when conclude() has something to do, or it is committed. Raises NotCommitted."""
+        yield from self._noting(self._await_verdict())
+
+    def _await_verdict(self) -> Steps[None]:
+        if isinstance(self.outcome, Committed):
+            return
+        if not self._lsn:
+            yield from self._ask_outcome("the answer of PREPARE was lost")
+            return
+        verdict = yield from self._coordinator.wait(self._lsn, self._named, self._deadline)
+        self._verdict = verdict
+        self._was_confirmed |= verdict.is_confirmed
+        if not verdict.is_confirmed and not self._may_roll_back:
+            raise self._pending(verdict.reason)
+
+    @property
+    def _may_roll_back(self) -> bool:
+        """What was confirmed once may have been committed by somebody, and seen."""
+        return self._named.policy is Policy.ROLLBACK and not self._was_confirmed
 
     def let_go(self) -> None:
         """Last of all, however it went: the coordinator learns that its client is gone."""
@@ -254,28 +310,49 @@ class TwoPhase:
             self._coordinator.let_go(self._verdict, is_finished=is_finished)
             self._verdict = None
 
-    def conclude(self, connection: AnyConnection) -> Steps[Committed]:
-        """Raises NotCommitted."""
+    def conclude(
+        self, connection: AnyConnection, session: Session | Facts | None = None
+    ) -> Steps[Committed]:
+        """`session`: what is known of this connection's. Raises NotCommitted."""
+        if not isinstance(self.outcome, Committed):
+            yield from self._noting(self._act_on_verdict(connection, session))
+        return self.result
+
+    def _noting(self, steps: Steps[None]) -> Steps[None]:
+        """An exception with an outcome leaves it here, too."""
         try:
-            if not isinstance(self.outcome, Committed):
-                yield from self._act_on_verdict(connection)
+            yield from steps
         except NotCommitted as error:
             self.outcome = error.outcome
             raise
-        return self.result
 
-    def _act_on_verdict(self, connection: AnyConnection) -> Steps[None]:
+    def _act_on_verdict(
+        self, connection: AnyConnection, session: Session | Facts | None
+    ) -> Steps[None]:
         verdict = self._verdict
         assert verdict is not None, "await_verdict() comes before"
-        if verdict.is_confirmed:
-            yield from self._commit_prepared(connection)
-        elif self._named.policy is Policy.ROLLBACK:
+        if not verdict.is_confirmed:
             yield from self._roll_back_prepared(connection, verdict.reason)
-        else:
-            raise self._pending(verdict.reason)
+            return
+        if session is None:
+            session = yield from self._read_session(connection)
+        if session is not None:
+            yield from self._commit_prepared(connection, session)
 
-    def _commit_prepared(self, connection: AnyConnection) -> Steps[None]:
-        lsn = yield from self._finish(connection, is_commit=True)
+    def _read_session(self, connection: AnyConnection) -> Steps[Session | None]:
+        """None: it does not answer, and somebody else has committed the transaction."""
+        try:
+            (result,) = yield from self._ask(connection, SESSION)
+        except psycopg.Error as error:
+            result = Result(error=error)
+        if result.error is None:
+            assert result.row is not None
+            return Session.of(result.row)
+        yield from self._ask_outcome(first_line(result.error), result.error)
+        return None
+
+    def _commit_prepared(self, connection: AnyConnection, session: Session | Facts) -> Steps[None]:
+        lsn = yield from self._finish(connection, session, is_commit=True)
         if lsn is None:
             return
         self.outcome = Committed(self._lsn)
@@ -286,20 +363,30 @@ class TwoPhase:
                 self.outcome = Committed(lsn)
 
     def _roll_back_prepared(self, connection: AnyConnection, reason: str) -> Steps[None]:
-        """At the deadline. It returns when the janitor has committed it after all."""
+        """At the deadline. It returns when the janitor has committed it after all.
+
+        Law: only on the timeline on which it was prepared. The primary before may have committed
+        it, and somebody may have seen it: then a new primary must commit it, too.
+        """
         self._deadline = max(self._deadline, self._clock() + ROLLBACK_SECONDS)
-        lsn = yield from self._finish(connection, is_commit=False)
+        session = yield from self._read_session(connection)
+        if session is None:
+            return
+        if session.tli != self._named.tli:
+            yield from self._ask_outcome(f"{reason}, and its primary has been replaced")
+            return
+        lsn = yield from self._finish(connection, session, is_commit=False)
         if lsn is not None:
             yield from self._ask_outcome(f"{reason}, and it was rolled back")
 
-    def _finish(self, connection: AnyConnection, *, is_commit: bool) -> Steps[int | None]:
+    def _finish(
+        self, connection: AnyConnection, session: Session | Facts, *, is_commit: bool
+    ) -> Steps[int | None]:
         """The flush position after it. None: somebody else has finished it, by COMMIT."""
-        facts = self._facts
-        assert facts is not None
         tells_lsn = not is_commit or self.options.confirm == "durable"
-        is_direct = facts.backend_pid == connection.pgconn.backend_pid  # no pooler is between
+        is_direct = session.backend_pid == connection.pgconn.backend_pid  # no pooler is between
         meanwhile: dict[str, str] = {}
-        if facts.has_standby_names and is_direct:
+        if session.has_standby_names and is_direct:
             meanwhile["synchronous_commit"] = "local"
         while True:
             command = Finish(self._named, is_commit, tells_lsn, tuple(meanwhile.items()))
@@ -331,7 +418,8 @@ class TwoPhase:
 
     def _ask_outcome(self, reason: str, error: psycopg.Error | None = None) -> Steps[None]:
         """What became of the gid, if the primary cannot tell, or not for good. Returns when it is
-        committed."""
+        committed. Nobody speaks for the gid meanwhile, or the janitor would leave it alone."""
+        self.let_go()
         try:
             outcome = yield from self._coordinator.outcome(
                 self._named, self._lsn, self._deadline, until_decided=True
@@ -353,6 +441,10 @@ class TwoPhase:
         assert self.gid is not None, "it has not come to PREPARE"
         return self.gid
 
+    def has_no_connection(self, error: psycopg.Error) -> TransactionPending:
+        """The pool has none for conclude()."""
+        return self._pending(f"the pool has no connection: {first_line(error)}")
+
     def _pending(self, reason: str) -> TransactionPending:
         return TransactionPending(Pending(self._named, self._lsn), reason)
 
@@ -361,11 +453,6 @@ class TwoPhase:
         answer_by = max(self._deadline, self._clock()) + ANSWER_SECONDS
         results: list[Result] = yield Ask(connection, statements, answer_by)
         return results
-
-
-def _rolled_back_by(error: psycopg.Error, hint: str = "") -> TransactionRolledBack:
-    outcome = RolledBack(first_line(error))
-    return TransactionRolledBack(outcome, sqlstate=error.sqlstate or "", hint=hint)
 
 
 def note_interruption(two_phase: TwoPhase, error: BaseException) -> None:

@@ -12,11 +12,12 @@ A transfer is tried until it is known to be done, and is never done twice:
     TransactionRefused      nothing happened           try again later
     TransactionRolledBack   it never will be           try again
     psycopg.Error           in the block, before the commit was asked for: try again
+                            (25006: the server is a new primary, and not open to clients yet)
     TransactionPending      undecided                  ask for its outcome until it is decided
-    OutcomeUnknown          nobody can tell            look for the transfer's own row
+    OutcomeUnknown          the server has no record   look for the transfer's own row
 
-Its row in `transfer`, by a key that was made before the first try, is also what a program finds
-that was killed itself and begins again.
+The key of a transfer is made before the first try. A program that was killed and begins again
+looks for the row with this key in `transfer`.
 """
 
 from __future__ import annotations
@@ -41,8 +42,12 @@ ACCOUNTS, EACH = 10, 1000
 GIVE_UP_SECONDS = 120.0
 
 
+#: Errors in the block after which another try may succeed.
+TRY_AGAIN = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction)
+
+
 class TooPoor(Exception):
-    """The source has not so much."""
+    """The source has not enough."""
 
 
 def transfer(
@@ -55,7 +60,7 @@ def transfer(
 ) -> None:
     """On return it is done, once, for good. May be called again with the same key.
 
-    Raises TooPoor, and TimeoutError when nothing has answered for too long.
+    Raises TooPoor, and TimeoutError when it could not be done in time.
     """
     for _ in tries():
         try:
@@ -65,7 +70,7 @@ def transfer(
         except qsync.TransactionPending as pending:
             if is_committed(q, pool, key, pending):
                 return
-        except (qsync.TransactionRefused, qsync.TransactionRolledBack, psycopg.OperationalError):
+        except (qsync.TransactionRefused, qsync.TransactionRolledBack, *TRY_AGAIN):
             continue  # it has not happened
     raise TimeoutError(f"transfer {key} could not be done in {GIVE_UP_SECONDS:g} s")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 from accounts import OWNER, SLOW, finish, prepared
@@ -80,12 +82,13 @@ def coordinator_wire(coordinator: ScriptedCoordinator) -> Iterator[TcpProxy]:
 def make_twin(
     request: pytest.FixtureRequest, server: Postgres, wire: TcpProxy, coordinator_wire: TcpProxy
 ) -> Iterator[Callable[..., Twin]]:
-    """`make_twin(user="login")`: a client whose pool connects so."""
+    """`make_twin(user="login")`: a client whose pool connects so; `pool`: of what kind it is."""
     with ExitStack() as twins:
 
-        def make(**settings: str) -> Twin:
+        def make(pool: Mapping[str, Any] = MappingProxyType({}), **settings: str) -> Twin:
             dsn = server.dsn(**{"port": wire.port, **settings})
-            return twins.enter_context(TWINS[request.param](coordinator_wire.address, dsn))
+            twin = TWINS[request.param](coordinator_wire.address, dsn, **pool)
+            return twins.enter_context(twin)
 
         yield make
 

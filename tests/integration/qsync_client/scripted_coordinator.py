@@ -1,7 +1,8 @@
 """The coordinator's port, with somebody behind it who says what a test wants.
 
 By itself it answers as the real one: `commit_lsn` is what "the quorum has", and WAIT_LSN waits for
-it. `script` is asked first, and may answer a question, refuse it, or leave it open.
+it, unless what it waits for is no end of that gid's PREPARE. `script` is asked first, and may
+answer a question, refuse it, or leave it open.
 """
 
 from __future__ import annotations
@@ -12,25 +13,30 @@ from threading import Event, RLock, Thread
 from types import TracebackType
 from typing import Self
 
+from access.access import AccessConfig
+from pg_fixtures.waiting import wait_until
 from pgwal.lsn import Lsn
+from qsync.gid import Gid
 from walproposer.qsync.answers import Admission, Confirmation, FoundOutcome, Outcome
 from walproposer.qsync.limbo_events import NEVER_LSN, Verdict
 from walproposer.qsync.question import Question
 from walproposer.qsync.verbs import WORDS, Admit, AskOutcome, Barrier, WaitLsn
-from walproposer.qsync.verdict_server import PortConfig, VerdictServer
+from walproposer.qsync.verdict_server import OPEN_ACCESS, PortConfig, VerdictServer
 from walproposer.stream.event_loop import EventLoop
 
 TERM = 7
 TICK_SECONDS = 0.01
+TIMEOUT = 30.0  # seconds
 
 #: True: the question has been answered, or never will be.
 Script = Callable[[Question], bool]
 
 
 class ScriptedCoordinator:
-    """A context manager. `asked`: all questions, in order; `left`: connections that ended."""
+    """A context manager; `access`: who may connect to it. `asked`: all questions, in order;
+    `left`: connections that ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: AccessConfig = OPEN_ACCESS) -> None:
         self.asked: list[Question] = []
         self.left: list[int] = []
         self.taken_back: list[int] = []
@@ -39,8 +45,9 @@ class ScriptedCoordinator:
         self._lock = RLock()
         self._commit_lsn = NEVER_LSN
         self._waiting: dict[int, tuple[float, Question]] = {}
+        self._spoken_for: dict[int, str] = {}  # gids, by the number of a connection
         self._loop = EventLoop()
-        self._server = VerdictServer(PortConfig("127.0.0.1", 0), self, self._loop)
+        self._server = VerdictServer(PortConfig("127.0.0.1", 0, access), self, self._loop)
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="coordinator", daemon=True)
 
@@ -72,12 +79,17 @@ class ScriptedCoordinator:
 
     def ask(self, question: Question) -> None:
         self.asked.append(question)
+        verb = question.verb
+        if isinstance(verb, WaitLsn) and verb.gid is not None:
+            with self._lock:
+                self._spoken_for[question.waiter] = str(verb.gid)
         if self.script(question):
             return
-        verb = question.verb
         match verb:
             case Admit():
                 question.answer(Admission(TERM, 0))
+            case WaitLsn(gid=Gid(begin_lsn=begin_lsn)) if verb.lsn <= begin_lsn:
+                question.refuse("22023", f"{Lsn(verb.lsn)} is no end of a PREPARE")
             case WaitLsn() | Barrier():
                 with self._lock:
                     due = time.monotonic() + verb.timeout_ms / 1000
@@ -88,6 +100,15 @@ class ScriptedCoordinator:
             case _:
                 question.refuse("0A000", f"no script for {verb}")
 
+    def is_spoken_for(self, gid: str) -> bool:
+        """A connection that has asked WAIT_LSN for it is open: the janitor leaves it alone."""
+        with self._lock:
+            return gid in self._spoken_for.values()
+
+    def wait_orphaned(self, gid: str) -> None:
+        """As the janitor does before it finishes what a client has left behind."""
+        wait_until(lambda: not self.is_spoken_for(gid), TIMEOUT, f"the client of {gid} to go")
+
     def take_back(self, waiter: int) -> None:
         self.taken_back.append(waiter)
         self._waiting.pop(waiter, None)
@@ -95,6 +116,8 @@ class ScriptedCoordinator:
     def leave(self, waiter: int) -> None:
         self.left.append(waiter)
         self._waiting.pop(waiter, None)
+        with self._lock:
+            self._spoken_for.pop(waiter, None)
 
     def _decide(self, question: Question, *, is_late: bool) -> None:
         assert isinstance(question.verb, WaitLsn | Barrier)

@@ -180,24 +180,25 @@ def test_lost_before_commit_prepared_its_outcome_is_awaited(
 
 
 def commit_when_asked(server: Postgres, coordinator: ScriptedCoordinator) -> None:
-    """As the janitor, while the client asks for the outcome."""
-    wait_until(lambda: coordinator.verbs.count("OUTCOME") > 2, TIMEOUT, "OUTCOME to be asked")
+    """As the janitor, which waits until nobody speaks for the gid."""
+    wait_until(lambda: "OUTCOME" in coordinator.verbs, TIMEOUT, "OUTCOME to be asked")
     (gid,) = prepared(server)
+    coordinator.wait_orphaned(gid)
     finish(server, gid)
     coordinator.outcome = Outcome.COMMITTED
 
 
-def test_what_the_janitor_has_finished_is_asked_for(
+def test_what_an_administrator_has_finished_is_asked_for(
     twin: Twin, server: Postgres, coordinator: ScriptedCoordinator
 ) -> None:
     """COMMIT PREPARED says that there is no such gid."""
 
-    def janitor(question: Question) -> None:
+    def resolve(question: Question) -> None:
         assert isinstance(question.verb, WaitLsn)
         finish(server, str(question.verb.gid))
         coordinator.outcome = Outcome.COMMITTED
 
-    coordinator.script = first(WaitLsn, janitor)
+    coordinator.script = first(WaitLsn, resolve)
     with twin.transaction() as block:
         block.execute(TAKE, (30, "alice"))
     assert isinstance(block.tx.result, Committed)

@@ -13,7 +13,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from psycopg_pool import (
+    AsyncConnectionPool,
+    AsyncNullConnectionPool,
+    ConnectionPool,
+    NullConnectionPool,
+)
 
 from qsync import AsyncQsync, AsyncTransaction, Committed, Qsync, Transaction
 
@@ -147,12 +152,33 @@ class AwaitedTwin(Twin):
         self._runner.run(self.pool.putconn(connection))
 
 
+def _reset(connection: psycopg.Connection[Any]) -> None:
+    """As a program may have its pool do to what comes back."""
+    connection.execute("RESET ALL")
+    connection.commit()
+
+
+async def _reset_awaited(connection: psycopg.AsyncConnection[Any]) -> None:
+    await connection.execute("RESET ALL")
+    await connection.commit()
+
+
 @contextmanager
-def blocking_twin(coordinator: str, dsn: str) -> Iterator[BlockingTwin]:
-    pool: ConnectionPool[Any] = ConnectionPool(
+def blocking_twin(
+    coordinator: str,
+    dsn: str,
+    *,
+    is_null: bool = False,
+    resets: bool = False,
+    max_size: int = POOL_SIZE,
+    **attributes: Any,
+) -> Iterator[BlockingTwin]:
+    pool: ConnectionPool[Any] = (NullConnectionPool if is_null else ConnectionPool)(
         dsn,
-        min_size=1,
-        max_size=POOL_SIZE,
+        kwargs=attributes,
+        reset=_reset if resets else None,
+        min_size=0 if is_null else 1,
+        max_size=max_size,
         timeout=POOL_TIMEOUT,
         check=ConnectionPool.check_connection,  # those that were cut while they were idle
         open=True,
@@ -162,12 +188,24 @@ def blocking_twin(coordinator: str, dsn: str) -> Iterator[BlockingTwin]:
 
 
 @contextmanager
-def awaited_twin(coordinator: str, dsn: str) -> Iterator[AwaitedTwin]:
+def awaited_twin(
+    coordinator: str,
+    dsn: str,
+    *,
+    is_null: bool = False,
+    resets: bool = False,
+    max_size: int = POOL_SIZE,
+    **attributes: Any,
+) -> Iterator[AwaitedTwin]:
     with asyncio.Runner() as runner:
-        pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
+        pool: AsyncConnectionPool[Any] = (
+            AsyncNullConnectionPool if is_null else AsyncConnectionPool
+        )(
             dsn,
-            min_size=1,
-            max_size=POOL_SIZE,
+            kwargs=attributes,
+            reset=_reset_awaited if resets else None,
+            min_size=0 if is_null else 1,
+            max_size=max_size,
             timeout=POOL_TIMEOUT,
             check=AsyncConnectionPool.check_connection,
             open=False,

@@ -169,6 +169,20 @@ def test_a_connection_that_ended_while_idle_is_replaced_at_once() -> None:
     assert [connection.is_open for connection in world.opened] == [False, True]
 
 
+def test_a_connection_to_a_host_that_is_not_preferred_any_more_is_not_used() -> None:
+    """One client waits at a; meanwhile another one finds that b leads; then a's wait is over."""
+    world = Coordinators(leads("a"))
+    verdict = world.run(world.client.wait(0x2000, GID, 5.0))
+    world._server = leads("b")
+    world.run(world.client.admit(5.0))
+    world.client.let_go(verdict, is_finished=True)
+    assert not world.opened[0].is_open
+    world.asked.clear()
+    world.now += ADMISSION_SECONDS
+    world.run(world.client.admit(5.0))
+    assert world.verbs() == ["b ADMIT"]
+
+
 def test_who_spoke_for_a_gid_is_kept_only_when_that_is_finished() -> None:
     for is_finished in (True, False):
         world = Coordinators(leads("a"))

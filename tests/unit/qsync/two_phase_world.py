@@ -17,7 +17,16 @@ from psycopg.pq import TransactionStatus
 
 from qsync.coordinator_client import CoordinatorClient
 from qsync.options import Options
-from qsync.statements import FACTS, FLUSH_LSN, Result, parse_lsn
+from qsync.outcome import Committed
+from qsync.statements import (
+    FACTS,
+    FLUSH_LSN,
+    IN_RECOVERY,
+    MARK,
+    SESSION,
+    Result,
+    parse_lsn,
+)
 from qsync.steps import Ask, Commit, Connect, Pause, Request, Rollback, Silent, Steps
 from qsync.two_phase import TwoPhase
 
@@ -63,10 +72,11 @@ class FakeConnection:
         self.pgconn = self
         self.is_open = True
         self.speaks = False  # for the gid, by a WAIT_LSN
+        self.in_hot_standby: bytes | None = b"off"
 
-    def parameter_status(self, name: bytes) -> bytes:
+    def parameter_status(self, name: bytes) -> bytes | None:
         assert name == b"in_hot_standby"
-        return b"off"
+        return self.in_hot_standby
 
     def finish(self) -> None:
         self.is_open = False
@@ -101,6 +111,11 @@ class TwoPhaseWorld:
         self.prepare_tag = "PREPARE TRANSACTION"
         self.has_standby_names = False
         self.has_pooler = False
+        self.is_in_recovery = False
+        self.tli = 1
+        self.has_spoken = False
+        self.ends_at_once = False  # as soon as it is prepared somebody commits it
+        self.seconds_of: dict[str, float] = {}  # by the first word: how long it takes
         self.commits_late = False  # the janitor does, at the moment of the deadline
         self.sqlstates: dict[str, list[str]] = {}  # by the first word: errors to come
         self.primary = FakeConnection("primary")
@@ -140,6 +155,16 @@ class TwoPhaseWorld:
         finally:
             self.two_phase.let_go()
 
+    def wait(self, timeout: float = 5.0) -> None:
+        """As a handle does, with another connection of a pool."""
+        with self.two_phase.waiting():
+            self.two_phase.set_deadline(timeout)
+            self.run(self.two_phase.await_verdict())
+            if not isinstance(self.two_phase.outcome, Committed):
+                self.primary = FakeConnection("primary")
+                connection: Any = self.primary
+                self.run(self.two_phase.conclude(connection))
+
     def janitor(self) -> Truth:
         """Much later, when the quorum has answered and nobody speaks for it: the truth for good."""
         for late in self._later:
@@ -173,6 +198,7 @@ class TwoPhaseWorld:
             case Ask():
                 asked_of: Any = request.connection
                 asked_of.speaks |= request.statements[0].startswith(b"WAIT_LSN")
+                self.has_spoken |= asked_of.speaks
                 if fault is Fault.REFUSED:
                     return self._refused(request, asked_of)
                 return self._strike(fault, asked_of, lambda: self._answers(request))
@@ -224,6 +250,9 @@ class TwoPhaseWorld:
     def _answer(self, statement: str) -> Result:
         name = _name_of(statement)
         self.asked.append(name)
+        self.now += self.seconds_of.get(name, 0.0)
+        if self.ends_at_once and name == "FIND":
+            self._set(Truth.COMMITTED)
         if self.sqlstates.get(name):
             return Result(error=error_of(self.sqlstates[name].pop(0)))
         match name:
@@ -234,8 +263,27 @@ class TwoPhaseWorld:
                 return self._prepare()
             case "COMMIT PREPARED" | "ROLLBACK PREPARED":
                 return self._finish(name)
+            case "ADMIT" if self.is_admitting:
+                return Result(row=("7", "0"))
+            case "ADMIT":
+                return Result(error=error_of("53400"))
+            case "WAIT_LSN":
+                _, lsn, _, timeout_ms, *_ = statement.split()
+                return self._wait(parse_lsn(lsn), int(timeout_ms))
+            case "OUTCOME":
+                return self._outcome()
+        return self._answer_of_query(name)
+
+    def _answer_of_query(self, name: str) -> Result:
+        match name:
             case "FACTS":
                 return self._facts()
+            case "SESSION":
+                return self._session()
+            case "IN_RECOVERY":
+                return Result(row=("t" if self.is_in_recovery else "f",))
+            case "MARK":
+                return Result(row=("on" if self.is_marked else "",))
             case "FIND" if self.truth is not Truth.PREPARED:
                 return Result("SELECT 0")
             case "OWNER":
@@ -243,14 +291,6 @@ class TwoPhaseWorld:
             case "FIND" | "FLUSH":
                 is_over = self.truth in (Truth.COMMITTED, Truth.ROLLED_BACK)
                 return Result(row=(FINISHED_LSN if is_over else PREPARED_LSN,))
-            case "ADMIT" if self.is_admitting:
-                return Result(row=("7", "0"))
-            case "ADMIT":
-                return Result(error=error_of("53400"))
-            case "WAIT_LSN" | "BARRIER":
-                return self._wait(int(statement.split()[3]))
-            case "OUTCOME":
-                return self._outcome()
         return Result("SET")
 
     def _prepare(self) -> Result:
@@ -268,7 +308,16 @@ class TwoPhaseWorld:
         self._set(Truth.COMMITTED if name.startswith("COMMIT") else Truth.ROLLED_BACK)
         return Result(name)
 
+    def _session(self) -> Result:
+        if self.is_in_recovery:
+            return Result(error=error_of("55000"))
+        standby = "s1" if self.has_standby_names else ""
+        pid = str(FakeConnection.backend_pid + self.has_pooler)
+        return Result(row=(f"{self.tli:08X}{0:016X}", standby, pid))
+
     def _facts(self) -> Result:
+        if self.is_in_recovery:
+            return Result(error=error_of("55000"))
         mark = "on" if self.is_marked else ""
         xid = "725" if self._writes else None
         standby = "s1" if self.has_standby_names else ""
@@ -276,12 +325,16 @@ class TwoPhaseWorld:
         place = (BEGIN_LSN, f"{1:08X}{0:016X}", "1.000400", "0.000001")
         return Result(row=(mark, xid, *place, standby, pid))
 
-    def _wait(self, timeout_ms: int) -> Result:
+    def _wait(self, lsn: int, timeout_ms: int) -> Result:
+        if lsn <= parse_lsn(BEGIN_LSN):
+            return Result(error=error_of("22023"))
         is_confirmed = self.confirms_at <= self.now + timeout_ms / 1000
         self.now = max(self.now, self.confirms_at) if is_confirmed else self.now + timeout_ms / 1000
         return Result(row=("confirmed" if is_confirmed else "pending", PREPARED_LSN, "7"))
 
     def _outcome(self) -> Result:
+        if self._is_orphan and self.now >= self.confirms_at:
+            self._set(Truth.COMMITTED)
         if self.truth is Truth.PREPARED or self.now < self.confirms_at or self._later:
             return Result(row=("pending", None))
         name = "committed" if self.truth is Truth.COMMITTED else "rolled_back"
@@ -297,6 +350,12 @@ class TwoPhaseWorld:
             self.primary.info.transaction_status = status
 
     @property
+    def _is_orphan(self) -> bool:
+        """Nobody speaks for it any more, or nobody has by its deadline: the janitor finishes it."""
+        is_abandoned = self.has_spoken or self.now >= self.two_phase.options.timeout
+        return self.truth is Truth.PREPARED and is_abandoned and not self.is_spoken_for
+
+    @property
     def is_spoken_for(self) -> bool:
         """To the coordinator its client lives."""
         return any(speaker.is_open and speaker.speaks for speaker in self.speakers)
@@ -306,11 +365,18 @@ class TwoPhaseWorld:
         return parse_lsn(PREPARED_LSN)
 
 
+_NAMES = {
+    FACTS: "FACTS",
+    FLUSH_LSN: "FLUSH",
+    IN_RECOVERY: "IN_RECOVERY",
+    MARK: "MARK",
+    SESSION: "SESSION",
+}
+
+
 def _name_of(statement: str) -> str:
-    if statement.encode() == FACTS:
-        return "FACTS"
-    if statement.encode() == FLUSH_LSN:
-        return "FLUSH"
+    if (name := _NAMES.get(statement.encode())) is not None:
+        return name
     if "pg_prepared_xacts" in statement:
         return "OWNER" if "owner" in statement else "FIND"
     words = statement.split()
