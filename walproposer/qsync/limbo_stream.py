@@ -48,6 +48,7 @@ from walproposer.errors import Unreachable, WalProposerError
 from walproposer.primary.logical_slots import SLOT_PREFIX
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.qsync.primary_session import APPLICATION_NAME, PrimarySession
+from walproposer.qsync.worker import Failed
 
 log = structlog.get_logger()
 
@@ -93,7 +94,12 @@ class LimboStream:
     """A thread from the start to `close`. `session` is of the database, for this thread."""
 
     def __init__(
-        self, address: PrimaryAddress, session: PrimarySession, database: str, told: Told
+        self,
+        address: PrimaryAddress,
+        session: PrimarySession,
+        database: str,
+        told: Told,
+        failed: Failed,
     ) -> None:
         self.database = database
         #: In words; "streaming" when all is well. Other threads may read it.
@@ -101,6 +107,7 @@ class LimboStream:
         self._address = address
         self._session = session
         self._told = told
+        self._failed = failed
         self._closing = Event()
         self._acknowledged_lsn = 0
         self._thread = Thread(target=self._run, name="qsync-stream", daemon=True)
@@ -111,6 +118,13 @@ class LimboStream:
         self._closing.set()
 
     def _run(self) -> None:
+        try:
+            self._listen()
+        except Exception as bug:
+            self._failed(bug)
+            raise
+
+    def _listen(self) -> None:
         while not self._closing.is_set():
             try:
                 slot = self._ready_slot()

@@ -5,7 +5,8 @@ wait, so that the coordinator's own need not.
     a stream a database with transactions of ours, or a slot of ours
 
 Law: what comes from here names the incarnation that it was asked for; what is late is dropped by
-the core. Nothing is waited for when it ends.
+the core. Nothing is waited for when it ends. A bug in a thread is told; whatever it was there for
+is done by nobody.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from walproposer.qsync.limbo_events import Decoded, Finish, FinishEnded, LimboEn
 from walproposer.qsync.limbo_reader import LimboReader, Reading, Witness
 from walproposer.qsync.limbo_stream import LimboStream
 from walproposer.qsync.primary_session import PrimarySession
-from walproposer.qsync.worker import Worker
+from walproposer.qsync.worker import Failed, Worker
 
 log = structlog.get_logger()
 
@@ -42,7 +43,7 @@ class Unanswered:
 
 
 class PrimarySessions:
-    """`tell` takes an event of the core from any thread."""
+    """`tell` takes an event of the core from any thread, `failed` a bug."""
 
     def __init__(
         self,
@@ -50,14 +51,16 @@ class PrimarySessions:
         primary: Primary,
         node_id: NodeId,
         tell: Callable[[Told], None],
+        failed: Failed,
     ) -> None:
         self._address = address
         self._primary = primary
         self._node_id = node_id
         self._tell = tell
+        self._failed = failed
         self._limbo_reader = LimboReader(self._session())
-        self._reader = Worker("qsync-read", self._limbo_reader.close, IDLE_SECONDS)
-        self._finisher = Finisher(self._session, self._finished)
+        self._reader = Worker("qsync-read", self._limbo_reader.close, IDLE_SECONDS, failed)
+        self._finisher = Finisher(self._session, self._finished, failed)
         self._streams: dict[str, LimboStream] = {}
         self._is_reading = False
         self._reads_again = False
@@ -94,7 +97,7 @@ class PrimarySessions:
         """Have a stream of it."""
         if database not in self._streams:
             self._streams[database] = LimboStream(
-                self._address, self._session(database), database, self._decoded
+                self._address, self._session(database), database, self._decoded, self._failed
             )
 
     def ask(self, gid: Gid, done: Callable[[Witness | Unanswered], None]) -> None:
