@@ -2,7 +2,7 @@
 wait, so that the coordinator's own need not.
 
     read, ask, write_wal --> one reader      finish --> a finisher a database
-    a stream a database with transactions of ours, or a slot of ours
+    a stream a database with transactions of ours not long ago, or a slot of ours
 
 Law: what comes from here names the incarnation that it was asked for; what is late is dropped by
 the core. Nothing is waited for when it ends. A bug in a thread is told; whatever it was there for
@@ -24,7 +24,7 @@ from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.qsync.finisher import Finisher
 from walproposer.qsync.limbo_events import Decoded, Finish, FinishEnded, LimboEntry, LimboRead
 from walproposer.qsync.limbo_reader import LimboReader, Reading, Witness
-from walproposer.qsync.limbo_stream import LimboStream
+from walproposer.qsync.limbo_stream import STREAMING, LimboStream
 from walproposer.qsync.primary_session import PrimarySession
 from walproposer.qsync.worker import Failed, Worker
 
@@ -85,20 +85,34 @@ class PrimarySessions:
     def was_read(self, entries: Iterable[LimboEntry]) -> None:
         """What `read` has told, when the coordinator takes it."""
         self._is_reading = False
+        used = {entry.database for entry in entries if Gid.is_ours(entry.gid)}
+        for database in used:
+            self.watch(database).use()
         for database in self._slot_databases:
-            self.watch(database)  # nobody else takes what its slot holds
-        for entry in entries:
-            if Gid.is_ours(entry.gid):
-                self.watch(entry.database)
+            if database not in self._streams:
+                self.watch(database)  # nobody else takes what its slot holds
+        self._let_go_all_but(used.union(self._slot_databases))
         if self._reads_again:
             self.read()
 
-    def watch(self, database: str) -> None:
+    def watch(self, database: str) -> LimboStream:
         """Have a stream of it."""
-        if database not in self._streams:
-            self._streams[database] = LimboStream(
+        stream = self._streams.get(database)
+        if stream is None or stream.is_over:
+            stream = self._streams[database] = LimboStream(
                 self._address, self._session(database), database, self._decoded, self._failed
             )
+        return stream
+
+    def _let_go_all_but(self, needed: set[str]) -> None:
+        """Others have no slot. It may have been dropped, with its database perhaps; or it is not
+        made yet."""
+        for database in self._streams.keys() - needed:
+            stream = self._streams[database]
+            has_lost_slot = stream.has_streamed and stream.state != STREAMING
+            if stream.is_unused or has_lost_slot:
+                stream.close()
+                del self._streams[database]
 
     def ask(self, gid: Gid, done: Callable[[Witness | Unanswered], None]) -> None:
         """`done` is called on another thread."""
@@ -129,7 +143,8 @@ class PrimarySessions:
     @property
     def stream_states(self) -> dict[str, str]:
         """By database."""
-        return {database: stream.state for database, stream in self._streams.items()}
+        streams = self._streams.items()
+        return {database: stream.state for database, stream in streams if not stream.is_over}
 
     def close(self) -> None:
         self._reader.close()
