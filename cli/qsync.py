@@ -116,7 +116,7 @@ def _findings(primary: str, standbys: tuple[str, ...]) -> list[Finding]:
 
 def _of_coordinator(coordinator: str) -> list[Finding]:
     try:
-        pages = [row["status"] for row in ask_each(coordinator, "QSYNC_STATUS")]
+        pages = _pages(coordinator)
     except WalProposerError as error:
         return [unreachable("coordinator", error, "Start sk attach --qsync.")]
     leading = [page for page in pages if page["owner"]]
@@ -148,9 +148,10 @@ def _admission(page: dict[str, Any]) -> Finding:
 def status(context: click.Context, coordinator: str, json: bool) -> None:
     """Show the coordinator: whether it leads, its limbo, what it has done.
 
-    Exits with 3 when it admits no transactions, and says why.
+    Of several coordinators each that answers, the one that leads first. Exits with 3 when none
+    admits transactions, and says why.
     """
-    pages = [row["status"] for row in ask_each(coordinator, "QSYNC_STATUS")]
+    pages = _pages(coordinator)
     if json:
         print_json(pages)
     else:
@@ -184,11 +185,19 @@ def watch(context: click.Context, coordinator: str) -> None:
 
 
 def _watched(coordinator: str) -> RenderableType:
+    parts: list[RenderableType] = []
     try:
-        pages = [row["status"] for row in ask_each(coordinator, "QSYNC_STATUS")]
-        return Group(*map(_page_section, pages), _limbo_table(ask(coordinator, "QSYNC_LIST")))
+        parts += map(_page_section, _pages(coordinator))
+        parts.append(_limbo_table(ask(coordinator, "QSYNC_LIST")))
     except WalProposerError as error:
-        return Text(" ".join(str(error).split()), style="bold red")
+        parts.append(Text(" ".join(str(error).split()), style="bold red"))
+    return Group(*parts)
+
+
+def _pages(coordinator: str) -> list[dict[str, Any]]:
+    """Of each that answers; who leads comes first. Raises WalProposerError."""
+    pages = [row["status"] for row in ask_each(coordinator, "QSYNC_STATUS")]
+    return sorted(pages, key=lambda page: not page["owner"])
 
 
 def _page_section(page: dict[str, Any]) -> RenderableType:

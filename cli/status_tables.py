@@ -84,9 +84,11 @@ def proposer_line(proposer: ProposerView) -> str:
 
 
 def _limbo_text(qsync: dict[str, Any] | None) -> str:
-    """What waits for the quorum, unseen; nothing without a coordinator."""
+    """What waits for the quorum, unseen, or why nobody knows; nothing without a coordinator."""
     if qsync is None:
         return ""
+    if not qsync.get("owner"):
+        return f"; qsync at {qsync['address']}: {qsync['refuses']}"
     oldest = f", the oldest for {qsync['age']:.0f} s" if qsync["len"] else ""
     return f"; qsync at {qsync['address']}: {qsync['len']} of {qsync['len_max']} prepared{oldest}"
 

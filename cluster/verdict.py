@@ -177,9 +177,10 @@ def _of_clients(page: Status) -> list[str]:
     problems = []
     if error:
         problems.append(f"the failover is not finished, clients are kept out: {_short(error)}")
-    refuses = (page.get("qsync") or {}).get("refuses")
-    if refuses and page["quorum"]["ok"]:
-        problems.append(f"qsync admits no transaction: {_short(refuses)}: sk qsync list")
+    qsync = page.get("qsync") or {}
+    if qsync.get("refuses") and page["quorum"]["ok"]:
+        look_at = "sk qsync list" if qsync.get("owner") else "see the proposer's log"
+        problems.append(f"qsync admits no transaction: {_short(qsync['refuses'])}: {look_at}")
     return problems
 
 

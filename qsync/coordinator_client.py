@@ -109,9 +109,7 @@ class CoordinatorClient:
         else:
             verdict.speaker.finish()
 
-    def barrier(
-        self, lsn: int, tli: int, server_start_us: int, deadline: float
-    ) -> Steps[int]:
+    def barrier(self, lsn: int, tli: int, server_start_us: int, deadline: float) -> Steps[int]:
         """The commit_lsn. Raises BarrierFailed."""
 
         def command() -> str:

@@ -111,9 +111,10 @@ def _own_families(incarnation: Incarnation) -> list[Family]:
 
 
 def _qsync_families(coordination: Coordination) -> list[Family]:
-    """Nothing while it has no port."""
+    """While it has no port, only that it gives no verdicts."""
     if coordination.coordinator is None:
-        return []
+        name = "sk_proposer_qsync_deciding"
+        return [GaugeMetricFamily(name, QSYNC_GAUGES[name], value=0)]
     status = coordination.coordinator.status
 
     def value(name: str) -> float:

@@ -1,7 +1,7 @@
 """`sk promote`, killed with kill -9 of itself: python broken_promotion.py STEP ARGUMENT...
 
 STEP is the step that it begins to do; `half of RESOLVE`: one transaction is committed, others are
-not yet.
+not yet; `half of CLOSE`, `half of OPEN`: postgresql.auto.conf is written, and was not loaded.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any
 
 import cli.promote
 from cli.main import cli as sk
-from walproposer.failover import opening
+from walproposer.failover import client_writes, opening
 from walproposer.failover.failover import Failover
 from walproposer.failover.promotion import Step
 from walproposer.qsync import resolve
 
 HALF = "half of RESOLVE"
+HALF_CLOSED = "half of CLOSE"
+HALF_OPEN = "half of OPEN"
 
 
 def main() -> None:
@@ -28,6 +30,10 @@ def main() -> None:
     match at:
         case "half of RESOLVE":
             resolve._try_commit = _and_die(resolve._try_commit)
+        case "half of CLOSE":
+            client_writes._reload = die
+        case "half of OPEN":
+            opening.open_again = _open_half
         case "RESOLVE":
             opening.commit_limbo = die
         case "OPEN":
@@ -45,6 +51,11 @@ def die(*_: object) -> None:
 def die_at(at: str, step: Step) -> None:
     if step.name == at:
         die()
+
+
+def _open_half(*arguments: Any) -> None:
+    client_writes._reload = die
+    client_writes.open_again(*arguments)
 
 
 def _and_die(act: Callable[..., Any]) -> Callable[..., Any]:

@@ -67,8 +67,7 @@ class QsyncWorld:
             connection.execute("SET LOCAL synchronous_commit = local")
             connection.execute(statement)
             row = connection.execute(
-                "SELECT pg_current_xact_id()::text, pg_current_wal_insert_lsn()::text,"
-                f" {START_US}"
+                f"SELECT pg_current_xact_id()::text, pg_current_wal_insert_lsn()::text, {START_US}"
             ).fetchone()
             assert row is not None
             now_ms = time.time_ns() // 1_000_000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from pg_fixtures.postgres import Postgres
 from pg_fixtures.processes import SK, ServiceProcess
 from pg_fixtures.waiting import wait_until
 from qsync.gid import Policy
+from walproposer.config import ProposerConfig, QsyncConfig
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.qsync.coordinator import Coordinator
 
 SEGMENT_BYTES = 1 << 20
 NEVER = f"skq1.d.1.1-1-1-1.{'0' * 32}"
@@ -192,6 +196,35 @@ def test_foreign_and_wrong(world: QsyncWorld) -> None:
     assert sk("qsync", "status", "--coordinator", two).returncode == 0
 
 
+@contextmanager
+def not_leading() -> Iterator[str]:
+    """The address of a coordinator of a process that has no incarnation yet."""
+    qsync = QsyncConfig("127.0.0.1", 0)
+    coordinator = Coordinator(ProposerConfig(PrimaryAddress(""), (), qsync=qsync), limbo_max=10)
+    coordinator.start()
+    try:
+        yield coordinator.address
+    finally:
+        coordinator.close()
+
+
+def test_of_several_coordinators_the_one_that_leads_is_asked(world: QsyncWorld) -> None:
+    """One that does not lead knows no limbo: that is not an empty one."""
+    prepared = world.prepare(seconds=600.0)
+    wait_until(lambda: status_json(world)["len"] == 1, TIMEOUT, "it to be known")
+    with not_leading() as other:
+        done = sk("qsync", "list", "--coordinator", other)
+        assert_refused(done, 4, "the coordinator does not lead", "ask another proposer")
+        both = f"{other},{address(world)}"
+        assert [row["gid"] for row in sk_json("qsync", "list", "--coordinator", both)] == [
+            prepared.gid
+        ]
+        pages = sk_json("qsync", "status", "--coordinator", both)
+        assert [page["address"] for page in pages] == [address(world), other]
+        words = sk("qsync", "status", "--coordinator", both).stdout
+        assert words.startswith(f"coordinator {address(world)}: leads in term")
+
+
 def test_a_coordinator_that_does_not_lead(world: QsyncWorld) -> None:
     gid = prepare(world.postgres, "INSERT INTO accounts VALUES ('a', 1)", deadline_ms=1 << 44)
     world.cluster.postgres.stop("immediate")
@@ -200,4 +233,5 @@ def test_a_coordinator_that_does_not_lead(world: QsyncWorld) -> None:
     assert done.returncode == 3
     assert "does not lead" in done.stdout
     done = qsync(world, "outcome", gid)
-    assert_refused(done, 4, "the coordinator refused", "sk status says who leads")
+    assert_refused(done, 4, "the coordinator refused", "ask another proposer")
+    assert_refused(qsync(world, "list"), 4, "the coordinator does not lead", "Try again later")

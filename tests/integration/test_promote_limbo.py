@@ -164,6 +164,44 @@ def test_killed_at_each_step_and_run_again(failover_world: Callable[..., Failove
         assert_resolved(world, gids, visitor)
 
 
+def test_killed_between_a_setting_and_its_reload(
+    failover_world: Callable[..., FailoverWorld],
+) -> None:
+    """The file says one thing, and the server does the other. Whoever comes next mends it, also one
+    that loads the configuration for no other reason."""
+    world, gids = with_limbo(failover_world)
+    standby = world.standby
+    world.lose(Loss.MACHINE)
+    visitor = Visitor(standby)
+    killed_at(world, broken_promotion.HALF_CLOSED)
+    assert (is_open(standby), entries(standby)) == (True, ["yes"])
+    killed_at(world, Step.PROMOTE.name)
+    assert not is_open(standby)
+    killed_at(world, broken_promotion.HALF_OPEN)
+    assert (is_open(standby), entries(standby)) == (False, [])
+    assert visitor.seen == []
+    with attached(world) as proposer:
+        proposer.wait_streaming(TIMEOUT)
+        assert_resolved(world, gids, visitor)
+
+
+def entries(postgres: Postgres) -> list[str]:
+    """Of the setting in postgresql.auto.conf."""
+    found = postgres.execute(
+        "SELECT setting FROM pg_file_settings WHERE name = 'default_transaction_read_only'"
+    )
+    return [setting for (setting,) in found]
+
+
+def attached(world: FailoverWorld) -> ProposerProcess:
+    """`sk attach`, which libpq would not let in as it says; not started."""
+    return ProposerProcess(
+        world.standby.dsn(target_session_attrs="read-write"),
+        world.addresses,
+        log_path=world.cluster.root / "attach.log",
+    )
+
+
 def test_a_dry_run_names_the_steps(failover_world: Callable[..., FailoverWorld]) -> None:
     world, _ = with_limbo(failover_world)
     world.lose(Loss.KILLED)
@@ -238,11 +276,7 @@ def test_somebody_else_promotes_it_and_attaches(
     assert standby.execute("SELECT pg_promote(true, 60)") == [(True,)]
     assert prepared_gids(standby) == {*gids, FOREIGN}
     assert not is_open(standby)
-    with ProposerProcess(
-        standby.dsn(target_session_attrs="read-write"),
-        world.addresses,
-        log_path=world.cluster.root / "attach.log",
-    ) as proposer:
+    with attached(world) as proposer:
         proposer.wait_streaming(TIMEOUT)
         assert_resolved(world, gids, visitor)
 

@@ -13,6 +13,7 @@ from qsync_world import LOCAL, SETTINGS, TIMEOUT, Prepared, QsyncWorld, qsync_ar
 from sk_command import sk
 
 from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.http_status import http_get
 from pg_fixtures.ports import free_port
 from pg_fixtures.postgres import StopMode
 from pg_fixtures.proposer import ProposerProcess
@@ -184,6 +185,13 @@ def test_a_successor_on_the_same_port_takes_over(new_world: NewWorld, hangs: boo
         second.wait_streaming(TIMEOUT)
         if hangs:
             assert "in use" in world.status()["refuses"]
+            assert (
+                "\nsk_proposer_qsync_deciding 0.0\n" in http_get(second.http_address, "/metrics")[1]
+            )
+            keepers = ",".join(safekeeper.address for safekeeper in cluster.safekeepers)
+            words = sk("status", "--safekeepers", keepers).stdout
+            assert "DEGRADED" in words
+            assert f"; qsync at 127.0.0.1:{world.port}: could not listen" in words
             first.resume()
         first.wait(TIMEOUT)
         world.wait_deciding()

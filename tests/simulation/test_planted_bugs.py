@@ -32,7 +32,9 @@ def test_there_are_enough() -> None:
     assert len(all_plants) == len({bug.__name__ for bug in all_plants})
 
 
-@pytest.mark.parametrize("bug", [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS], ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize(
+    "bug", [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS], ids=lambda bug: bug.__name__
+)
 def test_a_planted_bug_is_caught(bug: Plant) -> None:
     assert catch(bug) is not None
 

@@ -25,9 +25,18 @@ READ_ONLY = "default_transaction_read_only"
 # A spelling of `on` that tells ours from what an administrator sets; it needs no second place,
 # which a crash could part from the first.
 OUR_ON = "yes"
+# Or the entry is gone, and what the server has loaded before is still in force: who took it away
+# was killed before the reload. That it was ours is not known any more; somebody wants it gone.
 _IS_CLOSED = """
-SELECT EXISTS (SELECT FROM pg_file_settings WHERE name = %s AND setting = %s
-    AND sourcefile LIKE '%%postgresql.auto.conf')
+WITH entry AS (
+    SELECT setting FROM pg_file_settings
+    WHERE name = %(name)s AND sourcefile LIKE '%%postgresql.auto.conf'
+)
+SELECT EXISTS (SELECT FROM entry WHERE setting = %(our_on)s)
+    OR NOT EXISTS (SELECT FROM entry) AND EXISTS (
+        SELECT FROM pg_settings
+        WHERE name = %(name)s AND setting = 'on' AND source = 'configuration file'
+            AND sourcefile LIKE '%%postgresql.auto.conf')
 """
 _LOADED_AT = "SELECT pg_conf_load_time()"
 # What a role that may not see our setting sees of it.
@@ -44,9 +53,10 @@ NewSession = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
 
 
 def is_closed(connection: psycopg.Connection[Any]) -> bool:
-    """By us. Only a superuser may know; another role may not have closed it either."""
+    """By us, in the file or in force. `connection` is a new one. Only a superuser may know; another
+    role may not have closed it either."""
     try:
-        row = connection.execute(_IS_CLOSED, (READ_ONLY, OUR_ON)).fetchone()
+        row = connection.execute(_IS_CLOSED, {"name": READ_ONLY, "our_on": OUR_ON}).fetchone()
     except psycopg.errors.InsufficientPrivilege:
         return False
     return row is not None and bool(row[0])
@@ -69,9 +79,14 @@ def open_again(new_session: NewSession) -> None:
 
 
 def _alter(new_session: NewSession, statement: str) -> None:
-    """Returns when the postmaster has loaded its configuration after it."""
+    """Returns when the postmaster has loaded its configuration after it. Broken off in between, it
+    is done again as a whole: `is_closed` says so."""
     with new_session() as connection:
         connection.execute(statement)
+    _reload(new_session)
+
+
+def _reload(new_session: NewSession) -> None:
     with new_session() as connection:
         before = _loaded_at(connection)
         connection.execute("SELECT pg_reload_conf()")

@@ -39,7 +39,7 @@ class Clients:
         return Client(gid in self._waiters, self._gone_ms.get(gid))
 
     def forget_old(self, now_ms: int) -> None:
-        """In the order in which they left: every transaction leaves one, so the rest is not read."""
+        """In the order in which they left: each transaction leaves one, so the rest is not read."""
         while self._gone_ms:
             gid = next(iter(self._gone_ms))
             if now_ms - self._gone_ms[gid] < REMEMBER_MS:

@@ -13,10 +13,12 @@ from typing import Any
 
 import structlog
 
+from access.errors import AccessError
 from telemetry.stop_signal import StopSignal
 from walproposer.config import ProposerConfig
 from walproposer.errors import WalProposerError
 from walproposer.qsync.coordinator import Coordinator
+from walproposer.qsync.qsync_status import idle_status
 from walproposer.stream.incarnation import Incarnation
 
 log = structlog.get_logger()
@@ -47,7 +49,7 @@ class Coordination:
     def status(self) -> dict[str, Any]:
         if self._coordinator is not None:
             return self._coordinator.status
-        return {"address": self._address, "refuses": self._waits_because}
+        return idle_status(self._address, self._waits_because)
 
     @property
     def error(self) -> str:
@@ -57,7 +59,6 @@ class Coordination:
     def start(self, limbo_max: int) -> None:
         """Raises WalProposerError, AccessError for what will not pass."""
         if not self._open(limbo_max):
-            log.warning("qsync waits for its port", listen=self._address)
             Thread(
                 target=self._open_later, args=(limbo_max,), name="qsync-port", daemon=True
             ).start()
@@ -89,8 +90,13 @@ class Coordination:
             try:
                 if self._open(limbo_max):
                     return
-            except WalProposerError as error:
-                self._waits_because = str(error)
+            except (WalProposerError, AccessError) as error:
+                self._wait(str(error))
+
+    def _wait(self, reason: str) -> None:
+        if reason != self._waits_because:
+            log.warning("qsync waits for its port", listen=self._address, reason=reason)
+        self._waits_because = reason
 
     def _open(self, limbo_max: int) -> bool:
         """False while somebody else has the port. Raises WalProposerError, AccessError."""
@@ -100,7 +106,7 @@ class Coordination:
             cause = error.__cause__
             if not isinstance(cause, OSError) or cause.errno != EADDRINUSE:
                 raise
-            self._waits_because = str(error)
+            self._wait(str(error))
             return False
         coordinator.start()
         with self._lock:

@@ -7,7 +7,8 @@
 One thread runs the port's loop and steps the core; whatever may wait is done by others. It outlives
 the incarnations of its process: one that leads is `Led`, and when it is over nothing is answered
 (`Fenced`). The loop that commits is not touched: it leaves a note when the position that is next
-waited for is reached (`stream/commit_signal.py`).
+waited for is reached (`stream/commit_signal.py`). A bug in any of its threads ends it: it answers
+nobody any more, and its status and /healthz say so.
 
 Laws: docs/qsync.md, kept by `limbo.py`. Here: the end of an incarnation is told before anything
 of the next one, and each question is answered once.
@@ -30,7 +31,7 @@ from walproposer.qsync import limbo_events as core
 from walproposer.qsync.limbo import Limbo
 from walproposer.qsync.limbo_events import NEVER_LSN, Event, LimboSettings, Order
 from walproposer.qsync.primary_sessions import PrimarySessions
-from walproposer.qsync.qsync_status import qsync_status
+from walproposer.qsync.qsync_status import failed_status, qsync_status
 from walproposer.qsync.questions import Questions
 from walproposer.qsync.verdict_server import PortConfig, VerdictServer
 from walproposer.stream.event_loop import EventLoop
@@ -95,12 +96,20 @@ class Coordinator:
     @property
     def status(self) -> dict[str, Any]:
         """As of a moment ago."""
-        return self._status
+        return failed_status(self._status, self._error) if self._error else self._status
 
     @property
     def error(self) -> str:
         """Why it answers nobody any more: a bug; "" while it does."""
         return self._error
+
+    def failed(self, bug: Exception) -> None:
+        """In a thread of ours; it is one here as well."""
+
+        def fail() -> None:
+            raise bug
+
+        self._loop.call(fail)
 
     def begin(self, incarnation: Incarnation) -> None:
         """It is about to run."""
@@ -139,8 +148,10 @@ class Coordinator:
         if self._is_closing:
             return
         self._is_closing = True
-        self._fence("the proposer ends")
-        self._server.close()
+        try:
+            self._fence("the proposer ends")
+        finally:
+            self._server.close()
 
     def _tick(self) -> None:
         incarnation = self._incarnation
@@ -160,7 +171,9 @@ class Coordinator:
             self._status = self.new_status()
 
     def step(self, event: Event) -> None:
-        """The one way into the core."""
+        """The one way into the core; after a bug nobody asks it any more."""
+        if self._error:
+            return
         for action in self.limbo.step(event):
             self._execute(action)
         incarnation = self._incarnation
@@ -213,7 +226,7 @@ class Coordinator:
         assert leader is not None
         assert upstream is not None
         node_id, primary = leader.term.node_id, upstream.primary
-        self.sessions = PrimarySessions(self._address, primary, node_id, self._tell)
+        self.sessions = PrimarySessions(self._address, primary, node_id, self._tell, self.failed)
         term_start_lsn, history = leader.term.term_start_lsn, primary.tli_history
         self.step(core.Led(node_id, term_start_lsn, history, primary.start_us))
         log.info("qsync coordinates", term=node_id.term, listen=self.address)

@@ -4,8 +4,8 @@ A transaction is finished in its own database, by its owner or a superuser. A ro
 of the owner becomes the owner for it (SET ROLE); one that is not says so, and no more. What is to
 be done is decided elsewhere (`limbo.py`), and so is when to try again.
 
-Law: whatever happens, each order is answered once. Source: Postgres `access/transam/twophase.c`
-(LockGXact: the rights and the errors).
+Law: whatever happens, each order is answered once; but for a bug, which is told. Source: Postgres
+`access/transam/twophase.c` (LockGXact: the rights and the errors).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from walproposer.errors import WalProposerError
 from walproposer.qsync.limbo_events import Finish
 from walproposer.qsync.limbo_reader import flush_lsn
 from walproposer.qsync.primary_session import PrimarySession
-from walproposer.qsync.worker import Worker
+from walproposer.qsync.worker import Failed, Worker
 
 log = structlog.get_logger()
 
@@ -37,11 +37,15 @@ Ended = Callable[[Finish, str | None, int], None]
 
 
 class Finisher:
-    """`ended` is called on the thread of the database. `session_of` makes one for a database."""
+    """`ended` and `failed` are called on the thread of the database. `session_of` makes one for a
+    database."""
 
-    def __init__(self, session_of: Callable[[str], PrimarySession], ended: Ended) -> None:
+    def __init__(
+        self, session_of: Callable[[str], PrimarySession], ended: Ended, failed: Failed
+    ) -> None:
         self._session_of = session_of
         self._ended = ended
+        self._failed = failed
         self._databases: dict[str, _Database] = {}
         self._lock = Lock()
         self._is_closed = False
@@ -54,7 +58,9 @@ class Finisher:
             database = self._databases.get(order.database)
             if database is None:
                 session = self._session_of(order.database)
-                database = self._databases[order.database] = _Database(session, self._ended)
+                database = self._databases[order.database] = _Database(
+                    session, self._ended, self._failed
+                )
         database.worker.put(partial(database.finish, order))
 
     def close(self) -> None:
@@ -69,8 +75,8 @@ class Finisher:
 class _Database:
     """All but `worker` is for its thread."""
 
-    def __init__(self, session: PrimarySession, ended: Ended) -> None:
-        self.worker = Worker("qsync-finish", session.close, IDLE_SECONDS)
+    def __init__(self, session: PrimarySession, ended: Ended, failed: Failed) -> None:
+        self.worker = Worker("qsync-finish", session.close, IDLE_SECONDS, failed)
         self._session = session
         self._ended = ended
         self._last_reason = ""

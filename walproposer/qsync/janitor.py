@@ -42,8 +42,8 @@ def decide(
     deadline_ms: int,
     orphan_grace_ms: int,
 ) -> Decision:
-    """`commit_lsn` is of a term whose verdicts count, on timeline `tli`; `deadline_ms` is the gid's,
-    by the clock of `now_ms`."""
+    """`commit_lsn` is of a term whose verdicts count, on timeline `tli`; `deadline_ms` is that of
+    the gid, by the clock of `now_ms`."""
     gid, is_of_here = entry.gid, entry.gid.tli == tli
     if is_of_here and not is_orphan(client, now_ms, deadline_ms, orphan_grace_ms):
         return Decision.LEAVE

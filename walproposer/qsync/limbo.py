@@ -261,7 +261,9 @@ class Limbo:
         # A deposed primary's log may be part of this one's: but it lacks what came since.
         if asked.server is not None and asked.server != self.led.server:
             text = "the position is of another server than the primary: "
-            text += f"{server_in_words(*asked.server)}, expected {server_in_words(*self.led.server)}"
+            text += (
+                f"{server_in_words(*asked.server)}, expected {server_in_words(*self.led.server)}"
+            )
             hint = "Read from the primary that the coordinator is attached to."
             self._actions.append(RefuseWait(asked.waiter, WRONG_STATE, text, hint))
             return

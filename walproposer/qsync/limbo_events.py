@@ -134,7 +134,8 @@ class WaitAsked:
 class BarrierAsked:
     """BARRIER: as WAIT_LSN, and a quorum must have answered a round after `after_round`, which is
     the newest one that had begun when the command came. `server`: timeline and start of the server
-    that is read; without it a deposed primary's reader who asks its successor is not told the truth.
+    that is read; without it a reader of a deposed primary who asks its successor is told what is
+    not so.
     """
 
     waiter: int

@@ -40,7 +40,7 @@ _WRITE = "SELECT pg_logical_emit_message(true, 'sk_qsync', '')"
 @dataclass(frozen=True, slots=True)
 class Reading:
     """`entries` are of all databases, and not of ours alone; positions as in LimboRead.
-    `slot_databases` have a logical slot of ours."""
+    `server_now_ms` is the primary's clock; `slot_databases` have a logical slot of ours."""
 
     entries: tuple[LimboEntry, ...]
     flushed_before_lsn: int
@@ -77,7 +77,7 @@ class LimboReader:
             assert after is not None
             cursor.nextset()
             databases = tuple(database for (database,) in cursor.fetchall())
-            return Reading(entries, before_lsn, _lsn(after), databases, int(after[1]))
+            return Reading(entries, before_lsn, _lsn(after), int(after[1]), databases)
 
     def ask(self, gid: Gid) -> Witness:
         with self._session.opened("could not ask for a transaction") as connection:

@@ -11,7 +11,9 @@ the limbo is read instead.
 
 Law: making a slot waits for every transaction that is prepared, for ever if it is this coordinator
 that is to finish it. So it is made while nothing is prepared, and lock_timeout ends what comes
-between. A slot that is there already waits for nothing. Sources: Postgres `pgoutput.c`,
+between. A slot that is there already waits for nothing. A database with a slot cannot be dropped:
+so the slot is, when nothing of ours has been prepared there for UNUSED_SECONDS; and one that
+somebody has dropped is not made again. Sources: Postgres `pgoutput.c`,
 `replication/logical/snapbuild.c`; measured in tests/contract/qsync.
 """
 
@@ -21,6 +23,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from threading import Event, Thread
+from typing import NoReturn
 
 import psycopg
 import structlog
@@ -43,11 +46,13 @@ from pgwire.replication import (
     parse_server_message,
     postgres_time_us,
 )
+from qsync.gid import Gid
 from walproposer.connection import open_connection, refusing
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.primary.logical_slots import SLOT_PREFIX
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.qsync.primary_session import APPLICATION_NAME, PrimarySession
+from walproposer.qsync.worker import Failed
 
 log = structlog.get_logger()
 
@@ -58,6 +63,8 @@ LOCK_TIMEOUT_MS = 1000
 RETRY_SECONDS = 1.0
 #: Where only an administrator can help.
 LATE_RETRY_SECONDS = 60.0
+#: A database in which nothing of ours has been prepared for so long is let go.
+UNUSED_SECONDS = 600.0
 #: How often the slot is told how far it got, so that it holds no WAL.
 STATUS_SECONDS = 1.0
 #: How soon `close` is seen.
@@ -72,6 +79,7 @@ _FACTS = (
     " (SELECT oid::text FROM pg_database WHERE datname = current_database())"
 )
 _SLOT = "SELECT plugin, two_phase, wal_status FROM pg_replication_slots WHERE slot_name = %s"
+_DROP_SLOT = "SELECT pg_drop_replication_slot(%s)"
 _PREPARED_COUNT = "SELECT count(*) FROM pg_prepared_xacts"
 _HAS_PUBLICATION = "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = %s)"
 _CREATE_SLOT = "CREATE_REPLICATION_SLOT \"{}\" LOGICAL pgoutput (TWO_PHASE, SNAPSHOT 'nothing')"
@@ -89,34 +97,71 @@ class _NotYet(Exception):
         self.seconds = seconds
 
 
+class _Unused(Exception):
+    """There is no slot any more, and no need of one."""
+
+
 class LimboStream:
-    """A thread from the start to `close`. `session` is of the database, for this thread."""
+    """A thread from the start to `close`, or until the database is let go. `session` is of the
+    database, for this thread; `use` is for any."""
 
     def __init__(
-        self, address: PrimaryAddress, session: PrimarySession, database: str, told: Told
+        self,
+        address: PrimaryAddress,
+        session: PrimarySession,
+        database: str,
+        told: Told,
+        failed: Failed,
     ) -> None:
         self.database = database
         #: In words; "streaming" when all is well. Other threads may read it.
         self.state = STARTING
+        self.has_streamed = False
+        self.unused_seconds = UNUSED_SECONDS
+        self._used_at = time.monotonic()
         self._address = address
         self._session = session
         self._told = told
+        self._failed = failed
         self._closing = Event()
         self._acknowledged_lsn = 0
         self._thread = Thread(target=self._run, name="qsync-stream", daemon=True)
         self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """It does nothing any more."""
+        return self.state == CLOSED
+
+    @property
+    def is_unused(self) -> bool:
+        """For so long that the database is let go."""
+        return time.monotonic() - self._used_at >= self.unused_seconds
+
+    def use(self) -> None:
+        """Something of ours is prepared there."""
+        self._used_at = time.monotonic()
 
     def close(self) -> None:
         """Soon: within WAIT_SECONDS. It is not waited for."""
         self._closing.set()
 
     def _run(self) -> None:
+        try:
+            self._listen()
+        except Exception as bug:
+            self._failed(bug)
+            raise
+
+    def _listen(self) -> None:
         while not self._closing.is_set():
             try:
                 slot = self._ready_slot()
                 self._session.close()  # a stream may last for long
                 self._stream(slot)
                 seconds = RETRY_SECONDS
+            except _Unused:
+                break
             except _NotYet as reason:
                 self._become(str(reason))
                 seconds = reason.seconds
@@ -138,7 +183,7 @@ class LimboStream:
     # ---- the slot
 
     def _ready_slot(self) -> str:
-        """Its name; it is made if it can be. Raises _NotYet, WalProposerError."""
+        """Its name; it is made if it can be. Raises _NotYet, _Unused, WalProposerError."""
         with self._session.opened("could not prepare a logical stream") as connection:
             row = connection.execute(_FACTS).fetchone()
             assert row is not None
@@ -148,9 +193,20 @@ class LimboStream:
             if wal_level != "logical":
                 raise _NotYet(f"none: wal_level is {wal_level}", LATE_RETRY_SECONDS)
             slot = f"{SLOT_PREFIX}{oid}"
-            if not self._is_made(connection, slot):
+            is_made = self._is_made(connection, slot)
+            if self.is_unused or (self.has_streamed and not is_made):
+                self._let_go(connection, slot if is_made else "")
+            if not is_made:
                 self._make(connection, slot)
         return slot
+
+    def _let_go(self, connection: psycopg.Connection, slot: str) -> NoReturn:
+        """`slot` "": it has none."""
+        if slot:
+            connection.execute(_DROP_SLOT, (slot,))
+        reason = "nothing was prepared there for long" if slot else "somebody has dropped the slot"
+        log.info("logical stream not needed", database=self.database, reason=reason)
+        raise _Unused
 
     def _is_made(self, connection: psycopg.Connection, slot: str) -> bool:
         row = connection.execute(_SLOT, (slot,)).fetchone()
@@ -162,7 +218,8 @@ class LimboStream:
         if wal_status != "lost":
             return True
         log.warning("logical slot lost its WAL, and is made anew", slot=slot)
-        connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+        connection.execute(_DROP_SLOT, (slot,))
+        self.has_streamed = False
         return False
 
     def _make(self, connection: psycopg.Connection, slot: str) -> None:
@@ -196,7 +253,7 @@ class LimboStream:
     # ---- the stream
 
     def _stream(self, slot: str) -> None:
-        """Until it is closed, or the server ends it. Raises PgClientError, ProtocolError,
+        """Until it is closed, not used, or the server ends it. Raises PgClientError, ProtocolError,
         WalProposerError."""
         with closing(self._replication_connection()) as connection:
             pgconn = connection.pgconn
@@ -204,9 +261,10 @@ class LimboStream:
             if not start_copy(pgconn, command):
                 raise Unreachable("the primary did not start a logical stream")
             self._become(STREAMING)
+            self.has_streamed = True
             self._acknowledged_lsn = 0
             next_status = 0.0
-            while not self._closing.is_set():
+            while not self._closing.is_set() and not self.is_unused:
                 is_asked = self._receive(pgconn)
                 now = time.monotonic()
                 if is_asked or now >= next_status:
@@ -229,6 +287,8 @@ class LimboStream:
             return message.reply_requested
         logical = parse_logical_message(bytes(message.data))
         if logical is not None and not isinstance(logical, BeginPrepare):
+            if Gid.is_ours(logical.gid):
+                self.use()
             self._told(self.database, logical)
             self._acknowledged_lsn = max(self._acknowledged_lsn, message.start_lsn)
         return False

@@ -48,8 +48,8 @@ class Evidence:
     """Gathered from the primary of the incarnation that leads: first `is_prepared` (the gid is in
     pg_prepared_xacts), then the status, then the flush position, then the rest, of the coordinator.
 
-    `lsn`: an upper bound of the end of PREPARE, if its client got that far, else 0. `is_in_log`: the
-    log has its PREPARE; False when that was looked for as far as it may be; None when it was not.
+    `lsn`: an upper bound of the end of PREPARE, if its client got that far, else 0. `is_in_log`:
+    the log has its PREPARE; False: it was looked for as far as it may be; None: it was not.
     """
 
     gid: Gid

@@ -2,10 +2,11 @@
 wait, so that the coordinator's own need not.
 
     read, ask, write_wal --> one reader      finish --> a finisher a database
-    a stream a database with transactions of ours, or a slot of ours
+    a stream a database with transactions of ours not long ago, or a slot of ours
 
 Law: what comes from here names the incarnation that it was asked for; what is late is dropped by
-the core. Nothing is waited for when it ends.
+the core. Nothing is waited for when it ends. A bug in a thread is told; whatever it was there for
+is done by nobody.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.qsync.finisher import Finisher
 from walproposer.qsync.limbo_events import Decoded, Finish, FinishEnded, LimboEntry, LimboRead
 from walproposer.qsync.limbo_reader import LimboReader, Reading, Witness
-from walproposer.qsync.limbo_stream import LimboStream
+from walproposer.qsync.limbo_stream import STREAMING, LimboStream
 from walproposer.qsync.outcome_answer import XidStatus, is_of_server
 from walproposer.qsync.prepare_search import has_prepare, search_end_lsn
 from walproposer.qsync.primary_session import PrimarySession
-from walproposer.qsync.worker import Worker
+from walproposer.qsync.worker import Failed, Worker
 
 log = structlog.get_logger()
 
@@ -44,7 +45,7 @@ class Unanswered:
 
 
 class PrimarySessions:
-    """`tell` takes an event of the core from any thread."""
+    """`tell` takes an event of the core from any thread, `failed` a bug."""
 
     def __init__(
         self,
@@ -52,14 +53,16 @@ class PrimarySessions:
         primary: Primary,
         node_id: NodeId,
         tell: Callable[[Told], None],
+        failed: Failed,
     ) -> None:
         self._address = address
         self._primary = primary
         self._node_id = node_id
         self._tell = tell
+        self._failed = failed
         self._limbo_reader = LimboReader(self._session())
-        self._reader = Worker("qsync-read", self._limbo_reader.close, IDLE_SECONDS)
-        self._finisher = Finisher(self._session, self._finished)
+        self._reader = Worker("qsync-read", self._limbo_reader.close, IDLE_SECONDS, failed)
+        self._finisher = Finisher(self._session, self._finished, failed)
         self._streams: dict[str, LimboStream] = {}
         self._is_reading = False
         self._reads_again = False
@@ -81,35 +84,48 @@ class PrimarySessions:
     def was_read(self, entries: Iterable[LimboEntry]) -> None:
         """What `read` has told, when the coordinator takes it."""
         self._is_reading = False
+        used = {entry.database for entry in entries if Gid.is_ours(entry.gid)}
+        for database in used:
+            self.watch(database).use()
         for database in self._slot_databases:
-            self.watch(database)  # nobody else takes what its slot holds
-        for entry in entries:
-            if Gid.is_ours(entry.gid):
-                self.watch(entry.database)
+            if database not in self._streams:
+                self.watch(database)  # nobody else takes what its slot holds
+        self._let_go_all_but(used.union(self._slot_databases))
         if self._reads_again:
             self.read()
 
-    def watch(self, database: str) -> None:
+    def watch(self, database: str) -> LimboStream:
         """Have a stream of it."""
-        if database not in self._streams:
-            self._streams[database] = LimboStream(
-                self._address, self._session(database), database, self._decoded
+        stream = self._streams.get(database)
+        if stream is None or stream.is_over:
+            stream = self._streams[database] = LimboStream(
+                self._address, self._session(database), database, self._decoded, self._failed
             )
+        return stream
 
-    def ask(
-        self, gid: Gid, lsn: int | None, done: Callable[[Witness | Unanswered], None]
-    ) -> None:
+    def _let_go_all_but(self, needed: set[str]) -> None:
+        """Others have no slot. It may have been dropped, with its database perhaps; or it is not
+        made yet."""
+        for database in self._streams.keys() - needed:
+            stream = self._streams[database]
+            has_lost_slot = stream.has_streamed and stream.state != STREAMING
+            if stream.is_unused or has_lost_slot:
+                stream.close()
+                del self._streams[database]
+
+    def ask(self, gid: Gid, lsn: int | None, done: Callable[[Witness | Unanswered], None]) -> None:
         """`done` is called on another thread. `lsn`: what its client knows of the end of PREPARE, 0
         for nothing; None if the log is known to have it."""
 
         def ask() -> None:
             try:
-                found: Witness | Unanswered = self._limbo_reader.ask(gid)
+                witness = self._limbo_reader.ask(gid)
                 if lsn is not None:
-                    found = replace(found, is_in_log=self._look_for(gid, lsn, found))
+                    witness = replace(witness, is_in_log=self._look_for(gid, lsn, witness))
             except WalProposerError as error:
-                found = Unanswered(str(error))
-            done(found)
+                done(Unanswered(str(error)))
+            else:
+                done(witness)
 
         self._reader.put(ask)
 
@@ -147,7 +163,8 @@ class PrimarySessions:
     @property
     def stream_states(self) -> dict[str, str]:
         """By database."""
-        return {database: stream.state for database, stream in self._streams.items()}
+        streams = self._streams.items()
+        return {database: stream.state for database, stream in streams if not stream.is_over}
 
     def close(self) -> None:
         self._reader.close()

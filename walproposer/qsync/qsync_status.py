@@ -6,12 +6,24 @@ age, confirm_lag.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from consensus.ids import NodeId
 from pgwal.lsn import format_lsn
 from walproposer.qsync.limbo import Limbo
 from walproposer.qsync.limbo_events import Verdict
+
+
+def idle_status(address: str, reason: str) -> dict[str, Any]:
+    """While there is no coordinator, for this reason: nothing of a limbo is known."""
+    return {"address": address, "owner": None, "is_deciding": False, "refuses": reason}
+
+
+def failed_status(last: Mapping[str, Any], error: str) -> dict[str, Any]:
+    """After a bug: nobody leads, and what was counted before stands."""
+    nobody = {"term": 0, "quorum_ok": False, "waiting": 0, "streams": {}}
+    return {**last, **nobody, **idle_status(last["address"], error)}
 
 
 def qsync_status(

@@ -45,6 +45,7 @@ from walproposer.qsync.verbs import (
 if TYPE_CHECKING:
     from walproposer.qsync.coordinator import Coordinator
 
+_HINT_LATER = "Try again later, or ask another proposer."
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _POSTGRES_EPOCH = _UNIX_EPOCH + timedelta(seconds=POSTGRES_EPOCH_UNIX_S)
 
@@ -83,7 +84,7 @@ class Questions:
             case ShowStatus():
                 question.answer(StatusPage(coordinator.new_status()))
             case ShowList():
-                question.answer(*map(_limbo_row, coordinator.limbo.rows()))
+                self._list(question)
             case _:
                 assert_never(question.verb)
 
@@ -125,6 +126,17 @@ class Questions:
         assert led is not None
         question.answer(Admission(led.node_id.term, len(limbo.table.entries)))
 
+    def _list(self, question: Question) -> None:
+        """A limbo that is not known is no empty one: who asks goes on to the next coordinator."""
+        limbo = self._coordinator.limbo
+        if limbo.led is None:
+            question.refuse(CANNOT_CONNECT_NOW, "the coordinator does not lead", _HINT_LATER)
+        elif not limbo.has_read:
+            text = "the coordinator has not read the prepared transactions yet"
+            question.refuse(CANNOT_CONNECT_NOW, text, "Try again in a moment.")
+        else:
+            question.answer(*map(_limbo_row, limbo.rows()))
+
     def _barrier(self, question: Question, barrier: Barrier) -> None:
         coordinator, waiter = self._coordinator, question.waiter
         deadline_ms, after_round = coordinator.deadline_ms(barrier.timeout_ms), coordinator.round
@@ -139,7 +151,7 @@ class Questions:
         coordinator = self._coordinator
         sessions = coordinator.sessions
         if sessions is None:
-            question.refuse(CANNOT_CONNECT_NOW, "the coordinator does not lead")
+            question.refuse(CANNOT_CONNECT_NOW, "the coordinator does not lead", _HINT_LATER)
             return
 
         def done(found: Witness | Unanswered) -> None:
@@ -159,7 +171,8 @@ class Questions:
         limbo = coordinator.limbo
         led, table, gid = limbo.led, limbo.table, str(asked.gid)
         if sessions is not coordinator.sessions or led is None:
-            question.refuse(CANNOT_CONNECT_NOW, "the coordinator does not lead any more")
+            text = "the coordinator does not lead any more"
+            question.refuse(CANNOT_CONNECT_NOW, text, _HINT_LATER)
             return
         if isinstance(found, Unanswered):
             question.refuse(CANNOT_CONNECT_NOW, found.reason)

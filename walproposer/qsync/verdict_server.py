@@ -115,9 +115,11 @@ class VerdictServer:
         deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
         for thread in list(self._handshakes.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
-        self._take_inbox()
-        for session in list(self._sessions.values()):
-            session.close(PortClosed(f"terminating connection: {reason}"))
+        try:
+            self._take_inbox()
+        finally:
+            for session in list(self._sessions.values()):
+                session.close(PortClosed(f"terminating connection: {reason}"))
 
     def post(self, callback: Callable[[], None]) -> None:
         """Have it called on the loop, soon. Many of them cost one wake-up."""

@@ -1,7 +1,8 @@
 """A thread that does one task after the other: whatever a primary may let wait.
 
-Tasks are short, or end when their connection ends. Law: a task raises nothing but bugs; what the
-world may do to it is for the task to say.
+Tasks are short, or end when their connection ends. Laws: a task raises nothing but bugs; what the
+world may do to it is for the task to say. A bug ends the thread, and is told: what is asked of it
+later would be answered by nobody.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 Task = Callable[[], None]
+#: Told of a bug, on the thread that it ends.
+Failed = Callable[[Exception], None]
 
 
 class Worker:
     """`idle` is done when there was nothing else for `idle_seconds`, and at the end."""
 
-    def __init__(self, name: str, idle: Task, idle_seconds: float) -> None:
+    def __init__(self, name: str, idle: Task, idle_seconds: float, failed: Failed) -> None:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._idle = idle
         self._idle_seconds = idle_seconds
+        self._failed = failed
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -32,6 +36,13 @@ class Worker:
         self._tasks.put(None)
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as bug:
+            self._failed(bug)
+            raise
+
+    def _work(self) -> None:
         try:
             while True:
                 try:

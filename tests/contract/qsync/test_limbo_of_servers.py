@@ -60,6 +60,10 @@ def session_of(server: Postgres, database: str = "", user: str = "postgres") -> 
     return PrimarySession(PrimaryAddress(server.dsn(user=user)), primary_of(server), database)
 
 
+def failed(bug: Exception) -> None:
+    raise AssertionError from bug
+
+
 # ---- reading
 
 
@@ -176,7 +180,9 @@ class Finishing:
 
     def __init__(self, server: Postgres, user: str = "postgres") -> None:
         self.ends: list[tuple[str, str | None, int]] = []
-        self.finisher = Finisher(lambda database: session_of(server, database, user), self._ended)
+        self.finisher = Finisher(
+            lambda database: session_of(server, database, user), self._ended, failed
+        )
 
     def _ended(self, order: Finish, sqlstate: str | None, end_lsn: int) -> None:
         self.ends.append((order.gid, sqlstate, end_lsn))
@@ -252,7 +258,7 @@ class Listening:
         self.told: list[Message] = []
         self._server = server
         self.stream = LimboStream(
-            PrimaryAddress(server.dsn()), session_of(server, database), database, self._tell
+            PrimaryAddress(server.dsn()), session_of(server, database), database, self._tell, failed
         )
 
     def _tell(self, database: str, message: Message) -> None:

@@ -74,7 +74,7 @@ def test_wal_that_is_gone_is_said_to_be_gone(server: Postgres) -> None:
     gid, lsn = prepared(server)
     server.execute(commit_sql(str(gid)))
     old = replace(gid, begin_lsn=8192 * 2)
-    with pytest.raises(WalProposerError, match="requested WAL segment .* has already been removed"):
+    with pytest.raises(WalProposerError, match="has already been removed"):
         is_found(server, old, lsn)
 
 

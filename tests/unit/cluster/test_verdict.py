@@ -409,9 +409,14 @@ def test_the_newest_membership_counts() -> None:
     ("changes", "verdict"),
     [
         (
-            {"qsync": {"refuses": "5 transactions wait, of at most 5"}},
+            {"qsync": {"owner": "ab", "refuses": "5 transactions wait, of at most 5"}},
             "DEGRADED: commits proceed with 3 of 3 safekeepers; qsync admits no transaction: 5 "
             "transactions wait, of at most 5: sk qsync list",
+        ),
+        (
+            {"qsync": {"owner": None, "refuses": "could not listen on db:5455: Address in use"}},
+            "DEGRADED: commits proceed with 3 of 3 safekeepers; qsync admits no transaction: could "
+            "not listen on db:5455: Address in use: see the proposer's log",
         ),
         (
             {"failover": {"finished": False, "error": "role a may not commit; Give another one."}},

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from qsync.gid import Gid, GidError, Policy, uuid7
 
 TEXT = "skq1.d.19c1f0a3e55.2-16b374d848-2f1-1.019c1f0a3e557b2c8d0e4f6a7b8c9d0e"
-GID = Gid(Policy.DETACH, 0x19C1F0A3E55, 2, 0x16B374D848, 0x2F1, 1, "019c1f0a3e557b2c8d0e4f6a7b8c9d0e")
+GID = Gid(
+    Policy.DETACH, 0x19C1F0A3E55, 2, 0x16B374D848, 0x2F1, 1, "019c1f0a3e557b2c8d0e4f6a7b8c9d0e"
+)
 
 
 def test_what_a_gid_says() -> None:

@@ -271,9 +271,7 @@ def test_positions_of_a_log_that_was_cut_are_never_confirmed() -> None:
 # ---- barriers
 
 
-def barrier(
-    lsn: int, *, after_round: int, server: tuple[int, int] | None = None
-) -> BarrierAsked:
+def barrier(lsn: int, *, after_round: int, server: tuple[int, int] | None = None) -> BarrierAsked:
     return BarrierAsked(1, lsn, BEGIN_MS + 500, after_round, server)
 
 

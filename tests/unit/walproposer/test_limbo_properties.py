@@ -176,9 +176,10 @@ class LimboMachine(RuleBasedStateMachine):
     @rule()
     def end_reading(self) -> None:
         assert self.reading is not None
-        reading, self.reading = replace(
-            self.reading, flushed_after_lsn=self.lsn, server_now_ms=self.now_ms
-        ), None
+        reading, self.reading = (
+            replace(self.reading, flushed_after_lsn=self.lsn, server_now_ms=self.now_ms),
+            None,
+        )
         self.step(reading)
 
     @precondition(lambda self: self.orders)

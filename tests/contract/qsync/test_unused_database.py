@@ -1,0 +1,152 @@
+"""A database that has used qsync can be dropped while a coordinator runs: its logical slot goes
+when nothing has been prepared there for long, or when an administrator drops it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+
+import psycopg
+import pytest
+from control_messages import drop_slot
+from two_phase import LOCAL, TIMEOUT, commit_sql, prepare_sql
+
+from consensus.ids import NodeId
+from consensus.messages import ServerFacts
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.waiting import wait_until
+from pgwal.history import TimelineHistory
+from qsync.gid import Gid, Policy
+from walproposer.primary.primary import Primary
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.qsync.limbo_events import LimboRead
+from walproposer.qsync.primary_sessions import PrimarySessions, Told
+
+NODE = NodeId(1, bytes(16))
+GID = str(Gid(Policy.DETACH, 1, 1, 1, 7, "0" * 32))
+DATABASE = "app"
+#: As docs/qsync-operation.md has it.
+BY_HAND = (
+    "SELECT pg_terminate_backend(active_pid, 5000), pg_drop_replication_slot(slot_name)"
+    " FROM pg_replication_slots WHERE database = 'app' AND slot_name ~ '^sk_qsync_'"
+)
+
+
+class Hands:
+    """The coordinator's hands on a server, which look when they are told to."""
+
+    def __init__(self, server: Postgres) -> None:
+        system_id = int(server.control_data()["Database system identifier"])
+        primary = Primary(ServerFacts(system_id, 150018, 1 << 20), TimelineHistory(1), 0, 0)
+        self._told: SimpleQueue[Told] = SimpleQueue()
+        self.bugs: list[Exception] = []
+        self.sessions = PrimarySessions(
+            PrimaryAddress(server.dsn()), primary, NODE, self._told.put, self.bugs.append
+        )
+
+    def look(self) -> dict[str, str]:
+        """The streams, after one reading."""
+        self.sessions.read()
+        while not isinstance(told := self._told.get(timeout=TIMEOUT), LimboRead):
+            pass
+        self.sessions.was_read(told.entries)
+        return self.sessions.stream_states
+
+    def wait_streams(self, wanted: dict[str, str]) -> None:
+        wait_until(lambda: self.look() == wanted, TIMEOUT, f"the streams {wanted}")
+
+    def let_time_pass(self) -> None:
+        """All that the stream waits for."""
+        self.sessions._streams[DATABASE].unused_seconds = 0.0
+
+
+@pytest.fixture
+def hands(server: Postgres) -> Iterator[Hands]:
+    """With a database `app`, where a transaction of qsync was prepared and committed; it has its
+    stream."""
+    server.execute(f"CREATE DATABASE {DATABASE}")
+    hands = Hands(server)
+    use(server, hands)
+    yield hands
+    hands.sessions.close()
+    assert hands.bugs == []
+    wait_until(lambda: drops_slots(server), TIMEOUT, "the slots to be dropped")
+    server.execute(f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
+
+
+def use(server: Postgres, hands: Hands) -> None:
+    with server.connect(dbname=DATABASE, options=LOCAL) as connection:
+        connection.execute("BEGIN")
+        connection.execute("SELECT pg_current_xact_id()")
+        connection.execute(prepare_sql(GID))
+    hands.look()
+    server.execute(commit_sql(GID), dbname=DATABASE)
+    hands.wait_streams({DATABASE: "streaming"})
+
+
+def slots(server: Postgres) -> list[str]:
+    return [slot for (slot,) in server.execute("SELECT slot_name FROM pg_replication_slots")]
+
+
+def drops_slots(server: Postgres) -> bool:
+    try:
+        for slot in slots(server):
+            drop_slot(server, slot)
+    except psycopg.errors.ObjectInUse:
+        return False
+    return True
+
+
+def test_one_that_nobody_uses_any_more_can_be_dropped(server: Postgres, hands: Hands) -> None:
+    with pytest.raises(psycopg.errors.ObjectInUse, match="active logical replication slot"):
+        server.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+    hands.let_time_pass()
+    hands.wait_streams({})
+    assert slots(server) == []
+    assert hands.look() == {}
+    server.execute(f"DROP DATABASE {DATABASE}")
+
+
+def test_one_that_is_used_again_gets_its_slot_again(server: Postgres, hands: Hands) -> None:
+    """Time passes first, then an administrator drops it."""
+    hands.let_time_pass()
+    hands.wait_streams({})
+    use(server, hands)
+    assert len(slots(server)) == 1
+    server.execute(BY_HAND)
+    hands.wait_streams({})
+    assert slots(server) == []
+    use(server, hands)
+    assert len(slots(server)) == 1
+
+
+def test_an_administrator_drops_it_at_once(server: Postgres, hands: Hands) -> None:
+    server.execute(BY_HAND)
+    server.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+    hands.wait_streams({})
+    assert hands.look() == {}
+
+
+def test_a_slot_of_a_coordinator_before_goes_as_well(
+    server: Postgres, hands: Hands, make_hands: Callable[[], Hands]
+) -> None:
+    """Nobody has used the database since."""
+    hands.sessions.close()
+    successor = make_hands()
+    successor.wait_streams({DATABASE: "streaming"})
+    successor.let_time_pass()
+    successor.wait_streams({})
+    assert slots(server) == []
+
+
+@pytest.fixture
+def make_hands(server: Postgres) -> Iterator[Callable[[], Hands]]:
+    made: list[Hands] = []
+
+    def make() -> Hands:
+        made.append(Hands(server))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.sessions.close()

@@ -1,0 +1,52 @@
+"""What `sk status` says of a proposer's coordinator, whatever its page has."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from cli.status_tables import proposer_line
+from cluster.timeline_view import ProposerView
+from consensus.ids import NodeId
+
+AT = datetime(2026, 11, 24, 10, tzinfo=UTC)
+AGE = {"len": 3, "len_max": 10, "age": 7.2}
+LEADING = {"address": "db:5455", "owner": "ab", "refuses": None, **AGE}
+
+
+def line_of(qsync: dict[str, Any]) -> str:
+    page = {
+        "state": "streaming",
+        "primary": {"dsn": "host=db", "flush_lsn": "0/9"},
+        "received_lsn": "0/9",
+        "commit_lsn": "0/8",
+        "commit_bytes_per_second": 0,
+        "quorum": {"ok": True, "since": AT.isoformat()},
+        "qsync": qsync,
+    }
+    return proposer_line(
+        ProposerView(
+            http="db:80", node_id=NodeId.ZERO, streams_to={}, page=page, error="", read_at=AT
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("qsync", "said"),
+    [
+        (LEADING, "; qsync at db:5455: 3 of 10 prepared, the oldest for 7 s"),
+        (LEADING | {"len": 0}, "; qsync at db:5455: 0 of 10 prepared"),
+        (
+            {"address": "db:5455", "refuses": "could not listen on db:5455: Address in use"},
+            "; qsync at db:5455: could not listen on db:5455: Address in use",
+        ),
+        (
+            LEADING | {"owner": None, "refuses": "qsync has failed: KeyError('a')"},
+            "; qsync at db:5455: qsync has failed: KeyError('a')",
+        ),
+    ],
+)
+def test_its_limbo_or_why_there_is_none(qsync: dict[str, Any], said: str) -> None:
+    assert line_of(qsync).endswith(said)

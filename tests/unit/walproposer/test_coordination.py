@@ -1,0 +1,213 @@
+"""What a coordinator says of itself while its port is not to be had, and when it has a bug."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import psycopg
+import pytest
+from limbo_steps import NODE, led
+
+from access.access import AccessConfig
+from consensus.messages import ServerFacts
+from pg_fixtures.waiting import wait_until
+from pgwal.history import TimelineHistory
+from pgwire.auth import make_verifier
+from walproposer.checks.commit_watch import CommitWatch
+from walproposer.config import ProposerConfig, QsyncConfig
+from walproposer.metrics import ProposerCollector
+from walproposer.primary.primary import Primary
+from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.qsync.coordination import Coordination
+from walproposer.qsync.coordinator import Coordinator
+from walproposer.qsync.primary_sessions import PrimarySessions
+from walproposer.qsync.verdict_server import OPEN_ACCESS, PORT_LIMITS
+from walproposer.qsync.worker import Worker
+
+TIMEOUT = 30.0
+ADDRESS = PrimaryAddress("host=127.0.0.1 port=1")
+PRIMARY = Primary(ServerFacts(7, 150018, 16 << 20), TimelineHistory(1), 0, 0)
+#: A thread that dies of a bug says so; here that is meant.
+has_bug = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+class Going:
+    """A StopSignal that nobody gives, without its sockets."""
+
+    is_set = False
+
+    def wait(self, seconds: float) -> bool:
+        return Event().wait(seconds)
+
+
+def config(port: int = 0, access: AccessConfig = OPEN_ACCESS) -> ProposerConfig:
+    return ProposerConfig(ADDRESS, (), qsync=QsyncConfig("127.0.0.1", port, access))
+
+
+@contextmanager
+def coordinating(proposer: ProposerConfig) -> Iterator[Coordination]:
+    coordination = Coordination(proposer, Going())
+    coordination.start(limbo_max=10)
+    try:
+        yield coordination
+    finally:
+        coordination.close()
+
+
+def metrics(coordination: Coordination) -> dict[str, float]:
+    collector = ProposerCollector(CommitWatch(ADDRESS, Going(), lambda: False))
+    collector.coordination = coordination
+    return {
+        sample.name: sample.value for family in collector.collect() for sample in family.samples
+    }
+
+
+def wait_refusing(coordination: Coordination, words: str) -> dict[str, Any]:
+    """The page, when that is the reason."""
+    wait_until(lambda: words in (coordination.status["refuses"] or ""), TIMEOUT, words)
+    return coordination.status
+
+
+# ---- without a port
+
+
+def write_users(path: Path) -> None:
+    path.touch(0o600)
+    path.write_text(f"app:client:{make_verifier('secret', b'0123456789abcdef', 4)}\n")
+
+
+def test_while_its_port_is_not_to_be_had_it_says_why(tmp_path: Path) -> None:
+    """The newest reason, also one of the user file; whatever it is, it is tried again."""
+    users = tmp_path / "users"
+    write_users(users)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        proposer = config(taken.getsockname()[1], AccessConfig(None, users, PORT_LIMITS))
+        with coordinating(proposer) as coordination:
+            page = wait_refusing(coordination, "in use")
+            assert (page["owner"], page["is_deciding"]) == (None, False)
+            assert "in use" in coordination.error
+            assert metrics(coordination) == {"sk_proposer_qsync_deciding": 0.0}
+            users.unlink()
+            taken.close()
+            wait_refusing(coordination, "users")
+            write_users(users)
+            wait_refusing(coordination, "does not lead")
+            assert coordination.error == ""
+
+
+# ---- with a bug
+
+
+class Bug(Exception):
+    """Of ours, planted."""
+
+
+def fail(*_: object) -> None:
+    raise Bug
+
+
+@contextmanager
+def leading() -> Iterator[Coordination]:
+    """The core has begun to lead, and says so."""
+    with coordinating(config()) as coordination:
+        coordinator = coordination.coordinator
+        assert coordinator is not None
+        coordinator.post(partial(lead, coordinator))
+        wait_until(lambda: coordination.status["owner"], TIMEOUT, "it to lead")
+        yield coordination
+
+
+def lead(coordinator: Coordinator) -> None:
+    """Of a primary that nobody can reach."""
+    tell = coordinator._tell
+    coordinator.sessions = PrimarySessions(ADDRESS, PRIMARY, NODE, tell, coordinator.failed)
+    coordinator.step(led())
+
+
+def planted_in_core(coordinator: Coordinator) -> None:
+    """From now on, whatever it is told."""
+    coordinator.limbo.step = fail  # type: ignore[method-assign,assignment]
+
+
+def planted_in_stream(coordinator: Coordinator) -> None:
+    coordinator.sessions._session = fail_session  # type: ignore[union-attr,method-assign]
+    coordinator.post(partial(coordinator.sessions.watch, "app"))  # type: ignore[union-attr]
+
+
+def fail_session(_: str) -> Any:
+    class Session:
+        opened = close = fail
+
+    return Session()
+
+
+def planted_in_worker(coordinator: Coordinator) -> None:
+    sessions = coordinator.sessions
+    assert sessions is not None
+    coordinator.post(partial(sessions._reader.put, fail))
+
+
+@has_bug
+@pytest.mark.parametrize("plant", [planted_in_core, planted_in_stream, planted_in_worker])
+def test_a_bug_is_to_be_seen_and_nobody_is_answered(plant: Callable[[Coordinator], None]) -> None:
+    """Wherever it is: on no page a coordinator leads that does not."""
+    with leading() as coordination:
+        coordinator = coordination.coordinator
+        assert coordinator is not None
+        assert metrics(coordination)["sk_proposer_qsync_limbo_len_max"] == 10
+        host, _, port = coordinator.address.rpartition(":")
+        conninfo = f"host={host} port={port} user=app"
+        with closing(psycopg.connect(conninfo, autocommit=True)) as client:
+            refused: list[psycopg.Error] = []
+            waiter = Thread(target=ask, args=(client, refused))
+            waiter.start()
+            wait_until(lambda: waits(coordinator), TIMEOUT, "it to wait")
+            plant(coordinator)
+            waiter.join(TIMEOUT)
+            assert [error.sqlstate for error in refused] == ["57P01"]
+        wait_until(lambda: coordination.error, TIMEOUT, "an error")
+        page = wait_refusing(coordination, "qsync has failed: Bug()")
+        assert (page["owner"], page["is_deciding"], page["waiting"]) == (None, False, 0)
+        assert metrics(coordination)["sk_proposer_qsync_deciding"] == 0
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(conninfo)
+
+
+def ask(client: psycopg.Connection[Any], refused: list[psycopg.Error]) -> None:
+    try:
+        client.execute("WAIT_LSN 0/FFFFFFFF TIMEOUT 60000")
+    except psycopg.Error as error:
+        refused.append(error)
+
+
+def waits(coordinator: Coordinator) -> bool:
+    return bool(coordinator.new_status()["waiting"])
+
+
+@has_bug
+def test_a_bug_while_it_ends_leaves_no_port_open() -> None:
+    with leading() as coordination:
+        coordinator = coordination.coordinator
+        assert coordinator is not None
+        coordinator._fence = fail  # type: ignore[method-assign,assignment]
+        coordination.close()
+        assert coordination.error == "qsync has failed: Bug()"
+        host, _, port = coordinator.address.rpartition(":")
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection((host, int(port)))
+
+
+@has_bug
+def test_a_worker_s_last_task_is_done_after_a_bug() -> None:
+    """It closes the connection."""
+    done: list[object] = []
+    worker = Worker("test", lambda: done.append("idle"), TIMEOUT, done.append)
+    worker.put(fail)
+    wait_until(lambda: len(done) == 2, TIMEOUT, "both")
+    assert {type(each) for each in done} == {str, Bug}
