@@ -87,14 +87,17 @@ class MemberChange:
         """Raises WalProposerError."""
         click.echo(f"timeline {self.view.timeline}")
         members = f"members {ids_text(plan.wanted_ids)}"
-        if plan.stage is Stage.DONE:
+        if plan.stage is Stage.DONE and self.view.is_complete:
             self._tell_leavers(leavers, dry_run=dry_run)
             click.echo(f"nothing to change: it has {members}")
             return
         check_quorums(plan, self.alive | {m.id for m in plan.joining})
         for warning in warnings_of(plan):
             click.echo(f"warning: {warning}", err=True)
-        click.echo(f"members {ids_text(plan.present.members)} -> {ids_text(plan.wanted_ids)}")
+        if plan.stage is Stage.DONE:
+            click.echo(f"it has {members}, but not on the disks of a quorum yet")
+        else:
+            click.echo(f"members {ids_text(plan.present.members)} -> {ids_text(plan.wanted_ids)}")
         if plan.stage is Stage.UNDER_WAY:
             click.echo("this change is under way already")
         if dry_run:

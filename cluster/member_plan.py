@@ -31,7 +31,8 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """`wanted`: the members it ends with, by ascending id."""
+    """`wanted`: the members it ends with, by ascending id. `stage` is that of `present`: whether a
+    quorum has that on disk, the plan does not know."""
 
     present: Membership
     wanted: tuple[Member, ...]
@@ -216,6 +217,8 @@ def warnings_of(plan: MemberPlan) -> list[str]:
 def steps_of(plan: MemberPlan) -> list[str]:
     """What the leader will do, in order."""
     before, after = _ids(plan.present.members), _ids(plan.wanted_ids)
+    if plan.stage is Stage.DONE:
+        return [f"a quorum of {after} writes down that they are the members"]
     if plan.is_only_addresses:
         changed = [m for m in plan.wanted if not _is_known(plan.present, m)]
         moved = ", ".join(f"safekeeper {m.id} is at {m.address}" for m in changed)

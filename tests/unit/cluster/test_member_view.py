@@ -138,6 +138,30 @@ def test_complete_is_on_the_disks_of_a_quorum() -> None:
     assert Answers(most).view().is_complete
 
 
+def test_a_membership_on_the_disks_of_no_quorum_is_told() -> None:
+    """The leader died after one of them had it: whoever it leaves out is needed still."""
+    newer = membership(1, 2, 3, generation=3)
+    joint = membership(1, 2, 3, 4, 5, new=(1, 2, 3), generation=2)
+    rest = [safekeeper(i, membership=joint) for i in (2, 3, 4, 5)]
+    answers = Answers([safekeeper(1, membership=newer), *rest])
+    assert change_line(answers.view()) == (
+        "the members are 1, 2, 3 on the disks of 1 alone, and a quorum of them is needed: who was "
+        "removed is needed still; the next proposer completes it, or the same command again"
+    )
+    answers.safekeepers[1] = safekeeper(2, membership=newer)
+    assert change_line(answers.view()) == ""
+
+
+def test_nothing_is_known_of_the_disks_of_those_that_do_not_answer() -> None:
+    assert change_line(Answers([safekeeper(1), silent(2), silent(3)]).view()) == ""
+
+
+def test_a_page_of_a_release_that_said_less_of_a_membership_is_no_other_one() -> None:
+    more = {**membership(), "forced": False}
+    reports = [safekeeper(1, membership=more), safekeeper(2), safekeeper(3)]
+    assert Answers(reports).view().is_complete
+
+
 def test_commits_that_wait_in_a_joint_membership_say_for_whom() -> None:
     answers = joint_answers()
     blocked = {**changing("entered"), "quorum": {"ok": False, "since": None}}
