@@ -81,7 +81,13 @@ class MemberChange:
 
     @property
     def alive(self) -> set[int]:
-        return {member.safekeeper_id for member in self.view.members if member.is_alive}
+        """They vote; or a leader that is elected follows them, which is enough for the change."""
+        members = self.view.members
+        return {m.safekeeper_id for m in members if m.is_sound or m.is_followed}
+
+    @property
+    def damaged(self) -> dict[int, str]:
+        return {m.safekeeper_id: m.damage for m in self.view.members if m.damage}
 
     def carry_out(self, plan: MemberPlan, *, dry_run: bool, leavers: Collection[int] = ()) -> None:
         """Raises WalProposerError."""
@@ -91,7 +97,7 @@ class MemberChange:
             self._tell_leavers(leavers, dry_run=dry_run)
             click.echo(f"nothing to change: it has {members}")
             return
-        check_quorums(plan, self.alive | {m.id for m in plan.joining})
+        check_quorums(plan, self.alive | {m.id for m in plan.joining}, self.damaged)
         for warning in warnings_of(plan):
             click.echo(f"warning: {warning}", err=True)
         if plan.stage is Stage.DONE:

@@ -110,7 +110,7 @@ class TimelineView:
     def site_losses(self) -> SiteLosses | None:
         """Which sites may be lost, as things stand; None without labels."""
         sites = {member.safekeeper_id: member.site for member in self.members}
-        down = [member.safekeeper_id for member in self.members if not member.is_alive]
+        down = [member.safekeeper_id for member in self.members if not member.is_sound]
         return site_losses(self.membership, sites, down)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster_pages import Answers, membership, safekeeper
+from cluster_pages import HTTP, Answers, lost_peer, membership, page, peer, safekeeper, silent
 
 import cli.member_change
 from cli.member_change import MemberChange, completed
@@ -75,3 +75,27 @@ def test_a_dry_run_says_what_is_missing(
     remove_again(view_of({1}), dry_run=True)
     assert requests == []
     assert "1. a quorum of 1, 2, 3 writes down that they are the members" in capsys.readouterr().out
+
+
+ROTTEN = "segment 000000010000000000000003 at 0/3000000 is damaged: it is short"
+
+
+def test_who_is_damaged_cannot_be_one_of_two(requests: Requests) -> None:
+    """It confirms commits and gives no vote: 1 alone could elect nobody."""
+    reports = [safekeeper(1), safekeeper(2), safekeeper(3, damage=[ROTTEN])]
+    change = change_of(Answers(reports).view())
+    with pytest.raises(Refusal, match="safekeeper 3 gives no vote: segment") as caught:
+        change.carry_out(plan_remove(change.present, (2,)), dry_run=False)
+    assert "sk member replace 3" in caught.value.hint
+    assert requests == []
+    change.carry_out(plan_remove(change.present, (3,)), dry_run=True)
+
+
+def test_who_is_damaged_counts_for_the_present_set_while_a_leader_follows_it() -> None:
+    """Else nobody could be replaced any more in whose place nothing but force is left."""
+    reports = [safekeeper(1), silent(2), safekeeper(3, damage=[ROTTEN])]
+    followed = Answers(reports, {HTTP: page(peer(1), lost_peer(2), peer(3))})
+    assert change_of(followed.view()).alive == {1, 3}
+    reports = [safekeeper(1, proposer=None), silent(2)]
+    reports.append(safekeeper(3, proposer=None, damage=[ROTTEN]))
+    assert change_of(Answers(reports, {}).view()).alive == {1}

@@ -138,6 +138,16 @@ def test_complete_is_on_the_disks_of_a_quorum() -> None:
     assert Answers(most).view().is_complete
 
 
+def test_a_site_whose_member_gives_no_vote_protects_nothing() -> None:
+    """The proposer that follows it may stand in the site that is lost."""
+    labelled = membership(1, 2, 3, sites={1: "a", 2: "b", 3: "c"})
+    reports = [safekeeper(i, membership=labelled) for i in (1, 2)]
+    reports.append(safekeeper(3, membership=labelled, damage=["segment at 0/3000000 is damaged"]))
+    assert str(Answers(reports).view().site_losses) == (
+        "sites: the loss of site c is survived; that of site a or b is not"
+    )
+
+
 def test_a_membership_on_the_disks_of_no_quorum_is_told() -> None:
     """The leader died after one of them had it: whoever it leaves out is needed still."""
     newer = membership(1, 2, 3, generation=3)
