@@ -175,8 +175,7 @@ def completed(view: TimelineView) -> Membership:
         elif seen.instance:
             host, port = split_address(seen.address)
             roster.append(Member(listed.id, bytes.fromhex(seen.instance), host, port, seen.site))
-    membership = view.membership
-    return Membership(membership.stamp, membership.members, membership.new_members, tuple(roster))
+    return view.membership.listed_as(view.membership.stamp, tuple(roster))
 
 
 def newcomer_at(

@@ -154,7 +154,7 @@ def _membership(view: TimelineView, keeper: MemberView, uuid: bytes) -> Membersh
         listed.port,
         keeper.site,
     )
-    return Membership(stamp, (keeper.safekeeper_id,), (), (known,))
+    return Membership(stamp, (keeper.safekeeper_id,), (), (known,), is_forced=True)
 
 
 def _membership_of(member: MemberView) -> Membership:

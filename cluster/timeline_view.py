@@ -91,6 +91,12 @@ class TimelineView:
         return not self.membership.is_joint and has_quorum(self.membership, self.informed_ids)
 
     @property
+    def is_forced(self) -> bool:
+        """By an operator, once; of a force by an older release the keeper alone knows."""
+        by_keeper = any((member.status or {}).get("forced") for member in self.members)
+        return self.membership.is_forced or by_keeper
+
+    @property
     def informed_ids(self) -> list[int]:
         """The members that say that they have this membership on disk."""
         return [m.safekeeper_id for m in self.members if self._is_informed(m)]

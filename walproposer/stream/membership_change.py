@@ -139,7 +139,7 @@ class MembershipChange:
         old = leader.membership
         if self.wanted == tuple(old.member(i) for i in old.members):
             return []
-        return leader.write(Membership(_next_stamp(leader), old.members, (), self.wanted))
+        return leader.write(old.listed_as(_next_stamp(leader), self.wanted))
 
     def _may_enter(self, leader: Leader) -> bool:
         """D2 and R2; and, for latency, a quorum of the new set has what the window has not."""

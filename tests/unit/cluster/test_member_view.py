@@ -18,7 +18,7 @@ from cluster_pages import (
     silent,
 )
 
-from cli.member_table import members_json, remarks
+from cli.member_table import members_json, notes, remarks
 from cluster.change_line import change_line
 from cluster.member_view import MemberState, Standing
 from cluster.timeline_view import timeline_views
@@ -136,6 +136,25 @@ def test_complete_is_on_the_disks_of_a_quorum() -> None:
     assert not some.is_complete
     most = [safekeeper(1, membership=newer), safekeeper(2, membership=newer), safekeeper(4)]
     assert Answers(most).view().is_complete
+
+
+def test_a_log_that_was_forced_says_so_in_one_line_whoever_its_members_are() -> None:
+    marked = {**membership(4, 5, 6), "forced": True}
+    reports = [safekeeper(i, membership=marked, forced=True) for i in (4, 5, 6)]
+    view = Answers(reports, {HTTP: page(peer(4), peer(5), peer(6))}).view()
+    assert list(notes(view)) == [
+        "the members were forced once: acknowledged commits may be missing in this log "
+        "(docs/members.md)"
+    ]
+    assert list(remarks(view)) == []
+    assert str(judge(view)) == "OK: commits proceed, 3 of 3 safekeepers"
+    assert [m["forced"] for m in members_json(view)["members"]] == [True, True, True]
+
+
+def test_a_keeper_that_an_older_release_marked_is_noted() -> None:
+    reports = [safekeeper(1, forced=True), safekeeper(2), safekeeper(3)]
+    assert len(list(notes(Answers(reports).view()))) == 1
+    assert list(notes(Answers().view())) == []
 
 
 def test_a_site_whose_member_gives_no_vote_protects_nothing() -> None:
