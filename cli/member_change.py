@@ -29,10 +29,10 @@ from consensus.membership_page import split_address
 from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal, WalProposerError
 from walproposer.members.change import cancel_change, change_members
+from walproposer.members.telling import tell_to_leave
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.events import ChangeRequest
-from walproposer.stream.joining import leave
 from walproposer.timelines.discovery import check_any_tells, discover
 from walproposer.timelines.survey import folder_name, survey
 
@@ -147,7 +147,10 @@ class MemberChange:
         place = place_of(other, self.addresses)
         try:
             instance = bytes.fromhex(other.instance)
-            leave(place, self.view.timeline, other.safekeeper_id, instance, self.view.membership)
+            tell_to_leave(
+                self._config, place, other.safekeeper_id, instance, self.view.membership,
+                http_token=self.http_token,
+            )  # fmt: skip
         except WalProposerError as error:
             click.echo(f"{other} was not told that it has left: {error}", err=True)
         else:
