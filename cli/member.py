@@ -19,7 +19,7 @@ from cli.parameters import (
     timeline_option,
     with_conninfo,
 )
-from cluster.member_plan import plan_add, plan_move, plan_remove, plan_replace
+from cluster.member_plan import Stage, plan_add, plan_move, plan_remove, plan_replace
 from consensus.ids import TimelineId
 from walproposer.safekeeper_client import SafekeeperAddress
 
@@ -130,6 +130,8 @@ def replace(
     change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
     (place,) = with_conninfo((address,), safekeeper_conninfo)
     plan = plan_replace(change.present, safekeeper_id, newcomer_at(place, change))
+    if plan.stage is Stage.DONE:
+        click.echo(f"safekeeper {safekeeper_id} is no member, and that at {place} is", err=True)
     change.carry_out(plan, dry_run=dry_run, leavers=(safekeeper_id,))
 
 
@@ -147,7 +149,10 @@ def move(
     safekeeper_id: int,
     address: SafekeeperAddress,
 ) -> None:
-    """Write down that member ID is at ADDRESS (HOST:PORT) now, with the same data directory."""
+    """Write down that member ID is at ADDRESS (HOST:PORT) now, with the same data directory.
+
+    And with the --site label that it was started with, also when the address is as before.
+    """
     addresses = with_conninfo(safekeepers, safekeeper_conninfo)
     change = MemberChange.observe(addresses, http_token(http_token_file), timeline)
     (place,) = with_conninfo((address,), safekeeper_conninfo)

@@ -29,10 +29,10 @@ from consensus.membership_page import split_address
 from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal, WalProposerError
 from walproposer.members.change import cancel_change, change_members
+from walproposer.members.telling import tell_to_leave
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.events import ChangeRequest
-from walproposer.stream.joining import leave
 from walproposer.timelines.discovery import check_any_tells, discover
 from walproposer.timelines.survey import folder_name, survey
 
@@ -81,20 +81,29 @@ class MemberChange:
 
     @property
     def alive(self) -> set[int]:
-        return {member.safekeeper_id for member in self.view.members if member.is_alive}
+        """They vote; or a leader that is elected follows them, which is enough for the change."""
+        members = self.view.members
+        return {m.safekeeper_id for m in members if m.is_sound or m.is_followed}
+
+    @property
+    def damaged(self) -> dict[int, str]:
+        return {m.safekeeper_id: m.damage for m in self.view.members if m.damage}
 
     def carry_out(self, plan: MemberPlan, *, dry_run: bool, leavers: Collection[int] = ()) -> None:
         """Raises WalProposerError."""
         click.echo(f"timeline {self.view.timeline}")
         members = f"members {ids_text(plan.wanted_ids)}"
-        if plan.stage is Stage.DONE:
+        if plan.stage is Stage.DONE and self.view.is_complete:
             self._tell_leavers(leavers, dry_run=dry_run)
             click.echo(f"nothing to change: it has {members}")
             return
-        check_quorums(plan, self.alive | {m.id for m in plan.joining})
+        check_quorums(plan, self.alive | {m.id for m in plan.joining}, self.damaged)
         for warning in warnings_of(plan):
             click.echo(f"warning: {warning}", err=True)
-        click.echo(f"members {ids_text(plan.present.members)} -> {ids_text(plan.wanted_ids)}")
+        if plan.stage is Stage.DONE:
+            click.echo(f"it has {members}, but not on the disks of a quorum yet")
+        else:
+            click.echo(f"members {ids_text(plan.present.members)} -> {ids_text(plan.wanted_ids)}")
         if plan.stage is Stage.UNDER_WAY:
             click.echo("this change is under way already")
         if dry_run:
@@ -138,7 +147,10 @@ class MemberChange:
         place = place_of(other, self.addresses)
         try:
             instance = bytes.fromhex(other.instance)
-            leave(place, self.view.timeline, other.safekeeper_id, instance, self.view.membership)
+            tell_to_leave(
+                self._config, place, other.safekeeper_id, instance, self.view.membership,
+                http_token=self.http_token,
+            )  # fmt: skip
         except WalProposerError as error:
             click.echo(f"{other} was not told that it has left: {error}", err=True)
         else:
@@ -166,8 +178,7 @@ def completed(view: TimelineView) -> Membership:
         elif seen.instance:
             host, port = split_address(seen.address)
             roster.append(Member(listed.id, bytes.fromhex(seen.instance), host, port, seen.site))
-    membership = view.membership
-    return Membership(membership.stamp, membership.members, membership.new_members, tuple(roster))
+    return view.membership.listed_as(view.membership.stamp, tuple(roster))
 
 
 def newcomer_at(

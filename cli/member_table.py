@@ -28,7 +28,7 @@ def members_section(view: TimelineView) -> RenderableType:
     for member in (*view.members, *view.others):
         style = "" if member.is_alive or not member.is_member else "red"
         table.add_row(*_cells(member), style=style)
-    return Group(head, Text(_quorum_line(view)), table, *map(Text, remarks(view)))
+    return Group(head, Text(_quorum_line(view)), table, *map(Text, (*remarks(view), *notes(view))))
 
 
 def _cells(member: MemberView) -> list[str]:
@@ -61,14 +61,17 @@ def remarks(view: TimelineView) -> Iterator[str]:
                 f"{other} has the log and is no member: sk member remove {other.safekeeper_id} "
                 "tells it so, sk member add makes it one"
             )
-    for member in view.members:
-        if (member.status or {}).get("forced"):
-            yield (
-                f"{member} was made the only member by force: acknowledged commits may be missing "
-                "(docs/members.md)"
-            )
     if view.site_losses is not None:
         yield str(view.site_losses)
+
+
+def notes(view: TimelineView) -> Iterator[str]:
+    """What stays so, and asks for nothing."""
+    if view.is_forced:
+        yield (
+            "the members were forced once: acknowledged commits may be missing in this log "
+            "(docs/members.md)"
+        )
 
 
 def members_json(view: TimelineView) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.member_table import remarks
+from cli.member_table import notes, remarks
 from cli.output import plain_table
 from cluster.member_view import MemberState, MemberView, node_id_of
 from cluster.server_view import Role, ServerView
@@ -39,6 +39,7 @@ def timeline_section(view: TimelineView, verdict: Verdict) -> RenderableType:
         *(Text(proposer_line(proposer), overflow="fold") for proposer in view.proposers),
         _members_table((*view.members, *view.others)),
         *(Text(remark, style="bold yellow", overflow="fold") for remark in remarks(view)),
+        *(Text(note, style="dim", overflow="fold") for note in notes(view)),
         *(
             Text(remark, style="bold yellow", overflow="fold")
             for member in view.members

@@ -17,11 +17,22 @@ def change_line(view: TimelineView) -> str:
     if change is not None and change["state"] != "done":
         return _of_leader(change)
     if not view.membership.is_joint:
-        return ""
+        return _of_disks(view)
     before, after = ids_text(view.membership.members), ids_text(view.membership.new_members)
     return (
         f"the members are changed from {before} to {after}: each commit needs a quorum of both, "
         "and no proposer tells how far it is; the next one ends it, or goes back"
+    )
+
+
+def _of_disks(view: TimelineView) -> str:
+    """D1: who was removed is needed until a quorum of those that stay has it on disk."""
+    if view.is_complete or not view.uninformed_ids:
+        return ""
+    return (
+        f"the members are {ids_text(view.membership.members)} on the disks of "
+        f"{ids_text(view.informed_ids)} alone, and a quorum of them is needed: who was removed is "
+        "needed still; the next proposer completes it, or the same command again"
     )
 
 

@@ -95,7 +95,7 @@ def untold(view: TimelineView) -> list[MemberView]:
 def is_usable(member: MemberView) -> bool:
     """It answers, and its log is whole."""
     is_active = member.state is MemberState.ACTIVE and member.status is not None
-    return is_active and not (member.status or {}).get("damage")
+    return is_active and not member.damage
 
 
 def _check_no_proposer(view: TimelineView) -> None:
@@ -128,10 +128,9 @@ def _check_named(view: TimelineView, usable: Sequence[int], destroyed: Collectio
     if unnamed:
         first = unnamed[0]
         why = f" ({first.reason})" if first.reason else ""
-        damage = (first.status or {}).get("damage")
+        state = "damaged" if first.damage else first.state.value
         raise Refusal(
-            f"{first} is {'damaged' if damage else first.state.value}{why}, and was not named as "
-            "destroyed",
+            f"{first} is {state}{why}, and was not named as destroyed",
             hint="Bring it back: it may have what is missing. If its disk is lost for good, name "
             f"it: sk member force {' '.join(map(str, sorted({*destroyed, first.safekeeper_id})))}.",
         )
@@ -155,7 +154,7 @@ def _membership(view: TimelineView, keeper: MemberView, uuid: bytes) -> Membersh
         listed.port,
         keeper.site,
     )
-    return Membership(stamp, (keeper.safekeeper_id,), (), (known,))
+    return Membership(stamp, (keeper.safekeeper_id,), (), (known,), is_forced=True)
 
 
 def _membership_of(member: MemberView) -> Membership:

@@ -8,11 +8,11 @@ members had before, which a joint membership still names.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from consensus.membership import MEMBERS_MAX, UNKNOWN_INSTANCE, Member, Membership
+from consensus.membership import MEMBERS_MAX, UNKNOWN_INSTANCE, Member, Membership, Stamp
 from consensus.quorum import quorum_size
 from walproposer.errors import Refusal
 
@@ -21,6 +21,8 @@ NEW_ID_HINT = (
     "Start it on an empty data directory with an --id that no member has, or had, and name its "
     "address: sk member replace {id} HOST:PORT."
 )
+
+NOBODY: Mapping[int, str] = {}
 
 
 class Stage(Enum):
@@ -31,7 +33,8 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """`wanted`: the members it ends with, by ascending id."""
+    """`wanted`: the members it ends with, by ascending id. `stage` is that of `present`: whether a
+    quorum has that on disk, the plan does not know."""
 
     present: Membership
     wanted: tuple[Member, ...]
@@ -103,6 +106,8 @@ def plan_replace(present: Membership, leaver: int, newcomer: Member) -> MemberPl
                 hint=f"Name the address of a new one, or remove the other one: sk member remove "
                 f"{leaver}.",
             )
+        if present.generation == Stamp.FIRST.generation:
+            raise _no_member(present, leaver)  # nobody was ever replaced here
         return _plan(present, members)
     if leaver not in members:
         raise _no_member(present, leaver)
@@ -141,14 +146,18 @@ def _plan(present: Membership, members: dict[int, Member]) -> MemberPlan:
                 f"{_ids(present.new_members)}",
                 hint="Wait for its end, which sk member list shows, or end it: sk member cancel.",
             )
+        for member in wanted:
+            _check_same_disk(present.member(member.id), member)
         return MemberPlan(present, wanted, Stage.UNDER_WAY)
     is_done = ids == present.members and all(_is_known(present, member) for member in wanted)
     return MemberPlan(present, wanted, Stage.DONE if is_done else Stage.NOT_BEGUN)
 
 
 def _is_known(present: Membership, member: Member) -> bool:
+    """A label that nobody gave says nothing."""
     known = present.member(member.id)
-    return (known.host, known.port) == (member.host, member.port)
+    is_labelled_so = member.site in ("", known.site)
+    return (known.host, known.port) == (member.host, member.port) and is_labelled_so
 
 
 def _check_same_disk(known: Member, found: Member) -> None:
@@ -173,26 +182,53 @@ def _no_member(present: Membership, safekeeper_id: int) -> Refusal:
 # ---- what an operator must know before
 
 
-def check_quorums(plan: MemberPlan, alive: Collection[int]) -> None:
-    """`alive`: who answers and has its data, newcomers among them. Raises Refusal."""
-    for ids, whose in ((plan.present.members, "present"), (plan.wanted_ids, "wanted")):
-        living = [i for i in ids if i in alive]
-        if len(living) >= quorum_size(len(ids)):
-            continue
-        dead = _ids([i for i in ids if i not in alive])
-        text = (
-            f"only {len(living)} of the {len(ids)} members {whose} are alive "
-            f"({quorum_size(len(ids))} are needed): {dead} not"
-        )
-        if whose == "present":
-            raise Refusal(
-                f"no quorum: {text}",
-                hint="Start them; sk member force is for disks that are lost for good.",
-            )
+def check_quorums(
+    plan: MemberPlan, alive: Collection[int], damaged: Mapping[int, str] = NOBODY
+) -> None:
+    """`alive`: who answers and has its data, newcomers among them. `damaged`: whose log is, and
+    how. Such a one confirms commits, and gives no vote: the set that is wanted must do without it,
+    as the next proposer could not be elected. Raises Refusal."""
+    problem = _quorum_problem(plan.present.members, "present", alive, damaged)
+    if problem:
         raise Refusal(
-            f"commits would wait for ever: {text}",
-            hint="Start them first, or replace the dead: sk member replace ID HOST:PORT.",
+            f"no quorum: {problem}",
+            hint=_mending(plan.present.members, damaged)
+            or "Start them; sk member force is for disks that are lost for good.",
         )
+    voting = [member for member in alive if member not in damaged]
+    problem = _quorum_problem(plan.wanted_ids, "wanted", voting, damaged)
+    if problem:
+        raise Refusal(
+            f"commits would wait for ever: {problem}",
+            hint=_mending(plan.wanted_ids, damaged)
+            or "Start them first, or replace the dead: sk member replace ID HOST:PORT.",
+        )
+
+
+def _quorum_problem(
+    ids: Sequence[int], whose: str, able: Collection[int], damaged: Mapping[int, str]
+) -> str:
+    """ "" when a quorum of them is able."""
+    unable = [i for i in ids if i not in able]
+    needed = quorum_size(len(ids))
+    if len(ids) - len(unable) >= needed:
+        return ""
+    why = "".join(f"; safekeeper {i} gives no vote: {damaged[i]}" for i in unable if i in damaged)
+    return (
+        f"only {len(ids) - len(unable)} of the {len(ids)} members {whose} are alive "
+        f"({needed} are needed): {_ids(unable)} not{why}"
+    )
+
+
+def _mending(ids: Sequence[int], damaged: Mapping[int, str]) -> str:
+    """What helps one of these that is damaged; "" when none is."""
+    for member in ids:
+        if member in damaged:
+            return (
+                "A proposer that runs mends it, if another member or the archive has what it "
+                f"lacks; else replace it first: sk member replace {member} HOST:PORT."
+            )
+    return ""
 
 
 def warnings_of(plan: MemberPlan) -> list[str]:
@@ -216,9 +252,11 @@ def warnings_of(plan: MemberPlan) -> list[str]:
 def steps_of(plan: MemberPlan) -> list[str]:
     """What the leader will do, in order."""
     before, after = _ids(plan.present.members), _ids(plan.wanted_ids)
+    if plan.stage is Stage.DONE:
+        return [f"a quorum of {after} writes down that they are the members"]
     if plan.is_only_addresses:
         changed = [m for m in plan.wanted if not _is_known(plan.present, m)]
-        moved = ", ".join(f"safekeeper {m.id} is at {m.address}" for m in changed)
+        moved = ", ".join(f"safekeeper {m.id} is at {_place(m)}" for m in changed)
         return [f"the members are told: {moved}"]
     steps = [
         f"safekeeper {member.id} ({member.address}) gets the log, and counts for nothing until it "
@@ -232,6 +270,10 @@ def steps_of(plan: MemberPlan) -> list[str]:
         for leaver in plan.leaving
     ]
     return steps
+
+
+def _place(member: Member) -> str:
+    return f"{member.address}, site {member.site}" if member.site else member.address
 
 
 def _ids(ids: Sequence[int]) -> str:

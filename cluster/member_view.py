@@ -79,8 +79,18 @@ class MemberView:
 
     @property
     def is_alive(self) -> bool:
-        """It answers, or is followed, and has its data."""
+        """It answers, or is followed, and has its data, be it damaged."""
         return self.is_followed or self.state is MemberState.ACTIVE
+
+    @property
+    def damage(self) -> str:
+        """Of its log: with any it follows and answers a leader, and gives no vote."""
+        return "; ".join((self.status or {}).get("damage") or ())
+
+    @property
+    def is_sound(self) -> bool:
+        """It is alive, and votes."""
+        return self.is_alive and not self.damage
 
     @property
     def promised(self) -> NodeId:

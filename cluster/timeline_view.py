@@ -15,7 +15,7 @@ from cluster.member_view import MemberState, MemberView, Roll, Status, node_id_o
 from cluster.site_losses import SiteLosses, site_losses
 from consensus.ids import NodeId, TimelineId
 from consensus.membership import Membership
-from consensus.membership_page import membership_of_page, membership_page
+from consensus.membership_page import membership_of_page
 from consensus.quorum import has_quorum
 from pgwal.lsn import Lsn
 from walproposer.timelines.discovery import (
@@ -88,19 +88,35 @@ class TimelineView:
     def is_complete(self) -> bool:
         """No change is half done: on the disks of a quorum lies this membership, and no joint one.
         Whoever is in no set may be told so then."""
-        page = membership_page(self.membership)
-        has_it = [
-            member.safekeeper_id
-            for member in self.members
-            if member.status is not None and member.status["membership"] == page
-        ]
-        return not self.membership.is_joint and has_quorum(self.membership, has_it)
+        return not self.membership.is_joint and has_quorum(self.membership, self.informed_ids)
+
+    @property
+    def is_forced(self) -> bool:
+        """By an operator, once; of a force by an older release the keeper alone knows."""
+        by_keeper = any((member.status or {}).get("forced") for member in self.members)
+        return self.membership.is_forced or by_keeper
+
+    @property
+    def informed_ids(self) -> list[int]:
+        """The members that say that they have this membership on disk."""
+        return [m.safekeeper_id for m in self.members if self._is_informed(m)]
+
+    @property
+    def uninformed_ids(self) -> list[int]:
+        """Those that answer, and have another one."""
+        answering = [m for m in self.members if m.status is not None]
+        return [m.safekeeper_id for m in answering if not self._is_informed(m)]
+
+    def _is_informed(self, member: MemberView) -> bool:
+        if member.status is None:
+            return False
+        return membership_of_page(member.status["membership"]) == self.membership
 
     @property
     def site_losses(self) -> SiteLosses | None:
         """Which sites may be lost, as things stand; None without labels."""
         sites = {member.safekeeper_id: member.site for member in self.members}
-        down = [member.safekeeper_id for member in self.members if not member.is_alive]
+        down = [member.safekeeper_id for member in self.members if not member.is_sound]
         return site_losses(self.membership, sites, down)
 
 

@@ -320,11 +320,10 @@ def _problem(member: MemberView, leader: ProposerView | None) -> str:
             return f"{member} is unreachable{since}: start it, or {_replaced(member)}"
         case MemberState.NOT_GIVEN if not followed:
             return f"{member} was not asked: give its address in --safekeepers"
-    if member.status is not None and member.status.get("damage"):
-        damage = "; ".join(member.status["damage"])
+    if member.damage:
         return (
-            f"{member} does not vote until a proposer has mended it: {_short(damage)}; if it stays "
-            f"so: {_replaced(member)}"
+            f"{member} does not vote until a proposer has mended it: {_short(member.damage)}; if "
+            f"it stays so: {_replaced(member)}"
         )
     if leader is None or leader.page is None or leader.page["state"] != "streaming":
         return ""

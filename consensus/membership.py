@@ -6,7 +6,7 @@ proposer the stamp never goes back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from msgspec import Struct
@@ -85,13 +85,15 @@ class Membership:
     """`new_members` is empty except in a joint membership. Ids ascend.
 
     `roster` says of the members who they are, by ascending id; one that is not in it is known by
-    its id alone.
+    its id alone. `is_forced`: an operator once made one safekeeper the only member, so acknowledged
+    commits may be missing in the log. Every later membership says so, whoever its members are.
     """
 
     stamp: Stamp
     members: tuple[int, ...]
     new_members: tuple[int, ...] = ()
     roster: tuple[Member, ...] = ()
+    is_forced: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.members) <= MEMBERS_MAX or len(self.new_members) > MEMBERS_MAX:
@@ -131,16 +133,24 @@ class Membership:
 
     def stamped(self, stamp: Stamp) -> Membership:
         """The same sets and addresses under another stamp."""
-        return Membership(stamp, self.members, self.new_members, self.roster)
+        return replace(self, stamp=stamp)
 
     def joint_with(self, stamp: Stamp, new: tuple[Member, ...]) -> Membership:
         """Entering a change: this one's members, and beside them `new` (ascending ids)."""
         roster = {m.id: m for m in self.roster if m.id in self.members} | {m.id: m for m in new}
-        return Membership(
-            stamp, self.members, tuple(m.id for m in new), tuple(roster[i] for i in sorted(roster))
+        return replace(
+            self,
+            stamp=stamp,
+            new_members=tuple(m.id for m in new),
+            roster=tuple(roster[i] for i in sorted(roster)),
         )
 
     def left_to(self, stamp: Stamp, members: tuple[int, ...]) -> Membership:
         """Leaving a joint membership, to one of its sets."""
         assert members in self.groups
-        return Membership(stamp, members, (), tuple(m for m in self.roster if m.id in members))
+        roster = tuple(m for m in self.roster if m.id in members)
+        return replace(self, stamp=stamp, members=members, new_members=(), roster=roster)
+
+    def listed_as(self, stamp: Stamp, roster: tuple[Member, ...]) -> Membership:
+        """Equal sets, other addresses or labels (rule 10)."""
+        return replace(self, stamp=stamp, roster=roster)

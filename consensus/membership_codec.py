@@ -2,9 +2,12 @@
 
 membership    author node_id | generation u32 | ids | ids | roster
 ids           count u8 | id u64 ...
-roster        count u8 | member ...
+roster        count u8, and 128 more in a membership that was forced | member ...
 member        id u64 | instance 8 | port u16 | text | text: its host, its site
 text          length u8 | UTF-8
+
+An older release finds more members there than a roster can have, and refuses the message: it cannot
+drop the mark.
 
 before version 2 of the protocol, and in control files of formats 1 and 2:
 membership    generation u32 | ids | ids
@@ -23,6 +26,7 @@ from consensus.wire import Reader, encode_node_id, lawful
 _U8 = struct.Struct("!B")
 _U32 = struct.Struct("!I")
 _U64 = struct.Struct("!Q")
+_FORCED = 0x80
 _MEMBER = struct.Struct("!Q8sH")
 
 
@@ -33,7 +37,7 @@ def encode_stamp(stamp: Stamp) -> bytes:
 def encode_membership(membership: Membership) -> bytes:
     parts = [encode_stamp(membership.stamp)]
     parts += [_encode_ids(membership.members), _encode_ids(membership.new_members)]
-    parts.append(_U8.pack(len(membership.roster)))
+    parts.append(_U8.pack(len(membership.roster) | _FORCED * membership.is_forced))
     for member in membership.roster:
         parts.append(_MEMBER.pack(member.id, member.instance, member.port))
         parts += [encode_text(member.host), encode_text(member.site)]
@@ -47,8 +51,9 @@ def read_stamp(reader: Reader) -> Stamp:
 def read_membership(reader: Reader) -> Membership:
     """Raises MessageError."""
     stamp, members, new_members = read_stamp(reader), _read_ids(reader), _read_ids(reader)
-    roster = tuple(_read_member(reader) for _ in range(reader.u8()))
-    return lawful(Membership, stamp, members, new_members, roster)
+    count = reader.u8()
+    roster = tuple(_read_member(reader) for _ in range(count & ~_FORCED))
+    return lawful(Membership, stamp, members, new_members, roster, bool(count & _FORCED))
 
 
 def decode_membership(data: bytes | memoryview) -> Membership:

@@ -1,10 +1,11 @@
 """How a membership looks on status pages: JSON values, written by safekeepers and read by tools.
 
     {"author": "5/00112233445566778899aabbccddeeff", "generation": 3, "members": [1, 2, 3],
-     "new_members": [], "roster": [
+     "new_members": [], "forced": false, "roster": [
         {"id": 1, "instance": "8 bytes in hex", "address": "10.0.0.1:5454", "site": "a"}, ...]}
 
-The roster names those of whom more than the id is known.
+The roster names those of whom more than the id is known. A page of an older release has no
+`forced`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def membership_page(membership: Membership) -> dict[str, Any]:
         "generation": membership.generation,
         "members": list(membership.members),
         "new_members": list(membership.new_members),
+        "forced": membership.is_forced,
         "roster": [member_page(member) for member in membership.roster],
     }
 
@@ -46,6 +48,7 @@ def membership_of_page(page: Mapping[str, Any]) -> Membership:
             tuple(page["members"]),
             tuple(page["new_members"]),
             tuple(member_of_page(member) for member in page["roster"]),
+            bool(page.get("forced", False)),
         )
     except (ConsensusError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise MessageError(f"page does not show a membership: {error!r}") from error

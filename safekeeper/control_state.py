@@ -79,13 +79,19 @@ class ControlState:
     flush_lsn: int = 0
     lost_lsn: int = 0
     has_left: bool = False
-    #: An operator made it the only member (`force_rule.py`): acknowledged commits may be missing.
+    #: An operator made this one the only member (`force_rule.py`). All others know of that by the
+    #: membership, which of a force by an older release says nothing.
     forced: bool = False
 
     @property
     def horizon_lsn(self) -> int:
         """The log was flushed at least up to here."""
         return max(self.local_start_lsn, self.flush_lsn)
+
+    @property
+    def is_forced(self) -> bool:
+        """Acknowledged commits may be missing in the log."""
+        return self.forced or self.membership.is_forced
 
     @property
     def is_unproven(self) -> bool:

@@ -1,8 +1,9 @@
 """FORCE_MEMBERSHIP: other members by an operator's word, when a quorum is lost for good. Pure.
 
 Nobody has voted on it. Laws: the stamp only grows, and so does the promise, which becomes the new
-author's: whoever led before is fenced. The one that becomes the only member is marked for ever, as
-commits that were acknowledged may be missing in its log; the others keep theirs, and are in no set.
+author's: whoever led before is fenced. The membership is marked, and so is every later one, as
+commits that were acknowledged may be missing in the log of the only member, which all others will
+get; those that hear of it keep theirs, and are in no set.
 """
 
 from __future__ import annotations

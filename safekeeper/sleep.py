@@ -60,8 +60,8 @@ class Sleep:
     def hold_off(self) -> None:
         """The timeline is awake until `let_come`, which is called as often."""
         with self._timeline.lock:
-            self._users += 1
             self.end()
+            self._users += 1  # not of one who could not wake it
 
     def let_come(self) -> None:
         with self._timeline.lock:

@@ -62,7 +62,7 @@ def timeline_status(timeline: Timeline) -> dict[str, Any]:
         "tli": control.tli_history.tli,
         "tli_history": control.tli_history.format(),
         "has_left": control.has_left,
-        "forced": control.forced,
+        "forced": control.is_forced,
         "membership": membership_page(control.membership),
         "promised": node_id_status(control.promised),
         "last_log_node_id": node_id_status(history.last_log_node_id(positions.flush_lsn)),

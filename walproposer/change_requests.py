@@ -1,4 +1,5 @@
-"""What others may ask of the running proposer: show the members, change them, go back.
+"""What others may ask of the running proposer: show the members, change them, go back, tell one
+that is in no set that it has left.
 
     HTTP's thread -> ChangeRequests -> between two events of the loop -> the core
 
@@ -17,18 +18,20 @@ import msgspec
 
 from consensus.errors import MessageError
 from telemetry.status_server import Answer, Route
-from walproposer.request_page import is_done, request_of_page
+from walproposer.request_page import is_done, outsider_of_page, request_of_page
 from walproposer.status import members_status
 from walproposer.stream.events import (
     ChangeCancelled,
     ChangeRequest,
     ChangeRequested,
     ChangeState,
+    OutsiderNamed,
 )
 from walproposer.stream.incarnation import Incarnation
 
 PATH = "/members"
 CHANGE_PATH = "/members/change"
+OUTSIDE_PATH = "/members/outside"
 #: The loop takes it between two events; a stalled one had better be asked again.
 ANSWER_SECONDS = 5.0
 
@@ -47,6 +50,7 @@ class ChangeRequests:
             Route("GET", PATH, lambda _: self._show()),
             Route("POST", PATH, self._request),
             Route("DELETE", CHANGE_PATH, lambda _: self._cancel()),
+            Route("POST", OUTSIDE_PATH, self._name_outsider),
         )
 
     def _show(self) -> Answer:
@@ -65,6 +69,13 @@ class ChangeRequests:
 
     def _cancel(self) -> Answer:
         return self._on_loop(_go_back)
+
+    def _name_outsider(self, body: bytes) -> Answer:
+        try:
+            host, port = outsider_of_page(msgspec.json.decode(body))
+        except (MessageError, msgspec.DecodeError) as error:
+            return _refusal(HTTPStatus.BAD_REQUEST, str(error))
+        return self._on_loop(lambda incarnation: _meet(incarnation, host, port))
 
     def _on_loop(self, work: Callable[[Incarnation], Answer]) -> Answer:
         incarnation = self._incarnation()
@@ -88,7 +99,13 @@ def _take(incarnation: Incarnation, request: ChangeRequest) -> Answer:
         return _refusal(
             HTTPStatus.CONFLICT,
             f"another change is under way, to members {change.wanted}",
-            "Wait for its end, or cancel it.",
+            "Wait for its end, or end it: sk member cancel.",
+        )
+    if is_under_way and (difference := core.pending.difference(request, core.leader)):
+        return _refusal(
+            HTTPStatus.CONFLICT,
+            f"another change is under way, to the same members, with {difference}",
+            "Wait for its end, or end it: sk member cancel.",
         )
     if is_under_way or is_done(request, membership):
         return _accepted(incarnation)
@@ -100,6 +117,12 @@ def _take(incarnation: Incarnation, request: ChangeRequest) -> Answer:
             "Look at the members, and ask again.",
         )
     incarnation.step(ChangeRequested(request))
+    return _accepted(incarnation)
+
+
+def _meet(incarnation: Incarnation, host: str, port: int) -> Answer:
+    """Whether he is to be told, the core decides when he answers."""
+    incarnation.step(OutsiderNamed(host, port))
     return _accepted(incarnation)
 
 

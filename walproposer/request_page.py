@@ -3,6 +3,8 @@
 POST /members  {"generation": 3, "members": [
                    {"id": 1, "instance": "8 bytes in hex", "address": "host:port", "site": ""}]}
 
+POST /members/outside  {"address": "host:port"}
+
 Of who is a member already, instance (zeros) and address ("") may be unknown.
 """
 
@@ -13,7 +15,7 @@ from typing import Any
 
 from consensus.errors import MessageError
 from consensus.membership import MEMBERS_MAX, UNKNOWN_INSTANCE, Membership
-from consensus.membership_page import member_of_page, member_page
+from consensus.membership_page import member_of_page, member_page, split_address
 from walproposer.stream.events import ChangeRequest
 
 GENERATION_MAX = (1 << 32) - 3  # entering and leaving add one each
@@ -41,6 +43,16 @@ def request_of_page(page: object) -> ChangeRequest:
         if len({*each}) != len(each):
             raise MessageError(f"two members have one {what}")
     return ChangeRequest(generation, members)
+
+
+def outsider_of_page(page: object) -> tuple[str, int]:
+    """Raises MessageError."""
+    if not isinstance(page, Mapping) or page.keys() != {"address"}:
+        raise MessageError("expected an object of address")
+    host, port = split_address(str(page["address"]))
+    if not host:
+        raise MessageError("expected the address of a safekeeper")
+    return host, port
 
 
 def is_done(request: ChangeRequest, membership: Membership) -> bool:

@@ -267,7 +267,7 @@ class WalProposer:
             upstream, self._upstream = self._upstream or self._wait_for_primary(found), None
             if upstream is None:
                 return
-            candidacy = _candidacy(found, self._addresses, predecessor)
+            candidacy = _candidacy(self.config, found, self._addresses, predecessor)
             incarnation = Incarnation(self.config, candidacy, upstream)
             stop = self._run_incarnation(incarnation, upstream)
             predecessor = incarnation.core.node_id or predecessor
@@ -348,18 +348,23 @@ def _timeline_status(found: FoundTimeline | None) -> dict[str, Any]:
 
 def without_primary(config: ProposerConfig, found: FoundTimeline) -> Incarnation:
     """One that completes the tail on a quorum, and what it is asked for, and stops then."""
-    return Incarnation(config, _candidacy(found, found.addresses), None)
+    return Incarnation(config, _candidacy(config, found, found.addresses), None)
 
 
 def _candidacy(
+    config: ProposerConfig,
     found: FoundTimeline,
     addresses: Sequence[SafekeeperAddress],
     predecessor: NodeId | None = None,
 ) -> Candidacy:
+    """Of the addresses that are known, those that the operator gave are never dropped."""
+    known = [(address.host, address.port) for address in addresses]
+    given = {(address.host, address.port) for address in config.safekeepers}
     return Candidacy(
         timeline=found.timeline,
         server=found.server,
-        addresses=tuple((address.host, address.port) for address in addresses),
+        addresses=tuple(address for address in known if address in given),
+        learnt=tuple(address for address in known if address not in given),
         proposer_uuid=secrets.token_bytes(16),
         predecessor=predecessor,
     )

@@ -12,6 +12,12 @@ from pathlib import Path
 
 import pytest
 from failover_world import FailoverWorld, Loss
+from hand_written_proposer import (
+    HandWrittenProposer,
+    lawful_greeting,
+    membership_of,
+    timeline_id,
+)
 from members_world import (
     TIMEOUT,
     WAIT_SECONDS_MAX,
@@ -22,6 +28,9 @@ from members_world import (
 from replication_client import ReplicationClient, ServerError
 from sk_command import sk, sk_json
 
+from consensus.ids import NodeId
+from consensus.membership import Stamp
+from consensus.messages import Elected, VoteRequest, VoteResponse
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.processes import ServiceProcess
@@ -204,6 +213,77 @@ def test_one_that_was_away_is_told_later_that_it_has_left(
         world.change("replace", 3, world.address(4))
     world.wait_left(3)
     world.reckon(ledger, 1, 2, 4)
+
+
+def test_one_that_comes_back_elsewhere_is_named_to_the_leader(
+    members_world: WorldOf, ledger_of: LedgerOf
+) -> None:
+    """It knows of no such address; and while it leads, nobody else tells anybody to leave."""
+    world = members_world()
+    ledger = ledger_of(world.cluster)
+    world.keepers[3].kill()
+    world.new_keeper(4)
+    world.change("replace", 3, world.address(4))
+    world.wait_members(1, 2, 4)
+    elsewhere = world.new_keeper(8)  # for its address
+    elsewhere.kill()
+    _, _, port = elsewhere.address.rpartition(":")
+    with type(elsewhere)(3, world.keepers[3].data_dir, port=int(port)) as again:
+        world.keepers[3] = again
+        again.wait_ready()
+        out = world.change("remove", 3, known=(1, 3))
+        assert f"safekeeper 3 ({again.address}) was told that it has left" in out
+        assert world.state_on(3) == "left"
+        assert "safekeeper not told" not in world.cluster.proposer.log_text()
+        world.reckon(ledger, 1, 2, 4)
+
+
+def test_what_lies_on_one_disk_is_completed_by_the_same_command(
+    members_world: WorldOf, ledger_of: LedgerOf
+) -> None:
+    """A leader wrote the members to 1 and died: before that is done, nobody is to be destroyed."""
+    world = members_world()
+    ledger = ledger_of(world.cluster)
+    ledger.pause()
+    ledger.wait_idle(TIMEOUT)
+    world.cluster.proposer.kill()
+    status = world.keepers[1].timeline()
+    assert status is not None
+    author = NodeId(status["promised"]["term"] + 1, b"written by hand!")
+    membership = membership_of(status).stamped(Stamp(author, 1))
+    with HandWrittenProposer(world.address(1), timeline_id(status)) as leader:
+        leader.ask(lawful_greeting(status))
+        vote = leader.ask(VoteRequest(membership.stamp, author))
+        assert isinstance(vote, VoteResponse)
+        terms = vote.term_history.extended(author, vote.flush_lsn)
+        start_lsn = vote.timeline_start_lsn
+        elected = Elected(
+            author, vote.flush_lsn, start_lsn, membership, terms, vote.tli_history
+        )  # fmt: skip
+        leader.ask(elected)
+    assert not world.listed()["is_complete"]
+    shown = sk("member", "list", *world.options()).stdout
+    assert "the members are 1, 2, 3 on the disks of 1 alone" in " ".join(shown.split())
+    out = world.change("remove", 9)
+    assert "not on the disks of a quorum yet" in out
+    assert "done: members 1, 2, 3" in out
+    assert world.listed()["is_complete"]
+    assert "nothing to change: it has members 1, 2, 3" in world.change("remove", 9)
+
+
+def test_a_member_gets_a_label_that_it_had_not(members_world: WorldOf) -> None:
+    world = members_world()
+    keeper = world.keepers[2]
+    keeper.terminate()
+    _, _, port = keeper.address.rpartition(":")
+    again = type(keeper)(2, keeper.data_dir, port=int(port), arguments=("--site", "b"))
+    with again:
+        world.keepers[2] = again
+        again.wait_ready()
+        for said in ("done: members 1, 2, 3", "nothing to change"):
+            assert said in world.change("move", 2, again.address)
+        roster = world.listed()["membership"]["roster"]
+        assert {m["id"]: m["site"] for m in roster} == {1: "", 2: "b", 3: ""}
 
 
 def test_without_a_proposer_the_command_is_one(members_world: WorldOf, ledger_of: LedgerOf) -> None:

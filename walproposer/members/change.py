@@ -20,10 +20,11 @@ from typing import Any
 import msgspec
 
 from consensus.ids import TimelineId
-from walproposer.change_requests import CHANGE_PATH, PATH
+from walproposer.change_requests import CHANGE_PATH, OUTSIDE_PATH, PATH
 from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal, Unreachable, WalProposerError
 from walproposer.request_page import request_page
+from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.service import without_primary
 from walproposer.status import change_status
 from walproposer.stream.events import ChangeRequest, ChangeState, Outcome, Stop
@@ -60,7 +61,7 @@ def change_members(
     may_be_starting = True
     while True:
         _, found = require_timeline(config.safekeepers, None, config.timeline)
-        proposer = _running_proposer(config, found.timeline, http_token)
+        proposer = running_proposer(config, found.timeline, http_token)
         if proposer is None and may_be_starting:
             may_be_starting = False
             teller.tell("no proposer runs: this will be one, unless one shows itself")
@@ -83,7 +84,7 @@ def cancel_change(config: ProposerConfig, *, http_token: str = "") -> None:
     """Let the running proposer go back. Raises Refusal when it is too late, or there is nothing to
     cancel; without a proposer no change goes on."""
     _, found = require_timeline(config.safekeepers, None, config.timeline)
-    proposer = _running_proposer(config, found.timeline, http_token)
+    proposer = running_proposer(config, found.timeline, http_token)
     if proposer is None:
         raise Refusal("no proposer runs, so no change is under way")
     proposer.cancel()
@@ -125,7 +126,7 @@ def _check_end(change: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _RunningProposer:
+class RunningProposer:
     page: PageAddress
     access: PageAccess
 
@@ -152,6 +153,14 @@ class _RunningProposer:
         except _TryAgain as error:
             raise Unreachable(str(error)) from error
 
+    def name_outsider(self, place: SafekeeperAddress) -> None:
+        """Who answers there is in no set: the leader meets it, and tells it. Raises Unreachable."""
+        try:
+            self._ask("POST", OUTSIDE_PATH, msgspec.json.encode({"address": str(place)}))
+        except _TryAgain as error:
+            hint = "Run the command again when a proposer leads."
+            raise Unreachable(str(error), hint=hint) from error
+
     def _has(self, request: ChangeRequest, answer: Mapping[str, Any]) -> bool:
         """It was done before it was asked for, and is in force."""
         wanted = {(m.id, m.instance.hex(), m.address, m.site) for m in request.members}
@@ -175,9 +184,9 @@ class _RunningProposer:
         raise Refusal(problem, hint=answer.get("hint") or "")
 
 
-def _running_proposer(
+def running_proposer(
     config: ProposerConfig, timeline: TimelineId, http_token: str
-) -> _RunningProposer | None:
+) -> RunningProposer | None:
     """The newest that answers for this timeline; None when none streams. Raises Unreachable when
     one may live that cannot be asked."""
     discovery = discover(config.safekeepers, http_token)
@@ -190,7 +199,7 @@ def _running_proposer(
     if answering:
         _, http = max(answering)
         conninfo = config.safekeepers[0].conninfo
-        return _RunningProposer(PageAddress.parse(http, ""), PageAccess(conninfo, http_token))
+        return RunningProposer(PageAddress.parse(http, ""), PageAccess(conninfo, http_token))
     if streaming:
         raise Unreachable(
             f"a proposer ({streaming}) streams to the timeline, and its HTTP port cannot be asked",

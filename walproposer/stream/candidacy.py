@@ -27,7 +27,9 @@ from walproposer.stream.progress import PeerState, Progress
 class Candidacy:
     """What an incarnation is made with.
 
-    `addresses` of any who ever were members: who the members are, they tell. `predecessor` is the
+    `addresses` of any who ever were members: who the members are, they tell. `learnt` are others
+    where an incarnation before found somebody; those are dropped when nobody is there any more, and
+    these never. `predecessor` is the
     NodeId of the incarnation before it in the same process: whoever was promised more since then
     took over, and this one gives way instead of taking it back.
     """
@@ -39,6 +41,7 @@ class Candidacy:
     predecessor: NodeId | None = None
     #: Which members are to take the WAL from another one, once it is elected.
     chains: ChainRule = NO_CHAINS
+    learnt: tuple[tuple[str, int], ...] = ()
 
 
 class Candidate:

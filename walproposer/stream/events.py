@@ -152,6 +152,15 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class OutsiderNamed:
+    """Somebody who is in no set answers at this address: connect to him, and tell him that he has
+    left. Nothing happens while there is no leader, nor to one that is to be added."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class RoundWanted:
     """Show that the term is live now, by a round that begins from now on. Nothing happens while
     there is no leader."""
@@ -175,6 +184,7 @@ RareEvent = (
     | ChangeCancelled
     | Joined
     | Left
+    | OutsiderNamed
     | RoundWanted
     | Stopping
 )

@@ -43,6 +43,7 @@ from walproposer.stream.events import (
     Leave,
     Left,
     OpenPeer,
+    OutsiderNamed,
     PeerLost,
     ReadTail,
     ReportFlushed,
@@ -145,8 +146,8 @@ class Incarnation:
         """None when it was asked to stop. Raises PrimaryLost, WalProposerError."""
         now = time.monotonic()
         self._tick(now)  # the core's clock starts before anybody is awaited
-        for peer, (host, port) in enumerate(self.core.candidacy.addresses):
-            self.peers.add(peer, self.config.safekeeper(host, port))
+        for place in list(self.core.peers):
+            self.peers.add(place.peer, self.config.safekeeper(place.host, place.port))
         try:
             while self._stop is None and not self._is_asked_to_stop:
                 is_gathering = not self._reads_wal and now < self._gather_until
@@ -390,7 +391,7 @@ class Incarnation:
         ended."""
         self._loop.call(callback)
 
-    def step(self, event: ChangeRequested | ChangeCancelled | RoundWanted) -> None:
+    def step(self, event: ChangeRequested | ChangeCancelled | OutsiderNamed | RoundWanted) -> None:
         """For what `call` calls."""
         self._step(event)
 

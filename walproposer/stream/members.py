@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consensus.ids import NodeId
-from consensus.membership import UNKNOWN_INSTANCE, Member, Membership, Stamp
+from consensus.membership import UNKNOWN_INSTANCE, Member, Stamp
 from walproposer.stream.events import (
     Action,
     ChangeRequest,
@@ -144,7 +144,7 @@ class Members:
         if roster == known:
             return []
         stamp = Stamp(leader.term.node_id, old.generation + 1)
-        return leader.write(Membership(stamp, old.members, (), roster))
+        return leader.write(old.listed_as(stamp, roster))
 
 
 def _filled_in(member: Member, leader: Leader) -> Member:

@@ -86,6 +86,18 @@ class MembershipChange:
     def wanted_ids(self) -> tuple[int, ...]:
         return tuple(member.id for member in self.wanted)
 
+    def difference(self, request: ChangeRequest) -> str:
+        """Who of these, all in `wanted`, is another one here, or elsewhere; "" when all are those.
+        What either side does not know is no difference."""
+        wanted = {member.id: member for member in self.wanted}
+        for asked in request.members:
+            here = wanted[asked.id]
+            is_same_disk = here.is_instance(asked.instance) or asked.is_instance(here.instance)
+            is_there = not (here.host and asked.host) or here.address == asked.address
+            if not is_same_disk or not is_there or asked.site not in ("", here.site):
+                return f"safekeeper {here.id} at {here.address} (instance {here.instance.hex()})"
+        return ""
+
     def cancel(self) -> None:
         """Too late once it was left forward; and what was found is not ours to take back."""
         may_go_back = self.state is ChangeState.ENTERED and not self.is_found
@@ -139,7 +151,7 @@ class MembershipChange:
         old = leader.membership
         if self.wanted == tuple(old.member(i) for i in old.members):
             return []
-        return leader.write(Membership(_next_stamp(leader), old.members, (), self.wanted))
+        return leader.write(old.listed_as(_next_stamp(leader), self.wanted))
 
     def _may_enter(self, leader: Leader) -> bool:
         """D2 and R2; and, for latency, a quorum of the new set has what the window has not."""

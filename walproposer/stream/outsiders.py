@@ -1,8 +1,8 @@
 """Those whom a leader meets and who are in no set: told to leave, then forgotten. Pure.
 
 Laws: D1, nobody is told before the membership without him is in force; A3, LEAVE names the sets,
-and who is in one refuses it. Whoever is not met is left to a later leader, or to `sk`: he holds an
-old membership, elects nobody alone, and leads on to the members that he knows.
+and who is in one refuses it. Whoever is not met is left to a later leader, or named by `sk`: he
+holds an old membership, elects nobody alone, and leads on to the members that he knows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from walproposer.stream.progress import PeerState, Progress
 if TYPE_CHECKING:
     from walproposer.stream.leader import Leader
 
-# One that did not answer is told again after this.
+# One that refused, or could not be asked, is told again after this.
 RETRY_MS = 5_000
 # An address that leads to nobody any more, and was not given to this proposer, is dropped.
 FORGET_MS = 60_000
@@ -29,6 +29,8 @@ class Outsiders:
         #: By which generation each was told last, by id and instance. A word that was sent may
         #: arrive at any time, until he has a greater generation.
         self._told: dict[tuple[int, bytes], int] = {}
+        #: The places that Left is awaited of: it deletes its WAL, which may take long.
+        self._telling: set[int] = set()
         #: Until when each is not told again.
         self._retry_ms: dict[int, int] = {}
         self._unused_since_ms: dict[int, int] = {}
@@ -49,8 +51,9 @@ class Outsiders:
         behind = [p for p in leader.peers if p.is_learner and p.state is PeerState.LEFT_BEHIND]
         actions: list[Action] = []
         for place in self.untold(leader) + behind:
-            if leader.now_ms >= self._retry_ms.get(place.peer, 0):
-                self._retry_ms[place.peer] = leader.now_ms + RETRY_MS
+            is_due = leader.now_ms >= self._retry_ms.get(place.peer, 0)
+            if is_due and place.peer not in self._telling:
+                self._telling.add(place.peer)
                 who = (place.safekeeper_id or 0, place.instance)
                 self._told[who] = leader.membership.generation
                 actions.append(Leave(place.peer, *who, leader.membership))
@@ -61,6 +64,9 @@ class Outsiders:
         return self._told.get((member.id, member.instance), 0)
 
     def left(self, leader: Leader, place: Progress, answer: Left) -> list[Action]:
+        self._telling.discard(place.peer)
+        if answer.error:
+            self._retry_ms[place.peer] = leader.now_ms + RETRY_MS
         if answer.error or place.is_member:
             return []  # told again later, or he is a member again since
         self._retry_ms.pop(place.peer, None)

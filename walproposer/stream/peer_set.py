@@ -3,7 +3,7 @@
 An address is a hint; id and instance say who somebody is (rule 1). So one safekeeper that is
 reached by two addresses is one, and another instance under a member's id is nobody (A1).
 
-    given addresses ----\\
+    given and learnt ---\\
     roster of a membership --> places 0, 1, ... --greeting--> id, instance --> member, learner, none
     learners -----------/
 
@@ -23,9 +23,12 @@ from walproposer.stream.progress import PeerState, Progress
 class PeerSet:
     """`places` grows, and no place ever changes its number or its address."""
 
-    def __init__(self, addresses: Sequence[tuple[str, int]]) -> None:
+    def __init__(
+        self, given: Sequence[tuple[str, int]], learnt: Sequence[tuple[str, int]] = ()
+    ) -> None:
+        addresses = (*given, *learnt)
         self.places = [Progress(peer, *address) for peer, address in enumerate(addresses)]
-        self._given_count = len(addresses)
+        self._given_count = len(given)
 
     # ---- who is where
 

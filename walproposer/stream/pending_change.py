@@ -15,6 +15,7 @@ from walproposer.stream.events import (
     ChangeView,
     Joined,
     Left,
+    OutsiderNamed,
 )
 from walproposer.stream.leader import Leader
 from walproposer.stream.progress import Progress
@@ -34,7 +35,7 @@ class PendingChange:
 
     def take(
         self,
-        event: ChangeRequested | ChangeCancelled | Joined | Left,
+        event: ChangeRequested | ChangeCancelled | Joined | Left | OutsiderNamed,
         leader: Leader | None,
         peers: list[Progress],
     ) -> list[Action]:
@@ -48,8 +49,18 @@ class PendingChange:
                 return leader.members.cancel(leader) if leader is not None else []
             case Joined(peer):
                 return leader.members.joined(leader, peers[peer], event) if leader else []
+            case OutsiderNamed(host, port):
+                return leader.peer_set.open(host, port) if leader is not None else []
             case Left(peer):
                 return leader.members.left(leader, peers[peer], event) if leader else []
+
+    def difference(self, request: ChangeRequest, leader: Leader | None) -> str:
+        """Whom the change under way has in another place, or on another disk, than this request
+        with the same ids; "" when it is the same one, or none is under way."""
+        change = leader.members.change if leader is not None else None
+        if change is None or change.is_finished or change.wanted_ids != request.ids:
+            return ""
+        return change.difference(request)
 
     def begin(self, leader: Leader | None) -> list[Action]:
         """Once nothing else is under way."""
@@ -58,7 +69,7 @@ class PendingChange:
             return []
         change = leader.members.change
         if change is not None and not change.is_finished:
-            if change.wanted_ids == request.ids:
+            if change.wanted_ids == request.ids and not change.difference(request):
                 self.request = None
             return []
         self.request = None

@@ -46,6 +46,7 @@ from walproposer.stream.events import (
     Joined,
     Left,
     Outcome,
+    OutsiderNamed,
     PeerConnected,
     PeerLost,
     PeerMessage,
@@ -94,14 +95,14 @@ class Proposer:
         self.candidacy = candidacy
         self.primary = primary
         self.state = State.COLLECTING
-        self.peer_set = PeerSet(candidacy.addresses)
+        self.peer_set = PeerSet(candidacy.addresses, candidacy.learnt)
         self.peers = self.peer_set.places
         self.candidate = Candidate(candidacy, self.peer_set)
         #: From the election on.
         self.leader: Leader | None = None
         #: While it checks the primary.
         self._check: TailCheck | None = None
-        self._pending = PendingChange()
+        self.pending = PendingChange()
         self._quorum_told_ms = 0
         self._now_ms = 0
 
@@ -123,7 +124,7 @@ class Proposer:
     @property
     def change(self) -> ChangeView | None:
         """The change of the members that is under way, or the last one."""
-        return self._pending.view(self.leader)
+        return self.pending.view(self.leader)
 
     @property
     def _leading(self) -> Leader | None:
@@ -220,8 +221,8 @@ class Proposer:
                 return self._leading.rounds.want(self._leading) if self._leading else []
             case Stopping():
                 return self._stopping()
-            case ChangeRequested() | ChangeCancelled() | Joined() | Left():
-                return self._pending.take(event, self._leading, self.peers)
+            case ChangeRequested() | ChangeCancelled() | Joined() | Left() | OutsiderNamed():
+                return self.pending.take(event, self._leading, self.peers)
             case _:
                 assert_never(event)
 
@@ -426,7 +427,7 @@ class Proposer:
     def _lead(self) -> list[Action]:
         assert self.leader is not None
         self.state = State.LEADING
-        return self.leader.begin() + self._pending.begin(self.leader)
+        return self.leader.begin() + self.pending.begin(self.leader)
 
     def _append_response(self, progress: Progress, response: AppendResponse) -> list[Action]:
         if response.node_id != self.node_id or not progress.is_following:
@@ -461,7 +462,7 @@ class Proposer:
         told = {p.safekeeper_id or 0: p.commit_lsn for p in self.peers if p.is_member}
         if not self.commit_lsn >= term_start_lsn <= quorum_lsn(leader.membership, told):
             return leader.spread_commit()
-        if self._pending.request is not None or leader.members.is_changing:
+        if self.pending.request is not None or leader.members.is_changing:
             return leader.spread_commit()
         self._quorum_told_ms = self._quorum_told_ms or self._now_ms
         are_all_told = all(told.get(i, 0) >= term_start_lsn for i in leader.membership.all_members)
@@ -477,7 +478,7 @@ class Proposer:
                 actions += progress.close(f"no answer for {RESPONSE_TIMEOUT_MS} ms")
         actions += self.leader.reach() if self.leader is not None else self.candidate.reach()
         if self._leading is not None:
-            actions += self._leading.tick(now_ms) + self._pending.begin(self._leading)
+            actions += self._leading.tick(now_ms) + self.pending.begin(self._leading)
             if self.primary is None:
                 actions += self._maybe_completed()
         return actions

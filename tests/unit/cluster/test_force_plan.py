@@ -41,6 +41,7 @@ def test_the_only_one_left_goes_on() -> None:
     assert plan.membership.stamp.author == NodeId(5 + TERMS_AHEAD, UUID)
     assert plan.membership.stamp.generation == 2
     assert plan.membership.members == (2,)
+    assert plan.membership.is_forced
     assert plan.membership.member(2).instance.hex() == instance(2)
     assert (plan.told, plan.lost) == ((), (1, 3))
     assert plan.warning.splitlines() == [

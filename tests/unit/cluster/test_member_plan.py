@@ -36,6 +36,13 @@ def members(*ids: int, new: tuple[int, ...] = ()) -> Membership:
 THREE = members(1, 2, 3)
 JOINT = members(1, 2, 3, new=(1, 2, 4))
 
+
+def at_site(number: int, site: str) -> Member:
+    return replace(listed(number), site=site)
+
+
+LABELLED = replace(THREE, roster=tuple(at_site(i, "b") for i in (1, 2, 3)))
+
 Plan = Callable[[Membership], MemberPlan]
 PLANS: list[tuple[Plan, Membership, Stage, tuple[int, ...]]] = [
     (lambda m: plan_add(m, [listed(4)]), THREE, Stage.NOT_BEGUN, (1, 2, 3, 4)),
@@ -51,6 +58,9 @@ PLANS: list[tuple[Plan, Membership, Stage, tuple[int, ...]]] = [
     (lambda m: plan_replace(m, 3, listed(4)), members(1, 2, 4), Stage.DONE, (1, 2, 4)),
     (lambda m: plan_move(m, replace(listed(2), port=5)), THREE, Stage.NOT_BEGUN, (1, 2, 3)),
     (lambda m: plan_move(m, listed(2)), THREE, Stage.DONE, (1, 2, 3)),
+    (lambda m: plan_move(m, at_site(2, "b")), THREE, Stage.NOT_BEGUN, (1, 2, 3)),
+    (lambda m: plan_move(m, at_site(2, "b")), LABELLED, Stage.DONE, (1, 2, 3)),
+    (lambda m: plan_move(m, listed(2)), LABELLED, Stage.DONE, (1, 2, 3)),
 ]
 
 
@@ -69,9 +79,20 @@ def test_a_move_changes_the_address_alone() -> None:
     assert steps_of(plan) == ["the members are told: safekeeper 2 is at 10.9.9.9:5454"]
 
 
+def test_a_move_to_the_same_address_changes_the_label() -> None:
+    """As of a member from before there were labels."""
+    plan = plan_move(THREE, at_site(2, "b"))
+    assert plan.is_only_addresses
+    assert [m.site for m in plan.wanted] == ["", "b", ""]
+    assert steps_of(plan) == ["the members are told: safekeeper 2 is at 10.0.0.2:5454, site b"]
+
+
 def wiped(number: int) -> Member:
     return replace(listed(number), instance=b"new disk")
 
+
+#: No change was ever made here.
+FIRST = THREE.stamped(Stamp(NodeId(5, b"proposer".ljust(16)), 1))
 
 REFUSED: list[tuple[Plan, Membership, str, str]] = [
     (lambda m: plan_add(m, [wiped(3)]), THREE, "another data directory", "sk member replace 3"),
@@ -81,6 +102,9 @@ REFUSED: list[tuple[Plan, Membership, str, str]] = [
     (lambda m: plan_replace(m, 3, listed(3)), THREE, "cannot replace itself", "sk member move 3"),
     (lambda m: plan_replace(m, 3, listed(2)), THREE, "is a member already", "sk member remove 3"),
     (lambda m: plan_replace(m, 8, listed(4)), THREE, "safekeeper 8 is no member", "list"),
+    (lambda m: plan_replace(m, 7, listed(2)), FIRST, "safekeeper 7 is no member", "list"),
+    (lambda m: plan_replace(m, 3, wiped(4)), JOINT, "another data directory", "an --id"),
+    (lambda m: plan_add(m, [wiped(4)]), members(1, new=(1, 4)), "another data dir", "an --id"),
     (lambda m: plan_move(m, listed(8)), THREE, "safekeeper 8 is no member", "list"),
     (lambda m: plan_remove(m, [1, 2, 3]), THREE, "the last one", "sk member replace"),
     (lambda m: plan_remove(m, [2]), JOINT, "another change is under way", "sk member cancel"),
@@ -103,13 +127,29 @@ def test_what_is_refused(plan: Plan, present: Membership, reason: str, hint: str
 
 def test_a_change_needs_a_quorum_of_what_is_and_of_what_will_be() -> None:
     replaced = plan_replace(THREE, 3, listed(4))
-    check_quorums(replaced, {1, 2, 4})
-    check_quorums(replaced, {1, 2})
+    check_quorums(replaced, {1, 2, 4}, {})
+    check_quorums(replaced, {1, 2}, {})
     with pytest.raises(Refusal, match="no quorum: only 1 of the 3 members present") as caught:
-        check_quorums(replaced, {1, 4})
+        check_quorums(replaced, {1, 4}, {})
     assert "sk member force" in caught.value.hint
     with pytest.raises(Refusal, match=r"wait for ever: only 1 of the 2 members wanted .* 2 not"):
-        check_quorums(plan_remove(THREE, [3]), {1, 3})
+        check_quorums(plan_remove(THREE, [3]), {1, 3}, {})
+
+
+def test_who_is_damaged_gives_no_vote_to_the_set_that_is_wanted() -> None:
+    damaged = {3: "the segment at 0/3000000 is damaged: it is short"}
+    with pytest.raises(Refusal, match=r"only 1 of the 2 members wanted .*: 3 not") as caught:
+        check_quorums(plan_remove(THREE, [2]), {1, 2, 3}, damaged)
+    assert "safekeeper 3 gives no vote: the segment at 0/3000000 is damaged" in str(caught.value)
+    assert "sk member replace 3" in caught.value.hint
+    check_quorums(plan_replace(THREE, 3, listed(4)), {1, 2, 3, 4}, damaged)
+
+
+def test_who_is_damaged_and_follows_a_leader_may_be_replaced_beside_a_dead_one() -> None:
+    """With 2 dead, commits and the change go by 1 and 3; afterwards by 1 and 4."""
+    damaged = {3: "the segment at 0/3000000 is damaged: it is short"}
+    check_quorums(plan_replace(THREE, 3, listed(4)), {1, 3, 4}, damaged)
+    check_quorums(plan_replace(THREE, 2, listed(4)), {1, 3, 4}, damaged)
 
 
 def test_even_counts_are_lawful_and_warned_of() -> None:

@@ -18,7 +18,7 @@ from cluster_pages import (
     silent,
 )
 
-from cli.member_table import members_json, remarks
+from cli.member_table import members_json, notes, remarks
 from cluster.change_line import change_line
 from cluster.member_view import MemberState, Standing
 from cluster.timeline_view import timeline_views
@@ -136,6 +136,59 @@ def test_complete_is_on_the_disks_of_a_quorum() -> None:
     assert not some.is_complete
     most = [safekeeper(1, membership=newer), safekeeper(2, membership=newer), safekeeper(4)]
     assert Answers(most).view().is_complete
+
+
+def test_a_log_that_was_forced_says_so_in_one_line_whoever_its_members_are() -> None:
+    marked = {**membership(4, 5, 6), "forced": True}
+    reports = [safekeeper(i, membership=marked, forced=True) for i in (4, 5, 6)]
+    view = Answers(reports, {HTTP: page(peer(4), peer(5), peer(6))}).view()
+    assert list(notes(view)) == [
+        "the members were forced once: acknowledged commits may be missing in this log "
+        "(docs/members.md)"
+    ]
+    assert list(remarks(view)) == []
+    assert str(judge(view)) == "OK: commits proceed, 3 of 3 safekeepers"
+    assert [m["forced"] for m in members_json(view)["members"]] == [True, True, True]
+
+
+def test_a_keeper_that_an_older_release_marked_is_noted() -> None:
+    reports = [safekeeper(1, forced=True), safekeeper(2), safekeeper(3)]
+    assert len(list(notes(Answers(reports).view()))) == 1
+    assert list(notes(Answers().view())) == []
+
+
+def test_a_site_whose_member_gives_no_vote_protects_nothing() -> None:
+    """The proposer that follows it may stand in the site that is lost."""
+    labelled = membership(1, 2, 3, sites={1: "a", 2: "b", 3: "c"})
+    reports = [safekeeper(i, membership=labelled) for i in (1, 2)]
+    reports.append(safekeeper(3, membership=labelled, damage=["segment at 0/3000000 is damaged"]))
+    assert str(Answers(reports).view().site_losses) == (
+        "sites: the loss of site c is survived; that of site a or b is not"
+    )
+
+
+def test_a_membership_on_the_disks_of_no_quorum_is_told() -> None:
+    """The leader died after one of them had it: whoever it leaves out is needed still."""
+    newer = membership(1, 2, 3, generation=3)
+    joint = membership(1, 2, 3, 4, 5, new=(1, 2, 3), generation=2)
+    rest = [safekeeper(i, membership=joint) for i in (2, 3, 4, 5)]
+    answers = Answers([safekeeper(1, membership=newer), *rest])
+    assert change_line(answers.view()) == (
+        "the members are 1, 2, 3 on the disks of 1 alone, and a quorum of them is needed: who was "
+        "removed is needed still; the next proposer completes it, or the same command again"
+    )
+    answers.safekeepers[1] = safekeeper(2, membership=newer)
+    assert change_line(answers.view()) == ""
+
+
+def test_nothing_is_known_of_the_disks_of_those_that_do_not_answer() -> None:
+    assert change_line(Answers([safekeeper(1), silent(2), silent(3)]).view()) == ""
+
+
+def test_a_page_of_a_release_that_said_less_of_a_membership_is_no_other_one() -> None:
+    more = {**membership(), "forced": False}
+    reports = [safekeeper(1, membership=more), safekeeper(2), safekeeper(3)]
+    assert Answers(reports).view().is_complete
 
 
 def test_commits_that_wait_in_a_joint_membership_say_for_whom() -> None:

@@ -40,6 +40,23 @@ def test_a_joint_membership_knows_both_sets_and_is_left_to_either() -> None:
     assert joint.left_to(Stamp(A, 2), joint.members) == THREE
 
 
+def test_the_mark_of_a_forced_log_follows_it_to_whoever_stores_it() -> None:
+    """Through every change, until the keeper has gone, too."""
+    alone = Membership(Stamp(A, 1), (1,), (), ROSTER[:1], is_forced=True)
+    joint = alone.joint_with(Stamp(A, 2), ROSTER[1:4])
+    left = joint.left_to(Stamp(A, 3), joint.new_members).stamped(Stamp(B, 3))
+    assert (joint.is_forced, left.members, left.is_forced) == (True, (2, 3, 4), True)
+
+
+def test_an_older_release_refuses_a_forced_membership_rather_than_drop_the_mark() -> None:
+    """In its place the count of the roster is one that no roster can have."""
+    marked, plain = (
+        encode_membership(replace(THREE, is_forced=is_forced)) for is_forced in (True, False)
+    )
+    (at,) = [i for i, (one, other) in enumerate(zip(marked, plain, strict=True)) if one != other]
+    assert (plain[at], marked[at]) == (3, 128 + 3)
+
+
 def test_who_comes_with_a_new_address_has_it_from_then_on() -> None:
     moved = replace(ROSTER[1], host="10.9.9.9")
     assert THREE.joint_with(Stamp(A, 3), (moved,)).member(2) == moved
@@ -86,6 +103,10 @@ def test_it_survives_a_status_page() -> None:
     members = (*ROSTER[:2], Member(3), Member(4, b"instance", "fd00::4", 1))
     membership = Membership(Stamp(B, 7), (1, 2, 3), (2, 4), members)
     assert membership_of_page(membership_page(membership)) == membership
+    marked = replace(membership, is_forced=True)
+    assert membership_of_page(membership_page(marked)) == marked
+    older = {name: value for name, value in membership_page(THREE).items() if name != "forced"}
+    assert membership_of_page(older) == THREE
 
 
 @pytest.mark.parametrize(

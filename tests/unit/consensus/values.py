@@ -30,7 +30,7 @@ def memberships(draw: st.DrawFn) -> Membership:
         Member(i, draw(INSTANCE), draw(_TEXT), draw(st.integers(0, 65535)), draw(_TEXT))
         for i in known
     )
-    return Membership(draw(STAMP), members, new_members, roster)
+    return Membership(draw(STAMP), members, new_members, roster, draw(st.booleans()))
 
 
 MEMBERSHIP = memberships()

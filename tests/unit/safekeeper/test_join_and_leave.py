@@ -62,6 +62,15 @@ def test_a_joined_log_begins_where_it_was_told_and_knows_what_lies_below(
     assert control.term_history == history((A, START_LSN))
 
 
+def test_a_log_that_was_forced_is_marked_on_whoever_joins_it(tmp_path: Path) -> None:
+    """Also when the one that was made the only member has gone."""
+    forced = replace(without_four(A, 1), is_forced=True)
+    with opened(tmp_path) as timelines:
+        timelines.join(TIMELINE, offer_of(membership=forced))
+    with opened(tmp_path) as timelines:
+        assert timelines.get(TIMELINE).control.is_forced
+
+
 def test_a_joined_log_survives_a_restart_though_it_is_empty(tmp_path: Path) -> None:
     with opened(tmp_path) as timelines:
         timelines.join(TIMELINE, offer_of())

@@ -239,6 +239,21 @@ def test_what_cannot_be_read_on_waking_stops_it(
     assert state_of(timeline) is TimelineState.STOPPED
 
 
+def test_who_could_not_wake_it_does_not_hold_it_awake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He never says that it may sleep again."""
+    sleep = asleep(tmp_path).timeline.sleep
+    with monkeypatch.context() as failing:
+        failing.setattr(sleep, "_load", raising(OSError(errno.EMFILE, "Too many open files")))
+        with pytest.raises(OSError, match="Too many open files"):
+            sleep.hold_off()
+    with sleep.held_off():
+        assert not sleep.is_asleep
+    sleep.maybe_begin(0)
+    assert sleep.is_asleep
+
+
 # ---- races
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from change_steps import Change, ask, found, leave, present, sets, state
 from proposer_steps import (
     MEMBERS,
     OURS,
+    PRIMARY,
     answer,
     ballot,
     campaigning,
+    candidacy,
     greet,
     leading,
+    member,
     of_kind,
     sent,
     vote,
 )
-from wal_log import START_LSN
+from wal_log import START_LSN, WalLog
 
 from consensus.membership import Stamp
 from consensus.messages import Append, Elected, VoteRequest
@@ -26,11 +31,14 @@ from walproposer.stream.events import (
     Leave,
     Left,
     OpenPeer,
+    OutsiderNamed,
     ReportFlushed,
+    UpstreamStarted,
 )
 from walproposer.stream.membership_change import TELL_MS
-from walproposer.stream.outsiders import FORGET_MS
+from walproposer.stream.outsiders import FORGET_MS, RETRY_MS
 from walproposer.stream.progress import PeerState
+from walproposer.stream.proposer import Proposer
 from walproposer.stream.steady_leader import SteadyLeader
 
 # ---- M2: the elected stamps the membership
@@ -179,6 +187,38 @@ def test_d1_one_that_comes_back_later_is_told_then(change: Change) -> None:
     assert not sent(actions, VoteRequest)
 
 
+def test_d1_one_that_is_told_is_not_told_again_before_its_answer(change: Change) -> None:
+    """It deletes its WAL, which may take long; each word would be one more thread that waits."""
+    change.lose(2)
+    change.enter(1, 2, 4)
+    change.inform(0, 1, 3)
+    change.inform(0, 1, 3)
+    assert of_kind(greet(change.proposer, 2), Leave)
+    assert not of_kind(change.pass_time(RETRY_MS * 3, 0, 1, 3), Leave)
+    assert not of_kind(change.proposer.step(Left(2, "connection lost")), Leave)
+    actions = change.pass_time(RETRY_MS, 0, 1, 3)
+    assert of_kind(actions, Leave) == [leave(2, change.proposer)]
+
+
+def test_one_that_sk_names_is_met_and_told(change: Change) -> None:
+    """The leader knows of his own words on their way, and of who is to be added; sk does not."""
+    actions = change.proposer.step(OutsiderNamed("sk9", 5454))
+    assert of_kind(actions, OpenPeer) == [OpenPeer(3, "sk9", 5454)]
+    assert change.proposer.step(OutsiderNamed("sk9", 5454)) == []
+    actions = greet(change.proposer, 3, safekeeper_id=9)
+    assert of_kind(actions, Leave) == [Leave(3, 9, member(9).instance, present(change.proposer))]
+    assert of_kind(change.proposer.step(Left(3)), ForgetPeer) == [ForgetPeer(3)]
+
+
+def test_one_that_sk_names_and_another_wants_is_not_told(change: Change) -> None:
+    """`sk member remove 4` ends while another operator adds 4 again: D2 would not hold."""
+    change.begin(1, 2, 3, 4)
+    change.proposer.step(OutsiderNamed("sk4", 5454))
+    change.answer(3)
+    assert present(change.proposer).is_joint
+    assert not of_kind(change.pass_time(RETRY_MS * 2, 0, 1, 2, 3), Leave)
+
+
 def test_d1_one_that_has_promised_more_is_a_later_leaders_to_tell(change: Change) -> None:
     for number in (7, 8):
         change.proposer.peer_set.open(f"sk{number}", 5454)
@@ -210,6 +250,25 @@ def test_a4_the_positions_of_who_left_are_forgotten(change: Change) -> None:
     change.join(2)
     answer(change.proposer, 2, START_LSN)
     assert change.proposer.peers[2].flush_lsn == START_LSN
+
+
+def test_an_address_that_an_incarnation_before_learnt_is_forgotten_too() -> None:
+    """Unless it was given: else a thread would try to connect to it for ever."""
+    learnt = (("gone", 5454), ("sk3", 5454))
+    proposer = Proposer(replace(candidacy(2), learnt=learnt), PRIMARY)
+    assert [place.address for place in proposer.peers] == [
+        ("sk1", 5454), ("sk2", 5454), ("gone", 5454), ("sk3", 5454),
+    ]  # fmt: skip
+    for peer, number in ((0, 1), (1, 2), (3, 3)):
+        greet(proposer, peer, safekeeper_id=number, membership=MEMBERS)
+    for peer in (0, 1):
+        vote(proposer, peer)
+    log = WalLog()
+    proposer.step(UpstreamStarted(log.lsn))
+    change = Change.of(proposer, log)
+    change.answer(0, 1)
+    actions = change.pass_time(FORGET_MS + 1000, 0, 1)
+    assert of_kind(actions, ForgetPeer) == [ForgetPeer(2)]
 
 
 def test_an_address_that_nobody_wants_any_more_is_forgotten(change: Change) -> None:

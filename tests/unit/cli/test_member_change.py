@@ -1,0 +1,101 @@
+"""`sk member`: when a change is done, and who is asked to go on with it."""
+
+from __future__ import annotations
+
+import pytest
+from cluster_pages import HTTP, Answers, lost_peer, membership, page, peer, safekeeper, silent
+
+import cli.member_change
+from cli.member_change import MemberChange, completed
+from cluster.member_plan import plan_remove
+from cluster.timeline_view import TimelineView
+from walproposer.errors import Refusal
+from walproposer.stream.events import ChangeRequest
+
+NEW = membership(1, 2, 3, generation=3)
+JOINT = membership(1, 2, 3, 4, 5, new=(1, 2, 3), generation=2)
+Requests = list[ChangeRequest]
+
+
+def change_of(view: TimelineView) -> MemberChange:
+    return MemberChange((), "", view, completed(view))
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
+    """What a leader was asked for: it is done at once."""
+    asked: Requests = []
+
+    def ask(config: object, request: ChangeRequest, *args: object, **options: object) -> None:
+        asked.append(request)
+
+    def observe(*args: object) -> MemberChange:
+        return change_of(view_of({1, 2, 3}))
+
+    monkeypatch.setattr(cli.member_change, "change_members", ask)
+    monkeypatch.setattr(MemberChange, "observe", observe)
+    return asked
+
+
+def view_of(having: set[int]) -> TimelineView:
+    """`remove 4 5` was left forward; these have that on disk."""
+    reports = [
+        safekeeper(i, membership=NEW if i in having else JOINT, proposer=None) for i in range(1, 6)
+    ]
+    return Answers(reports, {}).view()
+
+
+def remove_again(view: TimelineView, *, dry_run: bool = False) -> None:
+    change = change_of(view)
+    change.carry_out(plan_remove(change.present, (4, 5)), dry_run=dry_run)
+
+
+def test_what_lies_on_one_disk_is_not_done(
+    requests: Requests, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The leader died after its first word: 4 and 5 are needed until a quorum has it."""
+    remove_again(view_of({1}))
+    (request,) = requests
+    assert (request.generation, request.ids) == (3, (1, 2, 3))
+    out = capsys.readouterr().out
+    assert "not on the disks of a quorum yet" in out
+    assert "nothing to change" not in out
+    assert out.endswith("done: members 1, 2, 3, generation 3\n")
+
+
+def test_what_a_quorum_has_is_done(requests: Requests, capsys: pytest.CaptureFixture[str]) -> None:
+    remove_again(view_of({1, 2}))
+    assert requests == []
+    assert "nothing to change: it has members 1, 2, 3" in capsys.readouterr().out
+
+
+def test_a_dry_run_says_what_is_missing(
+    requests: Requests, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remove_again(view_of({1}), dry_run=True)
+    assert requests == []
+    assert "1. a quorum of 1, 2, 3 writes down that they are the members" in capsys.readouterr().out
+
+
+ROTTEN = "segment 000000010000000000000003 at 0/3000000 is damaged: it is short"
+
+
+def test_who_is_damaged_cannot_be_one_of_two(requests: Requests) -> None:
+    """It confirms commits and gives no vote: 1 alone could elect nobody."""
+    reports = [safekeeper(1), safekeeper(2), safekeeper(3, damage=[ROTTEN])]
+    change = change_of(Answers(reports).view())
+    with pytest.raises(Refusal, match="safekeeper 3 gives no vote: segment") as caught:
+        change.carry_out(plan_remove(change.present, (2,)), dry_run=False)
+    assert "sk member replace 3" in caught.value.hint
+    assert requests == []
+    change.carry_out(plan_remove(change.present, (3,)), dry_run=True)
+
+
+def test_who_is_damaged_counts_for_the_present_set_while_a_leader_follows_it() -> None:
+    """Else nobody could be replaced any more in whose place nothing but force is left."""
+    reports = [safekeeper(1), silent(2), safekeeper(3, damage=[ROTTEN])]
+    followed = Answers(reports, {HTTP: page(peer(1), lost_peer(2), peer(3))})
+    assert change_of(followed.view()).alive == {1, 3}
+    reports = [safekeeper(1, proposer=None), silent(2)]
+    reports.append(safekeeper(3, proposer=None, damage=[ROTTEN]))
+    assert change_of(Answers(reports, {}).view()).alive == {1}

@@ -1,0 +1,69 @@
+"""What the two laws of `sk member force` are for: each is taken away, and the harm is there."""
+
+from __future__ import annotations
+
+import pytest
+from acceptor_steps import greeting, history, new_acceptor, stamped, vote_request
+from cluster_pages import Answers, instance, membership, node_id, safekeeper, silent
+from new_timeline import INSTANCE
+from wal_log import START_LSN
+
+from cluster import force_plan
+from cluster.force_plan import plan_force
+from consensus.ids import NodeId
+from consensus.membership import Membership, Stamp
+from consensus.messages import VoteResponse
+from consensus.quorum import has_quorum
+from safekeeper.acceptor import Acceptor
+from safekeeper.events import Reply
+from safekeeper.force_rule import forced
+
+#: Who led when 1 was last heard; and who was elected by 2 and 3 since, of which nobody that is left
+#: knows.
+SEEN, UNSEEN = NodeId(5, bytes(15) + b"\5"), NodeId(9, b"unseen".ljust(16))
+
+
+def left_alone() -> Acceptor:
+    """Safekeeper 1, as its disk was when 2 and 3 were lost."""
+    terms = history((SEEN, START_LSN))
+    return new_acceptor(promised=SEEN, membership=stamped(SEEN), term_history=terms)
+
+
+def forced_membership() -> Membership:
+    """As `sk member force 2 3` writes it."""
+    ends = {"last_log_node_id": node_id(5), "promised": node_id(5), "proposer": None}
+    one = safekeeper(1, membership=membership(1, 2, 3, term=5), **ends)
+    view = Answers([one, silent(2), silent(3)], {}).view()
+    return plan_force(view, [2, 3], b"operator".ljust(16)).membership
+
+
+def vote_of(acceptor: Acceptor, candidate: NodeId, stamp: Stamp) -> VoteResponse:
+    acceptor.step(greeting())
+    replies = acceptor.step(vote_request(candidate, stamp=stamp))
+    (vote,) = [reply.message for reply in replies if isinstance(reply, Reply)]
+    assert isinstance(vote, VoteResponse)
+    return vote
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_f2_the_stamp_is_above_what_the_lost_may_hold(
+    is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proposer that 2 and 3 elected lives on, and reaches 1 again: one term above what was seen
+    would be too little, and it would take the log over that the operator has decided on."""
+    if not is_kept:
+        monkeypatch.setattr(force_plan, "TERMS_AHEAD", 1)
+    acceptor = left_alone()
+    control = forced(1, bytes.fromhex(instance(1)), acceptor.control, forced_membership())
+    acceptor = Acceptor(1, INSTANCE, control, START_LSN)
+    assert vote_of(acceptor, UNSEEN, Stamp(UNSEEN, 1)).granted is not is_kept
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_f1_the_lost_ones_never_come_back(is_kept: bool) -> None:
+    """Two of them elect whoever comes, by the members that they know: a second log. Nothing they
+    hold says that it is over, so the operator has to see to it."""
+    returned = [] if is_kept else [2, 3]
+    votes = [vote_of(left_alone(), UNSEEN, Stamp(SEEN, 1)) for _ in returned]
+    assert all(vote.granted for vote in votes)
+    assert has_quorum(stamped(SEEN), returned) is not is_kept
