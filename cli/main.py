@@ -40,10 +40,19 @@ COMMANDS = {
 }
 
 
+#: Commits wait while one of these starts: they import what they need for that, and no more.
+SERVICES = ("safekeeper", "attach", "promote")
+
+
 class SkGroup(LazyGroup):
     """Ends the commands with one sentence on an error."""
 
     modules = COMMANDS
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in SERVICES:
+            import telemetry.logs  # noqa: F401  # before anybody imports structlog, and so rich
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -14,10 +14,9 @@ import socket
 import sys
 from collections.abc import Sequence
 from threading import Event, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
-from prometheus_client import CollectorRegistry
 
 from consensus.ids import NodeId
 from consensus.membership_page import membership_of_page
@@ -34,10 +33,8 @@ from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
 from walproposer.failover.opening import Opening
 from walproposer.locks.lease import Lease, open_lock
 from walproposer.mender import Mender
-from walproposer.metrics import ProposerCollector
 from walproposer.primary.primary import Primary
 from walproposer.primary.synchronous_standby import configure_when_streaming
-from walproposer.qsync.coordination import Coordination
 from walproposer.qsync.prepared_setting import limbo_max
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.status import hung_reason, incarnation_status
@@ -64,8 +61,14 @@ from walproposer.timelines.timeline_creation import (
     warn_of_strangers,
 )
 
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from walproposer.qsync.coordination import Coordination
+
 log = structlog.get_logger()
 
+STARTING = "starting"
 WAITING_FOR_LOCK = "waiting_for_lock"
 WAITING_FOR_PRIMARY = "waiting_for_primary"
 WAITING_FOR_PROMOTION = "waiting_for_promotion"
@@ -84,17 +87,16 @@ class WalProposer:
         self.config = config
         self._stopping = stopping
         stopping.on_set.append(self._stop_incarnation)
-        self.registry = CollectorRegistry()
         self._incarnation: Incarnation | None = None
+        #: That, or while there is none the one before it: metrics go on.
+        self._measured: Incarnation | None = None
         self._commit_watch = CommitWatch(config.primary, stopping, self._is_streaming)
-        self._collector = ProposerCollector(self._commit_watch)
-        self.registry.register(self._collector)
         self._found: FoundTimeline | None = None
         #: Of the members, as the last incarnation knew them; those given, before there was one.
         self._addresses = config.safekeepers
         #: For the first incarnation, when it was connected before.
         self._upstream: Upstream | None = None
-        self._waiting_for = "starting"
+        self._waiting_for = STARTING
         self._primary_error = ""
         self._configured: Event | None = None
         self._lease: Lease | None = None
@@ -102,7 +104,10 @@ class WalProposer:
         self._limbo_max = 0
         self._coordination: Coordination | None = None
         if config.qsync is not None:
-            self._coordination = self._collector.coordination = Coordination(config, stopping)
+            # Here, as a start without --qsync imports a tenth less.
+            from walproposer.qsync.coordination import Coordination
+
+            self._coordination = Coordination(config, stopping)
 
     def _stop_incarnation(self) -> None:
         if self._incarnation is not None:
@@ -112,11 +117,24 @@ class WalProposer:
         incarnation = self._incarnation
         return incarnation is not None and incarnation.primary_silent_seconds is not None
 
+    def is_starting(self) -> bool:
+        """Whether nothing is committed yet, and nobody is waited for either."""
+        incarnation = self._incarnation
+        return not incarnation.has_caught_up if incarnation else self._waiting_for == STARTING
+
     # ---- status
 
     def pages(self) -> Pages:
         requests = ChangeRequests(lambda: self._incarnation)
-        return Pages(self.status, self.health, self.registry, requests.routes)
+        return Pages(self.status, self.health, self._registry, requests.routes)
+
+    def _registry(self) -> CollectorRegistry:
+        from walproposer.metrics import ProposerCollector  # by who serves the pages: it takes long
+
+        collector = ProposerCollector(
+            lambda: self._measured, self._coordination, self._commit_watch
+        )
+        return collector.registry
 
     def status(self) -> dict[str, Any]:
         """The JSON of /status."""
@@ -284,7 +302,7 @@ class WalProposer:
         return incarnation.core.node_id
 
     def _run_incarnation(self, incarnation: Incarnation, upstream: Upstream) -> Stop | None:
-        self._incarnation = self._collector.incarnation = incarnation
+        self._incarnation = self._measured = incarnation
         opening = self._opening = Opening.of(self.config.primary, upstream.primary, incarnation)
         opening.start()
         if self._coordination is not None:

@@ -29,7 +29,7 @@ class Service:
     @property
     def pages(self) -> Pages:
         routes = [self._route(method) for method in ("GET", "POST", "DELETE")]
-        return Pages(lambda: {}, lambda: "", CollectorRegistry(), routes)
+        return Pages(lambda: {}, lambda: "", CollectorRegistry, routes)
 
     def _route(self, method: str) -> Route:
         return Route(method, "/thing", lambda body: self._answer(method, body))
