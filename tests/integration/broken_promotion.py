@@ -29,7 +29,7 @@ def main() -> None:
         case "half of RESOLVE":
             resolve._try_commit = _and_die(resolve._try_commit)
         case "RESOLVE":
-            opening.commit_limbo = die
+            resolve.commit_limbo = die
         case "OPEN":
             opening.open_again = die
         case _:
