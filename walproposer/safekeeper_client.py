@@ -103,19 +103,24 @@ class SafekeeperClient:
     @contextmanager
     def connected(self) -> Iterator[None]:
         """In the block all commands share a connection. For one thread."""
-        with closing(self.address.connect()) as self._connection:
+        with self._open() as self._connection:
             try:
                 yield
             finally:
                 self._connection = None
 
+    @contextmanager
+    def _open(self) -> Iterator[psycopg.Connection]:
+        if self._connection is not None:
+            yield self._connection
+            return
+        with closing(self.address.connect()) as connection:
+            yield connection
+
     def command(self, name: str, options: Mapping[str, str] | None = None) -> list[dict[str, str]]:
         """The rows of one command of ours, by column name."""
-        if self._connection is None:
-            with self.connected():
-                return self.command(name, options)
-        with self.address.answering():
-            return ask(self._connection.pgconn, format_option_command(name, options))
+        with self._open() as connection, self.address.answering():
+            return ask(connection.pgconn, format_option_command(name, options))
 
     def identify(self) -> dict[str, str]:
         """safekeeper_id, version, http (its status page's host:port), instance (of its data
