@@ -172,7 +172,8 @@ def proposer_with_page(
     CommandError."""
     proposer = WalProposer(config, stopping)
     try:
-        with StatusServer(listener, proposer.pages()) as server:
+        is_busy = (lambda: False) if is_ready else proposer.is_starting
+        with StatusServer(listener, proposer.pages(), is_busy) as server:
             if is_ready:
                 server.wait_started()  # its imports would take time from a take-over
             proposer.config = replace(config, http=_page_address(listener, server.port))

@@ -24,11 +24,11 @@ class LazyGroup(click.Group):
         if cmd_name not in self.modules:
             return None
         module, _, name = self.modules[cmd_name].partition(":")
-        command: click.Command = getattr(_import_for_good(module), name)
+        command: click.Command = getattr(import_for_good(module), name)
         return command
 
 
-def _import_for_good(module: str) -> ModuleType:
+def import_for_good(module: str) -> ModuleType:
     """What an import makes lives as long as the process. To look through it for garbage takes an
     eighth of a start, and milliseconds between two commits later."""
     gc.disable()

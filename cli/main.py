@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from cli.config_file import load_config
-from cli.lazy_group import LazyGroup, configure_command_logs
+from cli.lazy_group import LazyGroup, configure_command_logs, import_for_good
 from cli.output import LIBRARY_ERRORS, command_error
 
 #: name: the module and the command in it, in the order of the help.
@@ -40,10 +40,19 @@ COMMANDS = {
 }
 
 
+#: Commits wait while one of these starts: they import what they need for that, and no more.
+SERVICES = ("safekeeper", "attach", "promote")
+
+
 class SkGroup(LazyGroup):
     """Ends the commands with one sentence on an error."""
 
     modules = COMMANDS
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in SERVICES:
+            import_for_good("telemetry.logs")  # before anybody imports structlog, and so rich
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

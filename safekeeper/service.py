@@ -127,7 +127,7 @@ class Safekeeper:
                 config.metrics_timelines_max,
             )
             registry.register(state)
-            pages = Pages(self.status, self.health, registry)
+            pages = Pages(self.status, self.health, lambda: registry)
             http = self._http_listener()
             self._files = (*self.access.files, *http.files)
             self._http = stack.enter_context(StatusServer(http, pages))

@@ -4,9 +4,26 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 
-import structlog
+
+@contextmanager
+def _without(name: str) -> Iterator[None]:
+    """In the block the module cannot be imported, unless it was before."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]  # documented: it raises ImportError
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
+with _without("rich"):  # it takes a tenth of a start, for tracebacks that ours are not
+    import structlog
 
 
 class LogFormat(Enum):

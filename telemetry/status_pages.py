@@ -169,6 +169,7 @@ class _Handlers:
     def __init__(self, listener: HttpListener, pages: Pages) -> None:
         self._listener = listener
         self._pages = pages
+        self._registry = pages.registry()
 
     @web.middleware
     async def demand_token(
@@ -204,7 +205,7 @@ class _Handlers:
         return web.Response(body=body, content_type=JSON)
 
     async def metrics(self, _: web.Request) -> web.Response:
-        body = generate_latest(self._pages.registry)
+        body = generate_latest(self._registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def healthz(self, _: web.Request) -> web.Response:

@@ -11,26 +11,32 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from errno import EADDRINUSE
 from http import HTTPStatus
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
-from prometheus_client import CollectorRegistry
 
 from pgwire.tls import TlsFiles, server_tls_context
 from telemetry.http_token import read_private_token
 from telemetry.watched_files import WatchedFiles
+
+if TYPE_CHECKING:  # it takes as long as a vote or a commit may wait for: see `status_pages.py`
+    from prometheus_client import CollectorRegistry
 
 log = structlog.get_logger()
 
 #: A file descriptor each, and readers come one at a time.
 HTTP_CONNECTIONS_MAX = 64
 STOP_TIMEOUT_SECONDS = 10
+#: How long the pages give way to what is more urgent, and how often they ask whether it is.
+YIELD_SECONDS = 1.0
+YIELD_POLL_SECONDS = 0.01
 
 
 class ListenError(Exception):
@@ -100,11 +106,12 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """`health` is "" when all is well, else one line that says what is not."""
+    """`health` is "" when all is well, else one line that says what is not. `registry` is called
+    once, by the thread that serves."""
 
     status: Callable[[], dict[str, Any]]
     health: Callable[[], str]
-    registry: CollectorRegistry
+    registry: Callable[[], CollectorRegistry]
     routes: Sequence[Route] = ()
 
 
@@ -112,13 +119,19 @@ class StatusServer:
     """Context manager; `port` is the real one, also when 0 was asked for.
 
     The address is taken at once; the pages are there a moment later, which `wait_started` awaits.
+    While `is_busy()`, though no longer than YIELD_SECONDS, they do not begin: their imports would
+    share the interpreter with a start that commits wait for.
     """
 
-    def __init__(self, listener: HttpListener, pages: Pages) -> None:
+    def __init__(
+        self, listener: HttpListener, pages: Pages, is_busy: Callable[[], bool] = lambda: False
+    ) -> None:
         self.listener = listener
         self.port = listener.port
         self._pages = pages
+        self._is_busy = is_busy
         self._started = Event()
+        self._ended = Event()
         self._stop: Callable[[], None] = lambda: None
         self._thread = Thread(target=self._serve, name="http", daemon=True)
 
@@ -137,6 +150,7 @@ class StatusServer:
         self._started.wait(STOP_TIMEOUT_SECONDS)
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
         self.wait_started()
         self._stop()
         self._thread.join(STOP_TIMEOUT_SECONDS)
@@ -158,9 +172,19 @@ class StatusServer:
         raise ListenError(f"could not listen on http {host}:{port}: {reason}") from found
 
     def _serve(self) -> None:
+        if self._has_ended_first():
+            self._started.set()
+            return
         from telemetry.status_pages import serve
 
         serve(self._socket, self.listener, self._pages, self._on_started)
+
+    def _has_ended_first(self) -> bool:
+        deadline = time.monotonic() + YIELD_SECONDS
+        while self._is_busy() and time.monotonic() < deadline:
+            if self._ended.wait(YIELD_POLL_SECONDS):
+                return True
+        return False
 
     def _on_started(self, stop: Callable[[], None]) -> None:
         self._stop = stop

@@ -16,7 +16,6 @@ from pathlib import Path
 from telemetry.service_manager import ServiceManager
 from telemetry.stop_signal import StopSignal
 from walproposer.errors import WalProposerError
-from walproposer.primary.slot_guard import slot_dropped_on_failure
 from walproposer.service import WAITING_FOR_PRIMARY, WAITING_FOR_PROMOTION, WalProposer
 from walproposer.supervision.data_directory import DataDirectory
 from walproposer.supervision.server_state import ServerState
@@ -74,14 +73,13 @@ class Attachment:
         if not self._takes_over and not self._has_lock():
             return None
         try:
-            with slot_dropped_on_failure(self._proposer.config.primary):
-                found = self._proposer.prepare()
+            found = self._proposer.prepare()
         except WalProposerError:
             self._proposer.close()  # the lock is for one who can use it
             raise
         if self._takes_over:
-            if self._proposer.config.lock is None:  # else it may be long until it is our turn
-                self._proposer.connect()
+            if self._proposer.config.lock is not None:  # it may be long until it is our turn
+                self._proposer.let_go_of_primary()
             if self._stopping.is_set:
                 return None  # the predecessor goes on
             ask_predecessor(found.timeline)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from access.access import TRUST, AccessConfig
 from consensus.ids import TimelineId
 from walproposer.chain_rule import NO_CHAINS, ChainRule
 from walproposer.locks.lease import LEASE_SECONDS
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
+
+if TYPE_CHECKING:  # without --qsync none of it is imported
+    from access.access import AccessConfig
+
+AGE_MAX_SECONDS = 30.0
+ORPHAN_GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +25,10 @@ class QsyncConfig:
 
     host: str
     port: int
-    access: AccessConfig = TRUST
+    access: AccessConfig
     limbo_max: int | None = None
-    age_max_seconds: float = 30.0
-    orphan_grace_seconds: float = 5.0
+    age_max_seconds: float = AGE_MAX_SECONDS
+    orphan_grace_seconds: float = ORPHAN_GRACE_SECONDS
     is_fifo: bool = False
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from walproposer.checks.commit_watch import CommitWatch
-from walproposer.qsync.coordination import Coordination
 from walproposer.status import open_peers, peer_status
 from walproposer.stream.incarnation import Incarnation
 from walproposer.stream.progress import PeerState
+
+if TYPE_CHECKING:  # without --qsync none of it is imported
+    from walproposer.qsync.coordination import Coordination
 
 GAUGES = {
     "sk_proposer_commit_lsn": "Position confirmed by a quorum, in bytes",
@@ -63,20 +67,33 @@ Family = GaugeMetricFamily | CounterMetricFamily
 
 
 class ProposerCollector(Collector):
-    """Told which incarnation runs, and what coordinates; without there is nothing to say."""
+    """`incarnation()` is the one that runs, or ran last; without one there is nothing to say."""
 
-    def __init__(self, watch: CommitWatch) -> None:
-        self.incarnation: Incarnation | None = None
-        self.coordination: Coordination | None = None
+    def __init__(
+        self,
+        incarnation: Callable[[], Incarnation | None],
+        coordination: Coordination | None,
+        watch: CommitWatch,
+    ) -> None:
+        self._incarnation = incarnation
+        self._coordination = coordination
         self._watch = watch
 
+    @property
+    def registry(self) -> CollectorRegistry:
+        """One of its own."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        return registry
+
     def collect(self) -> Iterable[Family]:
-        qsync = _qsync_families(self.coordination) if self.coordination is not None else []
-        if self.incarnation is None:
+        qsync = _qsync_families(self._coordination) if self._coordination is not None else []
+        incarnation = self._incarnation()
+        if incarnation is None:
             return qsync
         return [
-            *_own_families(self.incarnation),
-            *_safekeeper_families(self.incarnation),
+            *_own_families(incarnation),
+            *_safekeeper_families(incarnation),
             *self._protection(),
             *qsync,
         ]

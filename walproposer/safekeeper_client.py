@@ -1,4 +1,4 @@
-"""Commands to a safekeeper, one short connection each: who are you, what have you, create, delete,
+"""Commands to a safekeeper, by short connections: who are you, what have you, create, delete,
 join, leave.
 
 The data path has its own connection (`stream/peer.py`); this one may block.
@@ -93,15 +93,33 @@ class SafekeeperAddress:
 
 
 class SafekeeperClient:
-    """Each method is one connection and one command. Raises Unreachable when nobody answers,
-    WalProposerError with the safekeeper's words when it refuses."""
+    """Each method is one command, and outside of `connected` one connection. Raises Unreachable
+    when nobody answers, WalProposerError with the safekeeper's words when it refuses."""
 
     def __init__(self, address: SafekeeperAddress) -> None:
         self.address = address
+        self._connection: psycopg.Connection | None = None
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """In the block all commands share a connection. For one thread."""
+        with self._open() as self._connection:
+            try:
+                yield
+            finally:
+                self._connection = None
+
+    @contextmanager
+    def _open(self) -> Iterator[psycopg.Connection]:
+        if self._connection is not None:
+            yield self._connection
+            return
+        with closing(self.address.connect()) as connection:
+            yield connection
 
     def command(self, name: str, options: Mapping[str, str] | None = None) -> list[dict[str, str]]:
         """The rows of one command of ours, by column name."""
-        with closing(self.address.connect()) as connection, self.address.answering():
+        with self._open() as connection, self.address.answering():
             return ask(connection.pgconn, format_option_command(name, options))
 
     def identify(self) -> dict[str, str]:

@@ -13,11 +13,12 @@ import secrets
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from threading import Event, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 import structlog
-from prometheus_client import CollectorRegistry
 
 from consensus.ids import NodeId
 from consensus.membership_page import membership_of_page
@@ -34,10 +35,10 @@ from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
 from walproposer.failover.opening import Opening
 from walproposer.locks.lease import Lease, open_lock
 from walproposer.mender import Mender
-from walproposer.metrics import ProposerCollector
+from walproposer.primary.log_marker import mark_log
 from walproposer.primary.primary import Primary
+from walproposer.primary.slot_guard import slot_dropped_on_failure
 from walproposer.primary.synchronous_standby import configure_when_streaming
-from walproposer.qsync.coordination import Coordination
 from walproposer.qsync.prepared_setting import limbo_max
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.status import hung_reason, incarnation_status
@@ -46,7 +47,7 @@ from walproposer.stream.election import behind_problem, fork_problem
 from walproposer.stream.events import Outcome, Stop
 from walproposer.stream.incarnation import Incarnation
 from walproposer.stream.upstream import Upstream
-from walproposer.timelines.primary_log import mark_primary, read_primary_log, warn_of_promotion
+from walproposer.timelines.primary_log import read_primary_log, warn_of_promotion
 from walproposer.timelines.survey import (
     LATE_SECONDS,
     Member,
@@ -63,6 +64,11 @@ from walproposer.timelines.timeline_creation import (
     members_of,
     warn_of_strangers,
 )
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from walproposer.qsync.coordination import Coordination
 
 log = structlog.get_logger()
 
@@ -84,15 +90,14 @@ class WalProposer:
         self.config = config
         self._stopping = stopping
         stopping.on_set.append(self._stop_incarnation)
-        self.registry = CollectorRegistry()
         self._incarnation: Incarnation | None = None
+        #: That, or while there is none the one before it: metrics go on.
+        self._measured: Incarnation | None = None
         self._commit_watch = CommitWatch(config.primary, stopping, self._is_streaming)
-        self._collector = ProposerCollector(self._commit_watch)
-        self.registry.register(self._collector)
         self._found: FoundTimeline | None = None
         #: Of the members, as the last incarnation knew them; those given, before there was one.
         self._addresses = config.safekeepers
-        #: For the first incarnation, when it was connected before.
+        #: For the first incarnation, from `prepare`.
         self._upstream: Upstream | None = None
         self._waiting_for = "starting"
         self._primary_error = ""
@@ -102,7 +107,10 @@ class WalProposer:
         self._limbo_max = 0
         self._coordination: Coordination | None = None
         if config.qsync is not None:
-            self._coordination = self._collector.coordination = Coordination(config, stopping)
+            # Here, as a start without --qsync imports a tenth less.
+            from walproposer.qsync.coordination import Coordination
+
+            self._coordination = Coordination(config, stopping)
 
     def _stop_incarnation(self) -> None:
         if self._incarnation is not None:
@@ -112,11 +120,26 @@ class WalProposer:
         incarnation = self._incarnation
         return incarnation is not None and incarnation.primary_silent_seconds is not None
 
+    def is_starting(self) -> bool:
+        """Whether commits are to begin, and have not."""
+        incarnation = self._incarnation
+        if incarnation is None:
+            return self._waiting_for not in HEALTHY_WAITS
+        return not incarnation.has_caught_up
+
     # ---- status
 
     def pages(self) -> Pages:
         requests = ChangeRequests(lambda: self._incarnation)
-        return Pages(self.status, self.health, self.registry, requests.routes)
+        return Pages(self.status, self.health, self._registry, requests.routes)
+
+    def _registry(self) -> CollectorRegistry:
+        from walproposer.metrics import ProposerCollector  # by who serves the pages: it takes long
+
+        collector = ProposerCollector(
+            lambda: self._measured, self._coordination, self._commit_watch
+        )
+        return collector.registry
 
     def status(self) -> dict[str, Any]:
         """The JSON of /status."""
@@ -207,8 +230,7 @@ class WalProposer:
         """Give the lock back."""
         if self._coordination is not None:
             self._coordination.close()
-        if self._upstream is not None:
-            self._upstream.close()
+        self.let_go_of_primary()
         if self._lease is not None:
             self._lease.close()
 
@@ -217,16 +239,29 @@ class WalProposer:
 
         Raises WalProposerError.
         """
+        address = self.config.primary
+        with (
+            closing(address.connect()) as questions,
+            slot_dropped_on_failure(address, questions),
+        ):
+            found = self._prepare(questions)
+        self._found, self._addresses = found, found.addresses
+        return found
+
+    def _prepare(self, questions: psycopg.Connection) -> FoundTimeline:
+        """Leaves the connection for the first incarnation in `_upstream`."""
+        address, named = self.config.primary, self.config.timeline
         members = survey(self.config.safekeepers, LATE_SECONDS)
         check_members(members)
-        log_of_primary = read_primary_log(self.config.primary)
-        system_id, named = log_of_primary.server.system_id, self.config.timeline
+        log_of_primary = read_primary_log(address, questions)
+        system_id = log_of_primary.server.system_id
         members = follow(members, wanted_of(system_id, named), LATE_SECONDS)
         found = find_timeline(members, system_id, named)
         log_of_primary.check(found, members, named)
         if self.config.qsync is not None:
-            self._limbo_max = limbo_max(self.config.qsync, self.config.primary)
-        upstream = Upstream(self.config.primary)
+            self._limbo_max = limbo_max(self.config.qsync, address)
+        self.let_go_of_primary()  # of one that was prepared for before
+        upstream = Upstream(address, shared=questions)
         try:
             primary = upstream.primary
             if found is None:
@@ -236,16 +271,18 @@ class WalProposer:
             else:
                 _check_fit(found, members_of(found, members), primary)
                 warn_of_strangers(found, members)
-            mark_primary(self.config.primary, found.timeline)
-        finally:
+            mark_log(questions, found.timeline)
+        except BaseException:
             upstream.close()
-        self._found, self._addresses = found, found.addresses
+            raise
+        self._upstream = upstream
         return found
 
-    def connect(self) -> None:
-        """After `prepare`: what `run` need not do while no proposer runs. Raises Refusal."""
-        assert self._found is not None
-        self._upstream = self._wait_for_primary(self._found)
+    def let_go_of_primary(self) -> None:
+        """What it said in `prepare` grows old when it is long until `run`, which asks again."""
+        if self._upstream is not None:
+            self._upstream.close()
+            self._upstream = None
 
     def run(self) -> None:
         """Raises WalProposerError; returns when told to stop."""
@@ -284,7 +321,7 @@ class WalProposer:
         return incarnation.core.node_id
 
     def _run_incarnation(self, incarnation: Incarnation, upstream: Upstream) -> Stop | None:
-        self._incarnation = self._collector.incarnation = incarnation
+        self._incarnation = self._measured = incarnation
         opening = self._opening = Opening.of(self.config.primary, upstream.primary, incarnation)
         opening.start()
         if self._coordination is not None:

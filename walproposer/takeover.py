@@ -16,6 +16,7 @@ that does not answer, or was not asked, is fenced by the election of its success
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -66,7 +67,9 @@ class TakeOverListener:
         self._address = _address(timeline)
         self._let_go = let_go
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(RETRY_SECONDS)
+        self._socket.setblocking(False)
+        # shutdown() would not wake who waits for a connection on a socket of this family.
+        self._wake, self._waker = socket.socketpair()
         self._successor: socket.socket | None = None
         self._ended = Event()
         self._thread = Thread(target=self._run, name="take_over", daemon=True)
@@ -77,25 +80,24 @@ class TakeOverListener:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)  # ends accept()
-        except OSError:
-            pass  # it does not listen yet, and will look at `_ended` soon
+        self._waker.close()
         self._thread.join()
         self._socket.close()  # the name is free
+        self._wake.close()
         if self._successor is not None:
             _tell_gone(self._successor)
 
     def _run(self) -> None:
         if not self._listen():
             return
-        while not self._ended.is_set():
+        while True:
+            if self._wake in select.select([self._socket, self._wake], [], [])[0]:
+                return
             try:
                 sock, _ = self._socket.accept()
-            except TimeoutError:
-                continue
             except OSError:
-                return  # shut down
+                self._ended.wait(RETRY_SECONDS)  # who connected has gone, or we have too many files
+                continue
             pid = _trusted_pid(sock)
             if pid is None or not _asks(sock):
                 sock.close()

@@ -35,7 +35,7 @@ def main() -> None:
         case "half of OPEN":
             opening.open_again = _open_half
         case "RESOLVE":
-            opening.commit_limbo = die
+            resolve.commit_limbo = die
         case "OPEN":
             opening.open_again = die
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,8 +15,9 @@ from pg_fixtures.ledger import Ledger
 from pg_fixtures.proposer import ProposerProcess
 
 CLIENTS = 8
-#: What a take-over takes is measured by the benchmark "restart"; this is for a machine under load.
-GAP_SECONDS_MAX = 3.0
+#: No commit waits longer for a restart or an upgrade by take-over: one of three must keep it, as
+#: other work may be beside a test. The benchmark "restart" says what it takes.
+WAIT_SECONDS_MAX = 0.3
 
 
 def successor_of(cluster: QuorumCluster) -> ProposerProcess:
@@ -27,10 +29,11 @@ def test_a_proposer_hands_over_to_the_next_under_load(
 ) -> None:
     """It is not fenced, no election is lost, and commits hardly wait."""
     ledger, first = ledger_of(cluster, clients=CLIENTS), cluster.proposer
+    waits_seconds = []
     with ExitStack() as stack:
         try:
             for _ in range(3):
-                before = cluster.proposer
+                before, begun = cluster.proposer, time.monotonic()
                 term = before.term
                 cluster.proposer = stack.enter_context(successor_of(cluster))
                 assert before.wait(TIMEOUT) == 0
@@ -39,9 +42,9 @@ def test_a_proposer_hands_over_to_the_next_under_load(
                 assert "the predecessor has let go" in cluster.proposer.log_text()
                 assert cluster.proposer.term == term + 1
                 ledger.wait_for_progress(50, TIMEOUT)
+                waits_seconds.append(ledger.longest_wait(begun))
             assert_nothing_lost(cluster, ledger)
-            print(f"longest time without a commit: {ledger.longest_silence():.3f} s")
-            assert ledger.longest_silence() < GAP_SECONDS_MAX
+            assert min(waits_seconds) < WAIT_SECONDS_MAX, waits_seconds
         finally:
             cluster.proposer = first
 

@@ -34,7 +34,6 @@ from walproposer.primary.prepared_transactions import ours, prepared_before, rea
 from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.qsync.primary_session import PrimarySession
-from walproposer.qsync.resolve import commit_limbo
 from walproposer.stream.incarnation import Incarnation
 
 log = structlog.get_logger()
@@ -123,6 +122,9 @@ class Opening:
         with self._new_session() as connection:
             prepared = read_prepared(connection)
         if step is Step.RESOLVE:
+            # Here, as a start that has nothing to resolve imports a tenth less.
+            from walproposer.qsync.resolve import commit_limbo
+
             commit_limbo(self._session, prepared_before(prepared, self._tli), BUSY_SECONDS_MAX)
             return
         for foreign in set(prepared) - set(ours(prepared)):

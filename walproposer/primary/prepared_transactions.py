@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 import psycopg
 
-from qsync.gid import Gid
-
 _PREPARED = (
     "SELECT convert_to(gid, 'SQL_ASCII'), convert_to(database::text, 'SQL_ASCII'),"
     " convert_to(coalesce(owner::text, ''), 'SQL_ASCII'),"
@@ -35,6 +33,8 @@ class PreparedTransaction:
     @property
     def is_ours(self) -> bool:
         """Of qsync."""
+        from qsync.gid import Gid  # a proposer that finds none of them need not wait for it
+
         return Gid.is_ours(self.gid)
 
     def __str__(self) -> str:
@@ -69,4 +69,9 @@ def prepared_before(
 ) -> tuple[PreparedTransaction, ...]:
     """The limbo that a server on timeline `tli` found when it was promoted. A gid says on which
     timeline it was made; no client can prepare on a server that recovers."""
-    return tuple(each for each in ours(prepared) if Gid.parse(each.gid).tli < tli)
+    limbo = ours(prepared)
+    if not limbo:
+        return ()
+    from qsync.gid import Gid  # as above
+
+    return tuple(each for each in limbo if Gid.parse(each.gid).tli < tli)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -32,3 +34,12 @@ class PrimaryAddress:
             f"the primary ({self})",
             **{"application_name": "sk", "options": "-c synchronous_commit=local", **overrides},
         )
+
+    @contextmanager
+    def connected(self, shared: psycopg.Connection | None = None) -> Iterator[psycopg.Connection]:
+        """Such a connection for the block, or that one, which stays open."""
+        if shared is not None:
+            yield shared
+            return
+        with closing(self.connect()) as connection:
+            yield connection

@@ -28,12 +28,15 @@ _DROP_SLOT = (
 
 
 @contextmanager
-def slot_dropped_on_failure(address: PrimaryAddress) -> Iterator[None]:
-    """If the block fails, the slot is dropped, unless it was there before.
+def slot_dropped_on_failure(
+    address: PrimaryAddress, questions: psycopg.Connection | None = None
+) -> Iterator[None]:
+    """If the block fails, the slot is dropped, unless it was there before. `questions`: a
+    connection to ask with, if there is one already.
 
     Raises WalProposerError when the primary cannot be asked, before the block.
     """
-    with closing(address.connect()) as connection, refusing("could not inspect the primary"):
+    with address.connected(questions) as connection, refusing("could not inspect the primary"):
         row = connection.execute(_SLOT_EXISTS, (address.slot,)).fetchone()
         existed = row is not None and row[0]
     try:

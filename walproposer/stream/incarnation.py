@@ -472,6 +472,12 @@ class Incarnation:
         return self.core.state is State.LEADING
 
     @property
+    def has_caught_up(self) -> bool:
+        """Whether the quorum has what the primary had when it was connected to."""
+        upstream = self.upstream
+        return upstream is None or self.commit_signal.commit_lsn >= upstream.primary.flush_lsn
+
+    @property
     def stalled_seconds(self) -> float:
         """How long the loop is late for a tick, which comes every TICK_SECONDS."""
         return (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
 
 import psycopg
 from psycopg import pq
@@ -53,12 +52,17 @@ class Upstream:
     """A replication connection. `identify` and `start` block; then `copy` is for the hot loop.
 
     `log`: what this primary must belong to; its slot is not touched when it belongs to another one.
-    None while that is not known yet.
+    None while that is not known yet. `shared`: a connection for questions, if there is one already.
     """
 
-    def __init__(self, address: PrimaryAddress, log: FoundTimeline | None = None) -> None:
+    def __init__(
+        self,
+        address: PrimaryAddress,
+        log: FoundTimeline | None = None,
+        shared: psycopg.Connection | None = None,
+    ) -> None:
         self.address = address
-        with closing(address.connect()) as questions, refusing("could not inspect the primary"):
+        with address.connected(shared) as questions, refusing("could not inspect the primary"):
             self.server = read_server_facts(questions)
             self._start_us = read_start_us(questions)
             if log is not None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+import psycopg
 import structlog
 
 from consensus.ids import TimelineId
@@ -88,9 +89,12 @@ class PrimaryLog:
             raise Refusal(UNKNOWN_LOG, hint=UNKNOWN_LOG_HINT)
 
 
-def read_primary_log(address: PrimaryAddress) -> PrimaryLog:
-    """Raises Refusal for what cannot be a primary of ours, Unreachable."""
-    with closing(address.connect()) as connection, refusing("could not inspect the primary"):
+def read_primary_log(
+    address: PrimaryAddress, questions: psycopg.Connection | None = None
+) -> PrimaryLog:
+    """By a connection for `questions`, if there is one already. Raises Refusal for what cannot be a
+    primary of ours, Unreachable."""
+    with address.connected(questions) as connection, refusing("could not inspect the primary"):
         server = read_server_facts(connection)
         markers = read_markers(connection)
         row = connection.execute(_SLOTS, (address.slot,)).fetchone()

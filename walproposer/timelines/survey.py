@@ -154,11 +154,12 @@ def _answer(
 
 def _fill(member: Member) -> None:
     """Raises WalProposerError, and whatever comes of an answer that is none."""
-    identity = member.client.identify()
+    with member.client.connected():
+        identity, statuses = member.client.identify(), member.client.timelines()
     member.safekeeper_id = int(identity["safekeeper_id"])
     member.http = identity["http"]
     member.instance, member.site = identity["instance"], identity["site"]
-    for status in member.client.timelines():
+    for status in statuses:
         if "folder" in status:
             member.damaged[status["folder"]] = status["stopped_reason"]
             continue

@@ -7,11 +7,12 @@ from contextlib import ExitStack, closing
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
+from threading import Event
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from telemetry import status_pages
+from telemetry import status_pages, status_server
 from telemetry.status_server import Answer, Pages, Route, StatusServer, http_listener
 
 TOKEN, ADMIN = "r" * 20, "a" * 20
@@ -29,7 +30,7 @@ class Service:
     @property
     def pages(self) -> Pages:
         routes = [self._route(method) for method in ("GET", "POST", "DELETE")]
-        return Pages(lambda: {}, lambda: "", CollectorRegistry(), routes)
+        return Pages(lambda: {}, lambda: "", CollectorRegistry, routes)
 
     def _route(self, method: str) -> Route:
         return Route(method, "/thing", lambda body: self._answer(method, body))
@@ -142,3 +143,21 @@ def test_other_methods_and_pages_are_not_there(start: Callable[..., Ask]) -> Non
     assert ask("PUT") == HTTPStatus.METHOD_NOT_ALLOWED
     assert ask("POST", "/status") == HTTPStatus.METHOD_NOT_ALLOWED
     assert ask("GET", "/things") == HTTPStatus.NOT_FOUND
+
+
+def test_the_pages_give_way_to_a_start_but_not_for_ever(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener, busy = http_listener("127.0.0.1", 0, None, None), Event()
+    busy.set()
+    monkeypatch.setattr(status_server, "YIELD_SECONDS", 600.0)
+    with StatusServer(listener, service.pages, busy.is_set) as server:
+        assert not server._started.is_set()
+        busy.clear()
+        assert ask(server.port, "GET", "/status") == HTTPStatus.OK
+    busy.set()
+    with StatusServer(listener, service.pages, busy.is_set):
+        pass  # an end waits for nobody
+    monkeypatch.setattr(status_server, "YIELD_SECONDS", 0.1)
+    with StatusServer(listener, service.pages, busy.is_set) as server:
+        assert ask(server.port, "GET", "/status") == HTTPStatus.OK

@@ -17,6 +17,7 @@ from walproposer.failover.opening import Opening
 from walproposer.primary.prepared_transactions import PreparedTransaction
 from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.qsync import resolve
 
 TIMEOUT = 30.0
 OURS = f"skq1.d.0.1-5000-7-1.{'0' * 32}"
@@ -53,7 +54,7 @@ def opening_of(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, *, decides: bool = True
 ) -> Opening:
     """No network, and no patience."""
-    monkeypatch.setattr(opening, "commit_limbo", server.commit)
+    monkeypatch.setattr(resolve, "commit_limbo", server.commit)
     monkeypatch.setattr(opening, "open_again", server.open)
     monkeypatch.setattr(opening, "read_prepared", lambda _: tuple(server.prepared))
     monkeypatch.setattr(opening, "is_closed", lambda _: server.is_closed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import time
 from contextlib import ExitStack
 from threading import Event, Thread
 
@@ -109,3 +110,18 @@ def test_a_block_may_end_at_any_time(timeline: TimelineId) -> None:
     for _ in range(20):
         with TakeOverListener(timeline, lambda: None):
             continue
+
+
+def test_an_orderly_end_waits_for_nothing(
+    timeline: TimelineId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits are away while a proposer ends: it must not take until the listener looks up.
+
+    Many times, as the listener may not be back at its waiting yet when the block ends."""
+    monkeypatch.setattr(takeover, "RETRY_SECONDS", 5.0)
+    begun = time.monotonic()
+    for _ in range(20):
+        with TakeOverListener(timeline, lambda: None), connected(timeline) as sock:
+            sock.sendall(b"nothing\n")
+            assert sock.recv(100) == b""
+    assert time.monotonic() - begun < takeover.RETRY_SECONDS / 2
