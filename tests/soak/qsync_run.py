@@ -365,6 +365,6 @@ class QsyncSoak:
             f"{self.tally.faults} faults; {self._committed()} committed, "
             f"{book.count(ROLLED_BACK)} rolled back, {book.seen_count} seen, "
             f"{self.looks('open')} comparisons, {self.inquirer.answers} outcomes asked, "
-            f"{self.unknown} of {book.orphans_count} unknown, {self.plain.commits} plain commits, the "
-            f"longest {self.plain.longest_seconds:.2f} s; violations: {len(book.violations)}"
+            f"{self.unknown} of {book.orphans_count} unknown, {self.plain.commits} plain commits, "
+            f"the longest {self.plain.longest_seconds:.2f} s; violations: {len(book.violations)}"
         )
