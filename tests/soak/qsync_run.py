@@ -139,7 +139,7 @@ class QsyncSoak:
             is_done = minima.any and not self.tally.missing(minima)
             if is_done or self.stopping.is_set() or time.monotonic() > deadline:
                 break
-            if self.book.violations:
+            if self.book.violations or self.knows_too_little:
                 break
         self.rest()
         self._check_end()
@@ -197,7 +197,7 @@ class QsyncSoak:
             return ()
         paused = self.rng.sample(range(len(self.world.safekeepers)), 2)
         for index in paused:
-            self.world.safekeepers[index].pause()
+            self.world.pause_safekeeper(index)
         return paused
 
     def _resume(self, paused: Sequence[int]) -> None:

@@ -13,9 +13,12 @@ from typing import ClassVar
 from psycopg.conninfo import make_conninfo
 
 from pg_fixtures.data_directory import Setting
+from pg_fixtures.errors import FixtureError
 from pg_fixtures.ports import free_port
+from pg_fixtures.process_table import session_members
 from pg_fixtures.waiting import wait_until
 from pg_server.binaries import PostgresBinaries
+from pg_server.errors import DeadlineExceeded
 from qsync.gid import Gid
 
 from .machine import SETTINGS
@@ -77,6 +80,21 @@ class QsyncWorld(World):
         return {gid for (gid,) in rows if Gid.is_ours(gid)}
 
     # ---- failovers, and faults that take two
+
+    def pause_safekeeper(self, index: int) -> None:
+        """Raises FixtureError, with what its threads do, when it does not stop."""
+        safekeeper = self.safekeepers[index]
+        try:
+            safekeeper.pause()
+        except DeadlineExceeded as error:
+            members = session_members(safekeeper.pid)
+            threads = [
+                f"{entry.pid}/{thread.name} {(thread / 'stat').read_text().split(')')[1][:3]} "
+                f"{(thread / 'wchan').read_text()} {(thread / 'comm').read_text().strip()}"
+                for entry in members
+                for thread in Path(f"/proc/{entry.pid}/task").iterdir()
+            ]
+            raise FixtureError("\n".join((str(error), *threads))) from error
 
     def restart_proposer(self) -> None:
         """Of one that was killed."""
