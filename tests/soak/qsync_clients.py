@@ -63,7 +63,10 @@ class ClientProcess:
                 text=True,
                 start_new_session=True,
             )
-        threading.Thread(target=self._listen, args=(self._process, self._said), daemon=True).start()
+        self._listener = threading.Thread(
+            target=self._listen, args=(self._process, self._said), daemon=True
+        )
+        self._listener.start()
 
     @staticmethod
     def _listen(process: subprocess.Popen[str], said: SimpleQueue[str]) -> None:
@@ -111,7 +114,9 @@ class ClientProcess:
         """False when it has died before, or did not come to it in time."""
 
         def said_or_dead() -> bool:
-            is_dead = not self.alive  # before: what it said last counts
+            is_dead = not self.alive
+            if is_dead:
+                self._listener.join(END_SECONDS)  # what it said last counts
             return self._has_said(what) or is_dead
 
         try:
