@@ -27,7 +27,14 @@ from benchmarks import pgbench
 from benchmarks.commit import SCALE, WARM_UP_CLIENTS, WARM_UP_SECONDS
 from benchmarks.primary import Primary
 from benchmarks.qsync_load import LoadResult
-from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, samples_of
+from benchmarks.rounds import (
+    Spread,
+    Verdict,
+    interleaved,
+    paired_differences,
+    paired_ratios,
+    samples_of,
+)
 from benchmarks.setups import ATTACH_TIMEOUT, LocalOnly, SafekeeperQuorum, Setup, attached
 from benchmarks.usage import Usage, read_usage
 from pg_fixtures.ports import free_port
@@ -46,6 +53,9 @@ SYNC, CONTROL = "sync", "sync again"
 DURABLE, VISIBLE = "qsync durable", "qsync visible"
 TWO_PHASE, LOCAL = "two-phase, no quorum", "local only"
 TPS_RATIO_MIN = 0.6
+#: The wait for the quorum to have PREPARE, beyond the commit of the reference, which waits too.
+WAIT_MORE_MS_MAX = 1.0
+WAIT_CLIENTS = 8
 COLUMNS = (
     "clients",
     "setup",
@@ -233,7 +243,7 @@ def table(samples: Sequence[QsyncSample]) -> list[list[str]]:
 
 
 def verdicts(samples: Sequence[QsyncSample]) -> list[Verdict]:
-    """One a number of clients and kind of confirmation."""
+    """Of throughput one a number of clients and kind of confirmation, of the wait one a kind."""
     found = []
     for clients in dict.fromkeys(s.clients for s in samples):
         alike = [s for s in samples if s.clients == clients]
@@ -242,4 +252,15 @@ def verdicts(samples: Sequence[QsyncSample]) -> list[Verdict]:
             claim = f"{setup}: TPS >= {TPS_RATIO_MIN} x sync at {clients} clients"
             ratio = paired_ratios(alike, "tps", setup, SYNC)
             found.append(Verdict(claim, ratio, TPS_RATIO_MIN, True, control))
+        if clients == WAIT_CLIENTS:
+            found += [_verdict_of_wait(alike, setup) for setup in (DURABLE, VISIBLE)]
     return found
+
+
+def _verdict_of_wait(samples: Sequence[QsyncSample], setup: str) -> Verdict:
+    """The wait itself, against a whole commit through synchronous_standby_names in its round."""
+    claim = f"{setup}: the wait is below {WAIT_MORE_MS_MAX:g} ms more than a commit of sync"
+    more = paired_differences(samples, "wait_p50_ms", setup, SYNC, "end_p50_ms")
+    control = paired_differences(samples, "end_p50_ms", CONTROL, SYNC)
+    claim += f" at {WAIT_CLIENTS} clients"
+    return Verdict(claim, more, WAIT_MORE_MS_MAX, False, control, " ms")

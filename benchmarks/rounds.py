@@ -68,6 +68,16 @@ def paired_ratios(samples: Sequence[S], figure: str, setup: str, reference: str)
     return Spread.of([getattr(own, figure) / getattr(other, figure) for own, other in pairs])
 
 
+def paired_differences(
+    samples: Sequence[S], figure: str, setup: str, reference: str, of_reference: str = ""
+) -> Spread:
+    """The setup's figure - the reference's of the same round; `of_reference`: another figure of the
+    reference, which is in the same unit."""
+    pairs = zip(samples_of(samples, setup), samples_of(samples, reference), strict=True)
+    other_figure = of_reference or figure
+    return Spread.of([getattr(own, figure) - getattr(other, other_figure) for own, other in pairs])
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A target, what was measured, and what the control (peer against peer) measured."""

@@ -89,15 +89,35 @@ def test_what_was_seen_stays_while_all_are_killed_in_their_transactions(
     assert found["committed"] > 10
     assert found["rows seen"] >= found["committed"]
     assert found["comparisons"] > 1
+    assert found["looks at a standby"] > 1
 
 
-def test_a_client_that_does_not_wait_for_the_quorum_is_found_out(soak: ServiceProcess) -> None:
-    """What it has committed on a primary that is cut off was seen, and is lost."""
-    soak.program += ["--qsync", "--plant", "confirm", "--only-failovers", "cut_off"]
+@pytest.mark.parametrize(
+    ("plant", "only", "seen"),
+    [
+        ("confirm", ("--only-failovers", "cut_off"), "SEEN_LOST: "),
+        ("gone", ("--only", "two"), "GONE_APPEARS: "),
+        ("answers", (), "TWO_ANSWERS: "),
+        ("unknown", ("--only", "client"), " outcomes are unknown"),
+        ("janitor", ("--only", "client"), "for the limbo to be empty"),
+        ("names", ("--only", "two"), "PLAIN_DELAYED: "),
+    ],
+)
+def test_a_bug_of_transactions_that_commit_on_quorum_is_found(
+    soak: ServiceProcess, plant: str, only: tuple[str, ...], seen: str
+) -> None:
+    soak.program += ["--qsync", "--minutes", "2", "--plant", plant, *only]
     soak.start()
     assert soak.wait(TIMEOUT) == 1, soak.log_text()
-    assert "SEEN_LOST: " in soak.log_text()
-    assert "FAILED: a law is broken" in soak.log_text()
+    assert seen in soak.log_text()
+    assert "FAILED: " in soak.log_text()
+
+
+def test_a_run_that_does_not_come_to_all_that_it_must_fails(soak: ServiceProcess) -> None:
+    soak.program += ["--qsync", "--minutes", "0.1", "--faults", "300", "--failovers", "30"]
+    soak.start()
+    assert soak.wait(TIMEOUT) == 1, soak.log_text()
+    assert "FAILED: the run has not come to " in soak.log_text()
 
 
 def test_ctrl_c_ends_it_with_the_verdict(soak: ServiceProcess) -> None:

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psycopg
@@ -30,7 +31,10 @@ from .books import Books
 from .chronicle import Chronicle, SilenceWatch
 from .members_run import MembersSoak
 from .members_world import MembersWorld
-from .qsync_run import QsyncSoak, print_qsync_outcome
+from .qsync_outcome import print_qsync_outcome, problem_of
+from .qsync_plants import PLANTS
+from .qsync_run import Plan, QsyncSoak
+from .qsync_strikes import VICTIMS, Minima, Victim
 from .qsync_world import QsyncWorld
 from .run import Soak
 from .world import Loss, World
@@ -99,25 +103,35 @@ def _main_of_qsync(
     stopping: threading.Event,
 ) -> int:
     """The run of transactions of qsync, and its verdict."""
-    problem = ""
-    rng = random.Random(seed)
-    with QsyncWorld(root, binaries) as world:
-        only = Loss[arguments.only_failovers.upper()] if arguments.only_failovers else None
-        soak = QsyncSoak(world, root, seed, rng, stopping, arguments.plant, only)
+    raised = ""
+    plan = _plan(arguments)
+    with QsyncWorld(root, binaries, has_names=arguments.standby_names, plant=plan.plant) as world:
+        soak = QsyncSoak(world, root, seed, random.Random(seed), stopping, plan)
         try:
-            soak.run(arguments.minutes)
+            soak.run()
         except (PgServerError, psycopg.Error, OSError) as error:
-            problem = f"{type(error).__name__}: {error}"
+            raised = f"{type(error).__name__}: {error}"
         finally:
             soak.close()
     print_qsync_outcome(soak)
-    if problem or soak.book.violations:
-        print(f"FAILED: {problem or 'a law is broken'}")
+    problem = problem_of(soak, raised)
+    if problem:
+        print(f"FAILED: {problem}")
         print(f"all logs and data are in {root}; the same faults again: --seed {seed}")
         return 1
     shutil.rmtree(root, ignore_errors=True)
     print("PASSED: what was seen stayed, what was gone stayed away, and all had one end")
     return 0
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    victims: Sequence[Victim] = VICTIMS
+    if arguments.only:
+        victims = [victim for victim in VICTIMS if arguments.only in victim]
+    if arguments.only_failovers:
+        victims = [Loss[arguments.only_failovers.upper()]]
+    minima = Minima(arguments.faults, arguments.failovers)
+    return Plan(arguments.minutes, minima, victims, arguments.plant)
 
 
 def _problem_of(soak: Soak | MembersSoak, minutes: float) -> str:
@@ -138,14 +152,33 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pg-major", type=int)
     parser.add_argument("--members", action="store_true", help="change the members all the time")
     parser.add_argument("--qsync", action="store_true", help="transactions that commit on quorum")
-    parser.add_argument("--plant", default="", help="with --qsync: a bug in the clients: confirm")
-    parser.add_argument(
-        "--only-failovers",
-        choices=[loss.name.lower() for loss in Loss],
-        help="with --qsync: no other faults",
-    )
+    _add_options_of_qsync(parser.add_argument_group("with --qsync"))
     parser.add_argument("--dir", type=Path, help="where to put the data; default: a temporary one")
     return parser
+
+
+def _add_options_of_qsync(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--faults",
+        type=int,
+        default=0,
+        help="go on until so many have struck at their steps, and each victim at each step before, "
+        "during and after its request; FAILED if --minutes are over before",
+    )
+    group.add_argument("--failovers", type=int, default=0, help="and until so many were survived")
+    group.add_argument(
+        "--standby-names",
+        action="store_true",
+        help="the primary has synchronous_standby_names; default: it has none",
+    )
+    group.add_argument(
+        "--only", choices=("client", "coordinator", "primary", "a safekeeper", "two"), help="victim"
+    )
+    group.add_argument(
+        "--only-failovers", choices=[loss.name.lower() for loss in Loss], help="no other faults"
+    )
+    plants = "; ".join(f"{name}: {what}" for name, what in PLANTS.items())
+    group.add_argument("--plant", default="", choices=PLANTS, help=f"a bug to be found. {plants}")
 
 
 def _stop(stopping: threading.Event) -> None:

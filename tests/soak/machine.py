@@ -39,7 +39,7 @@ _numbers = count(1)
 
 class Machine:
     """`proposer` is the process that was asked to attach last; None on a standby. `arguments` are
-    for each proposer of it."""
+    for each proposer of it; `configures`: `sk attach` makes commits wait for the quorum."""
 
     def __init__(
         self,
@@ -47,11 +47,14 @@ class Machine:
         postgres: Postgres,
         wires: Sequence[TcpProxy],
         arguments: Sequence[str] = (),
+        *,
+        configures: bool = True,
     ) -> None:
         self.name = name
         self.postgres = postgres
         self.wires = wires
         self._arguments = arguments
+        self._configures = configures
         self.proposer: ProposerProcess | None = None
 
     @property
@@ -70,15 +73,25 @@ class Machine:
         self._propose(promotes=True)
 
     def _propose(self, *, promotes: bool) -> None:
-        self.proposer = ProposerProcess(
+        self.proposer = self._new_proposer(promotes=promotes)
+        self.proposer.start()
+
+    def _new_proposer(self, *, promotes: bool, http_port: int | None = None) -> ProposerProcess:
+        return ProposerProcess(
             self.postgres.dsn(),
             self.addresses,
             log_path=self._log_path("promote" if promotes else "attach"),
-            configure=not promotes,
+            configure=self._configures and not promotes,
             promotes=promotes,
+            http_port=http_port,
             arguments=self._arguments,
         )
-        self.proposer.start()
+
+    def attach_next_time(self) -> None:
+        """A proposer that was promoted is `sk attach` when it is started again."""
+        assert self.proposer is not None
+        port = int(self.proposer.http_address.rpartition(":")[2])
+        self.proposer.program = self._new_proposer(promotes=False, http_port=port).program
 
     def tend_proposer(self) -> None:
         """One that came too early, to nobody, is started again. Raises FixtureError for another
@@ -97,6 +110,14 @@ class Machine:
     def is_streaming(self) -> bool:
         """Its proposer leads a quorum."""
         return self.proposer is not None and self.proposer.state == "streaming"
+
+    @property
+    def is_configured(self) -> bool:
+        """Its proposer has made commits wait, and will not do it again."""
+        try:
+            return self.proposer is not None and bool(self.proposer.status()["configured"])
+        except OSError:
+            return False
 
     # ---- its Postgres
 

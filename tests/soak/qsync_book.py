@@ -14,7 +14,7 @@ said with that: rows that came in between are no fault of the server.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from threading import Lock
@@ -24,6 +24,7 @@ Name = tuple[int, int]
 COMMITTED, ROLLED_BACK, PENDING = "committed", "rolled_back", "pending"
 NEVER = "never"  # refused, or failed before its PREPARE
 UNKNOWN = "unknown"  # OUTCOME cannot tell, and a look at the table must
+WATCHED_MAX = 300
 FINAL = {COMMITTED: COMMITTED, ROLLED_BACK: ROLLED_BACK, NEVER: ROLLED_BACK}
 
 
@@ -44,6 +45,10 @@ class QsyncBook:
     lsns: dict[Name, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     _ends: dict[Name, str] = field(default_factory=dict)
+    _open: dict[Name, str] = field(default_factory=dict)
+    _gone: deque[Name] = field(default_factory=lambda: deque(maxlen=WATCHED_MAX))
+    _told_by_clients: set[Name] = field(default_factory=set)
+    _begun: list[Name] = field(default_factory=list)
     _answers: Counter[str] = field(default_factory=Counter)
     _seen: set[Name] = field(default_factory=set)
     _lock: Lock = field(default_factory=Lock)
@@ -54,17 +59,25 @@ class QsyncBook:
         """It is about to be prepared."""
         with self._lock:
             self.gids[name] = gid
+            self._begun.append(name)
+            if name not in self._ends:
+                self._open[name] = gid
 
-    def told(self, name: Name, answer: str, lsn: int = 0) -> None:
+    def told(self, name: Name, answer: str, lsn: int = 0, *, by_client: bool = False) -> None:
         """By the client's package, or by OUTCOME."""
         with self._lock:
             if lsn and answer == PENDING:
                 self.lsns[name] = lsn
             if answer not in FINAL:
                 return
+            if by_client:
+                self._told_by_clients.add(name)
             end = FINAL[answer]
             self._answers[answer] += name not in self._ends
             before = self._ends.setdefault(name, end)
+            self._open.pop(name, None)
+            if end == ROLLED_BACK:
+                self._gone.append(name)
             if before != end:
                 self._violate("TWO_ANSWERS", {name}, f"{before}, then {end}")
             if end == ROLLED_BACK and name in self._seen:
@@ -101,12 +114,30 @@ class QsyncBook:
     def undecided(self) -> dict[Name, str]:
         """Prepared perhaps, and nobody was told its end."""
         with self._lock:
-            return {name: gid for name, gid in self.gids.items() if name not in self._ends}
+            return dict(self._open)
+
+    def watched(self) -> list[Name]:
+        """Whose rows may come late, or must not come: undecided, and rolled back of late."""
+        with self._lock:
+            return [*list(self._open)[-WATCHED_MAX:], *self._gone]
+
+    def take_begun(self) -> tuple[list[Name], list[Name]]:
+        """Those begun since the last call, in two parts: said to be committed, and others."""
+        with self._lock:
+            begun, self._begun = self._begun, []
+            committed = [name for name in begun if self._ends.get(name) == COMMITTED]
+        return committed, [name for name in begun if name not in set(committed)]
 
     def count(self, answer: str) -> int:
         """Of those whose first final answer was that."""
         with self._lock:
             return self._answers[answer]
+
+    @property
+    def orphans_count(self) -> int:
+        """Those of whose end no client has told."""
+        with self._lock:
+            return len(self.gids.keys() - self._told_by_clients)
 
     @property
     def seen_count(self) -> int:

@@ -1,16 +1,16 @@
 """A client of qsync as a process of its own, which may be told to die, or to wait, at a step.
 
-    python -m tests.soak.qsync_client NUMBER SEED DSN COORDINATOR JOURNAL      orders come by stdin
+    python -m tests.soak.qsync_client NUMBER SEED DSN COORDINATOR JOURNAL [PLANT]
 
 It moves money and inserts a row, transaction after transaction. To its journal it writes a line
-before each PREPARE and after each end: what is not in there was not begun, or not told. Orders:
-
-    arm <tab> STEP <tab> before|after <tab> die|stop     with stop it says `at`, and waits for `go`
-    next <tab> detach|rollback                           the policy of the next one, which is short
-    pause, resume                                        between two transactions; it says `paused`
+before each PREPARE and after each end: what is not in there was not begun, or not told. Some are
+submitted, and awaited some transactions later, on whatever connection there is by then. Its orders
+come by stdin (`qsync_orders.py`).
 
 The steps are what the package asks its driver to do: its protocol is a generator of requests, so a
-kill falls between two of them, or when the other side has done one and nobody has heard of it.
+stop falls between two of them, or between a request that is sent and its answer. A *led*
+transaction is short, and rolls back at its deadline; its PREPARE is the step `led`, where the
+quorum is taken from it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
+import re
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg.abc import PQGen
+from psycopg_pool import PoolTimeout
 
-from qsync import blocking_driver
-from qsync.client import Qsync
+from qsync import asyncio_driver, blocking_driver
 from qsync.coordinator_client import Verdict
 from qsync.errors import (
     CoordinatorError,
@@ -42,59 +43,25 @@ from qsync.outcome import Committed, Outcome, Pending, RolledBack
 from qsync.steps import Ask, Request
 
 from .qsync_book import COMMITTED, NEVER, PENDING, ROLLED_BACK
+from .qsync_calls import AsyncCalls, BlockingCalls, Calls, Statement
+from .qsync_orders import AFTER, BEFORE, DROP, DURING, Orders, say
 
-ACCOUNTS = 400
+ACCOUNTS = 2000
 BALANCE = 1000
-STOP_SECONDS = 60.0
-SHORT_SECONDS = 0.5
+TIMEOUTS = (0.3, 1.0, 2.0)
+SHORT_SECONDS = 0.3
 PAUSE_SECONDS_MAX = 0.03
-CONNECT_SECONDS = 5
+#: Of what is submitted: until somebody waits for it.
+LATER_SECONDS_MAX = 2.5
+LATER_COUNT_MAX = 4
+LATER_SHARE = 0.7
 #: Of all that a client may do from PREPARE on, and of the question before it.
 STEPS = ("prepare", "wait", "commit", "wait durable", "rollback", "outcome")
+LED = "led"
+#: Each so-many-th client has the half for asyncio.
+ASYNC_EVERY = 3
 
-
-class Orders:
-    """From stdin; a thread reads them."""
-
-    def __init__(self) -> None:
-        self._armed: tuple[str, str, str] | None = None
-        self._go = threading.Event()
-        self.resumed = threading.Event()
-        self.resumed.set()
-        self.policies: list[str] = []
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        for line in sys.stdin:
-            match line.rstrip("\n").split("\t"):
-                case ["arm", step, when, act]:
-                    self._go.clear()
-                    self._armed = (step, when, act)
-                case ["next", policy]:
-                    self.policies.append(policy)
-                case ["go"]:
-                    self._go.set()
-                case ["pause"]:
-                    self.resumed.clear()
-                case ["resume"]:
-                    self.resumed.set()
-                case other:
-                    raise AssertionError(other)
-        os.kill(os.getpid(), signal.SIGKILL)  # its parent is gone
-
-    def reached(self, step: str, when: str) -> None:
-        armed = self._armed
-        if armed is None or armed[:2] != (step, when):
-            return
-        self._armed = None
-        if armed[2] == "die":
-            os.kill(os.getpid(), signal.SIGKILL)
-        say(f"at {step} {when}")
-        self._go.wait(STOP_SECONDS)
-
-
-def say(line: str) -> None:
-    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+_GID = re.compile(r"skq1\.[^']+")
 
 
 class Journal:
@@ -107,156 +74,198 @@ class Journal:
         os.write(self._fd, json.dumps(line).encode() + b"\n")
 
 
+class Steps:
+    """Stands between the package and its drivers: knows which step a request is."""
+
+    def __init__(self, orders: Orders, prepares: Callable[[str], None]) -> None:
+        self._orders = orders
+        self._prepares = prepares
+        self._finished: set[str] = set()  # gids whose end was asked for
+        self.is_led = False
+        for driver in (blocking_driver, asyncio_driver):
+            driver.words_of = self._observed(driver.words_of)
+
+    def _observed(self, words_of: Callable[[Ask], PQGen[Any]]) -> Callable[[Ask], PQGen[Any]]:
+        def observed(request: Ask) -> PQGen[Any]:
+            step = self._step(request)
+            if step == "prepare" and self.is_led:
+                self._orders.reached(LED, BEFORE)
+            self._orders.reached(step, BEFORE)
+            words = words_of(request)
+            if self._orders.is_armed(step, DURING):
+                words = self._sent(words, step)
+            answer = yield from words
+            self._orders.reached(step, AFTER)
+            return answer
+
+        return observed
+
+    def _sent(self, words: PQGen[Any], step: str) -> PQGen[Any]:
+        """The first thing that it waits for is the answer: by then all is sent."""
+        try:
+            waits_for = next(words)
+            if self._orders.reached(step, DURING) == DROP:
+                raise psycopg.OperationalError("the answer was dropped")
+            while True:
+                waits_for = words.send((yield waits_for))
+        except StopIteration as end:
+            return end.value
+
+    def _step(self, request: Request) -> str:
+        """ "" of what is none."""
+        assert isinstance(request, Ask)
+        text = b"; ".join(request.statements).decode()
+        found = _GID.search(text)
+        gid = found[0] if found else ""
+        if "PREPARE TRANSACTION" in text:
+            self._prepares(gid)
+            return "prepare"
+        for words, step in (("COMMIT PREPARED", "commit"), ("ROLLBACK PREPARED", "rollback")):
+            if words in text:
+                self._finished.add(gid)
+                return step
+        if text.startswith("WAIT_LSN"):
+            return "wait durable" if gid in self._finished else "wait"
+        return "outcome" if text.startswith("OUTCOME") else ""
+
+
 class Client:
     """One transaction after the other, for ever."""
 
-    def __init__(self, number: int, seed: int, dsn: str, coordinator: str, journal: str) -> None:
+    def __init__(self, number: int, seed: int, calls: Calls, journal: Journal, plant: str) -> None:
         self._number = number
         self._rng = random.Random(f"{seed} {number}")
+        self._calls = calls
+        self._journal = journal
+        self._plant = plant
         self._orders = Orders()
-        self._journal = Journal(journal)
-        self._qsync = Qsync(coordinator)
-        self._pool = ConnectionPool(
-            dsn,
-            min_size=0,
-            max_size=2,
-            timeout=CONNECT_SECONDS,
-            reconnect_timeout=CONNECT_SECONDS,
-            check=ConnectionPool.check_connection,
-            kwargs={"connect_timeout": CONNECT_SECONDS},
-            open=True,
-        )
+        self._steps = Steps(self._orders, self._prepares)
         self._seq = 0
-        self._has_finished = False
-        observed = self._observed(blocking_driver._perform)
-        blocking_driver._perform = observed  # type: ignore[assignment]
+        self._later: list[tuple[float, int, Any]] = []
 
     def run(self) -> None:
         pause = threading.Event()
         while True:
             if not self._orders.resumed.is_set():
+                self._wait_for_submitted(sys.maxsize)
                 say("paused")
                 self._orders.resumed.wait()
             self._seq += 1
-            self._transact(self._rng.choice(("complete", "complete", "submit")))
+            self._transact(self._seq)
+            self._wait_for_submitted(time.monotonic())
             pause.wait(self._rng.uniform(0.0, PAUSE_SECONDS_MAX))
 
     # ---- one transaction
 
-    def _transact(self, wait: Any) -> None:
-        self._has_finished = False
-        timeout: float = self._rng.choice((0.5, 2.0, 5.0))
-        policy: Any = self._rng.choice(("detach", "detach", "rollback"))
-        if self._orders.policies:
-            timeout, policy = SHORT_SECONDS, self._orders.policies.pop()
-        tx = self._qsync.transaction(
-            self._pool,
-            timeout=timeout,
-            on_timeout=policy,
-            confirm=self._rng.choice(("durable", "durable", "visible")),
-            wait=wait,
-        )
+    def _transact(self, seq: int) -> None:
+        self._steps.is_led = self._orders.is_led()
+        options = self._options()
+        tx = self._calls.transaction(**options)
         try:
-            with tx:
-                self._work(tx)
-            result = tx.handle.wait() if wait == "submit" else tx.result
-            self._end(COMMITTED, result.lsn)
-        except TransactionPending as pending:
-            self._pending(pending.outcome)
-        except TransactionRefused:
-            self._end(NEVER)
-        except NotCommitted:
-            self._end(ROLLED_BACK)
-        except (psycopg.Error, PoolTimeout, QsyncError):
-            self._failed(tx.outcome)
+            self._calls.run(tx, self._statements(seq))
+        except (psycopg.Error, PoolTimeout, QsyncError) as error:
+            self._note_failure(seq, tx, error)
+            return
+        if options["wait"] == "complete":
+            self._end(seq, COMMITTED, tx.result.lsn)
+        elif self._rng.random() < LATER_SHARE and len(self._later) < LATER_COUNT_MAX:
+            due = time.monotonic() + self._rng.uniform(0.0, LATER_SECONDS_MAX)
+            self._later.append((due, seq, tx))
+        else:
+            self._wait_for(seq, tx, None)
 
-    def _failed(self, outcome: Outcome | None) -> None:
+    def _options(self) -> dict[str, Any]:
+        rng = self._rng
+        options = {
+            "timeout": rng.choice(TIMEOUTS),
+            "on_timeout": rng.choice(("detach", "detach", "rollback")),
+            "confirm": rng.choice(("durable", "durable", "visible")),
+            "wait": rng.choice(("complete", "complete", "submit")),
+        }
+        if options["wait"] == "submit":
+            options["on_timeout"] = rng.choice(("detach", "rollback", "rollback"))
+        if self._steps.is_led:
+            options |= {"timeout": SHORT_SECONDS, "on_timeout": "rollback", "wait": "complete"}
+        return options
+
+    def _wait_for_submitted(self, until: float) -> None:
+        """All that are due."""
+        due = [each for each in self._later if each[0] <= until]
+        self._later = [each for each in self._later if each[0] > until]
+        for _, seq, tx in due:
+            self._wait_for(seq, tx, self._rng.choice((None, *TIMEOUTS)))
+
+    def _wait_for(self, seq: int, tx: Any, timeout: float | None) -> None:
+        try:
+            self._end(seq, COMMITTED, self._calls.wait(tx, timeout).lsn)
+        except (psycopg.Error, PoolTimeout, QsyncError) as error:
+            self._note_failure(seq, tx, error)
+
+    def _note_failure(self, seq: int, tx: Any, error: Exception) -> None:
+        match error:
+            case TransactionPending():
+                self._pending(seq, error.outcome)
+            case TransactionRefused():
+                self._end(seq, NEVER)
+            case NotCommitted():
+                self._end(seq, ROLLED_BACK)
+            case _:
+                self._failed(seq, tx.outcome)
+
+    def _failed(self, seq: int, outcome: Outcome | None) -> None:
         """A statement in the block has failed; or there was no connection for the end."""
         match outcome:
             case Pending():
-                self._pending(outcome)
+                self._pending(seq, outcome)
             case Committed():
-                self._end(COMMITTED)
+                self._end(seq, COMMITTED)
             case _:
-                self._end(NEVER)
+                self._end(seq, NEVER)
 
-    def _work(self, tx: Any) -> None:
+    def _statements(self, seq: int) -> list[Statement]:
         source, target = sorted(self._rng.sample(range(ACCOUNTS), 2))
         amount = self._rng.randint(-9, 9)
-        tx.execute("SET LOCAL lock_timeout = '1s'")
-        tx.execute("UPDATE accounts SET balance = balance - %s WHERE id = %s", (amount, source))
-        tx.execute("UPDATE accounts SET balance = balance + %s WHERE id = %s", (amount, target))
-        tx.execute(
-            "INSERT INTO moves VALUES (%s, %s, %s, %s, %s)",
-            (self._number, self._seq, source, target, amount),
-        )
+        row = (self._number, seq, source, target, amount)
+        return [
+            ("SET LOCAL lock_timeout = '500ms'", ()),
+            ("UPDATE accounts SET balance = balance - %s WHERE id = %s", (amount, source)),
+            ("UPDATE accounts SET balance = balance + %s WHERE id = %s", (amount, target)),
+            ("INSERT INTO moves VALUES (%s, %s, %s, %s, %s)", row),
+        ]
 
-    def _pending(self, pending: Pending) -> None:
-        self._end(PENDING, pending.lsn)
+    def _pending(self, seq: int, pending: Pending) -> None:
+        if self._plant == "gone":
+            self._end(seq, ROLLED_BACK)
+            return
+        self._end(seq, PENDING, pending.lsn)
         if self._rng.random() < 0.5:
             return  # somebody else asks
         try:
-            outcome = self._qsync.outcome(pending, timeout=self._rng.choice((0.1, 3.0)))
+            outcome = self._calls.outcome(pending, self._rng.choice((0.1, 2.0)))
         except (CoordinatorError, OutcomeUnknown):
             return
         match outcome:
             case Committed(lsn):
-                self._end(COMMITTED, lsn)
+                self._end(seq, COMMITTED, lsn)
             case RolledBack():
-                self._end(ROLLED_BACK)
+                self._end(seq, ROLLED_BACK)
             case Pending():
                 return
 
-    def _end(self, end: str, lsn: int = 0) -> None:
-        self._journal.write(n=self._seq, end=end, lsn=lsn)
+    def _prepares(self, gid: str) -> None:
+        self._journal.write(n=self._seq, gid=gid)
 
-    # ---- its steps
-
-    def _observed(self, perform: Callable[[Request], Any]) -> Callable[[Request], Any]:
-        def observed(request: Request) -> Any:
-            step = self._step(request)
-            self._orders.reached(step, "before")
-            answer = perform(request)
-            self._orders.reached(step, "after")
-            return answer
-
-        return observed
-
-    def _step(self, request: Request) -> str:
-        """ "" of what is none."""
-        if not isinstance(request, Ask):
-            return ""
-        text = b"; ".join(request.statements).decode()
-        if "PREPARE TRANSACTION" in text:
-            self._journal.write(
-                n=self._seq, gid=text.split("PREPARE TRANSACTION '")[1].split("'")[0]
-            )
-            return "prepare"
-        for words, step in (("COMMIT PREPARED", "commit"), ("ROLLBACK PREPARED", "rollback")):
-            if words in text:
-                self._has_finished = True
-                return step
-        if text.startswith("WAIT_LSN"):
-            return "wait durable" if self._has_finished else "wait"
-        return "outcome" if text.startswith("OUTCOME") else ""
-
-
-# ---- bugs to be found
-
-
-def confirm_in_time() -> None:
-    """A wait whose time is over counts as one that was confirmed."""
-    Verdict.is_confirmed = True  # type: ignore[method-assign,assignment]
-
-
-PLANTS = {"confirm": confirm_in_time}
+    def _end(self, seq: int, end: str, lsn: int = 0) -> None:
+        self._journal.write(n=seq, end=end, lsn=lsn)
 
 
 def main() -> None:
-    number, seed, dsn, coordinator, journal, *planted = sys.argv[1:]
-    for name in planted:
-        PLANTS[name]()
-    Client(int(number), int(seed), dsn, coordinator, journal).run()
+    number, seed, dsn, coordinator, path, *plants = sys.argv[1:]
+    plant = "".join(plants)
+    if plant == "confirm":  # a wait whose time is over counts as one that was confirmed
+        Verdict.is_confirmed = True  # type: ignore[method-assign,assignment]
+    kind = BlockingCalls if int(number) % ASYNC_EVERY else AsyncCalls
+    Client(int(number), int(seed), kind(dsn, coordinator), Journal(path), plant).run()
 
 
 if __name__ == "__main__":

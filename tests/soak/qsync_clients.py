@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 END_SECONDS = 10.0
 
 _numbers = count(1)
+_orders = count(1)
 
 
 class ClientProcess:
@@ -40,13 +41,14 @@ class ClientProcess:
         self._book = book
         self._read_bytes = 0
         self._said: SimpleQueue[str] = SimpleQueue()
+        self._heard: set[str] = set()
         self.start()
 
     def start(self) -> None:
         self.number = next(_numbers)
         self._journal = self._folder / f"client-{self.number}.journal"
         self._read_bytes = 0
-        self._said = SimpleQueue()
+        self._said, self._heard = SimpleQueue(), set()
         log = (self._folder / f"client-{self.number}.log").open("wb")
         with log:
             self._process = subprocess.Popen(
@@ -61,7 +63,10 @@ class ClientProcess:
                 text=True,
                 start_new_session=True,
             )
-        threading.Thread(target=self._listen, args=(self._process, self._said), daemon=True).start()
+        self._listener = threading.Thread(
+            target=self._listen, args=(self._process, self._said), daemon=True
+        )
+        self._listener.start()
 
     @staticmethod
     def _listen(process: subprocess.Popen[str], said: SimpleQueue[str]) -> None:
@@ -99,29 +104,44 @@ class ClientProcess:
         except (BrokenPipeError, ValueError):
             return  # it has died meanwhile
 
-    def wait_said(self, beginning: str, timeout: float) -> bool:
-        """False when it has died, or did not come to it in time."""
+    def arm(self, step: str, when: str, act: str) -> str:
+        """Returns what it says when it comes there."""
+        number = str(next(_orders))
+        self.order("arm", number, step, when, act)
+        return f"at {number}"
 
-        def has_said() -> bool:
-            try:
-                while not self._said.get_nowait().startswith(beginning):
-                    continue
-            except Empty:
-                return False
-            return True
+    def wait_said(self, what: str, timeout: float) -> bool:
+        """False when it has died before, or did not come to it in time."""
 
-        heard = False
-
-        def heard_or_dead() -> bool:
-            nonlocal heard
-            heard = has_said()
-            return heard or not self.alive
+        def said_or_dead() -> bool:
+            is_dead = not self.alive
+            if is_dead:
+                self._listener.join(END_SECONDS)  # what it said last counts
+            return self._has_said(what) or is_dead
 
         try:
-            wait_until(heard_or_dead, timeout, f"client {self.number} to say {beginning}")
+            wait_until(said_or_dead, timeout, f"client {self.number} to say {what}")
+        except DeadlineExceeded:
+            pass  # the answer is the same
+        return what in self._heard
+
+    def forget(self, what: str) -> None:
+        """It may say it again."""
+        self._heard.discard(what)
+
+    def wait_dead(self, timeout: float) -> bool:
+        try:
+            wait_until(lambda: not self.alive, timeout, f"client {self.number} to die")
         except DeadlineExceeded:
             return False
-        return heard
+        return True
+
+    def _has_said(self, what: str) -> bool:
+        try:
+            while True:
+                self._heard.add(self._said.get_nowait())
+        except Empty:
+            return what in self._heard
 
     def read_journal(self) -> None:
         """What is new goes into the book."""
@@ -140,4 +160,4 @@ class ClientProcess:
         if "gid" in line:
             self._book.begun(name, str(line["gid"]))
         else:
-            self._book.told(name, str(line["end"]), int(line["lsn"]))
+            self._book.told(name, str(line["end"]), int(line["lsn"]), by_client=True)

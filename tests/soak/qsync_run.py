@@ -2,9 +2,8 @@
 
     a client stops at a step -> its victim is killed -> the client goes on -> the victim comes back
 
-Every victim is struck at every step, before and after it, like a deck that is shuffled again when
-it is used up; among them, at even distances, the primary is lost in one of four ways, at a step
-too. Now and then all rest: what is pending must end, and everything is compared.
+Which strike comes next is `qsync_strikes.py`'s to say. Now and then all rest: what is pending must
+end, and everything is compared.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,30 +20,38 @@ from pg_fixtures.waiting import wait_until
 from pg_server.errors import DeadlineExceeded
 
 from .chronicle import Chronicle
-from .qsync_book import COMMITTED, NEVER, ROLLED_BACK, UNKNOWN, QsyncBook
-from .qsync_client import ACCOUNTS, BALANCE, STEPS
+from .qsync_book import COMMITTED, ROLLED_BACK, UNKNOWN, Name, QsyncBook
+from .qsync_client import ACCOUNTS, BALANCE, LED
 from .qsync_clients import ClientProcess
-from .qsync_watchers import Inquirer, NewestTimeline, PlainClient, Reader
-from .qsync_world import QsyncWorld
+from .qsync_orders import BEFORE, DIE, DROP, DURING, STOP
+from .qsync_plain import Control, PlainClient, Trouble
+from .qsync_plants import OF_CLIENTS, plant_into_inquirer
+from .qsync_strikes import CLIENT, VICTIMS, Minima, Strike, Tally, Victim, deal
+from .qsync_watchers import Inquirer, NewestTimeline, Reader
+from .qsync_world import PROMOTION_STEPS, QsyncWorld
 from .world import Loss
 
 CLIENTS = 4
-READERS = 2
+READERS = ("read-write", "read-write", "primary", "standby")
 #: No client comes to some steps before something else is wrong: then another one's turn comes.
-STEP_SECONDS = 8.0
+STEP_SECONDS = 5.0
 RECOVERY_SECONDS = 90.0
-DOWN_SECONDS_MAX = 3.0
+#: Of what has no end but what the coordinator makes of it.
+REST_SECONDS = 30.0
+DOWN_SECONDS_MAX = 0.8
 #: Longer than what a transaction waits at most: it is told to be pending.
-LONG_DOWN_SECONDS = 7.0
-REST_EVERY = 12  # faults
-FAILOVER_EVERY = 10  # faults
+LONG_DOWN_SECONDS = 2.5
+LONG_DOWN_SHARE = 0.2
+REST_EVERY = 12  # strikes
 BROKEN_OFF_SHARE = 0.5  # of the failovers: sk promote is killed, and run again
-
-CLIENT, COORDINATOR, PRIMARY = "the client", "the coordinator", "the primary"
-SAFEKEEPER, QUORUM = "a safekeeper", "two safekeepers"
-VICTIMS = (CLIENT, COORDINATOR, PRIMARY, SAFEKEEPER, QUORUM)
 #: Steps that a client comes to only when there is no quorum.
 RARE_STEPS = ("rollback", "outcome")
+#: Of those that are said to be committed: so many are asked for again at each rest.
+ASKED_AGAIN = 60
+#: Outcomes that OUTCOME may not know, of those that nobody was told: a client that dies before it
+#: hears where its PREPARE is, and a coordinator that dies, leave nothing to tell a stranger by.
+UNKNOWN_SHARE_MAX = 0.05
+UNKNOWN_ALLOWED = 3
 
 _TABLES = (
     "CREATE TABLE accounts (id int PRIMARY KEY, balance bigint NOT NULL)",
@@ -57,87 +64,96 @@ _TABLES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
-    """Whom, when a client is at which step."""
+class Plan:
+    """What a run is to do. `victims`: whom it strikes, failovers apart."""
 
-    victim: str | Loss
-    step: str
-    when: str
-
-    def __str__(self) -> str:
-        name = self.victim.value if isinstance(self.victim, Loss) else f"kill -9 of {self.victim}"
-        return f"{name} {self.when} {self.step}"
-
-
-def deal(rng: random.Random, only: Loss | None = None) -> Iterator[Strike]:
-    """For ever. `only`: nothing but such failovers."""
-    losses: list[Loss] = []
-    while only is not None:
-        yield Strike(only, rng.choice(STEPS[:4]), rng.choice(("before", "after")))
-    while True:
-        deck = [Strike(v, s, w) for v in VICTIMS for s in STEPS for w in ("before", "after")]
-        rng.shuffle(deck)
-        for number, strike in enumerate(deck):
-            if number % FAILOVER_EVERY == FAILOVER_EVERY // 2:
-                losses = losses or rng.sample(list(Loss), len(Loss))
-                yield Strike(losses.pop(), strike.step, strike.when)
-            yield strike
+    minutes: float
+    minima: Minima = field(default_factory=Minima)
+    victims: Sequence[Victim] = VICTIMS
+    plant: str = ""
 
 
 @dataclass
 class QsyncSoak:
-    """`run` until `minutes` are over, or `stopping` is set."""
+    """`run` until the minima are met, or `minutes` are over, or `stopping` is set."""
 
     world: QsyncWorld
     folder: Path
     seed: int
     rng: random.Random
     stopping: threading.Event
-    planted: str = ""
-    only: Loss | None = None
+    plan: Plan
     chronicle: Chronicle = field(default_factory=Chronicle)
     book: QsyncBook = field(default_factory=QsyncBook)
-    faults: int = 0
-    failovers: int = 0
     rests: int = 0
-    #: Transactions of which OUTCOME could not tell.
+    #: Transactions whose end nobody was told when all rested, and OUTCOME could not tell.
     unknown: int = 0
-    #: What the primary is in, that may delay plain commits; "" for nothing.
-    _trouble: str = ""
+    _trouble: Trouble = field(default_factory=Trouble)
 
     def __post_init__(self) -> None:
         for statement in _TABLES:
             self.world.primary.postgres.execute(statement)
+        self.tally = Tally(self.plan.victims)
         self._newest = NewestTimeline()
-        dsn, coordinator = self.world.clients_dsn, self.world.coordinator
+        plant_into_inquirer(self.plan.plant)
+        self._start_clients()
+        self._start_watchers()
+
+    def _start_clients(self) -> None:
+        plant = self.plan.plant if self.plan.plant in OF_CLIENTS else ""
+        dsn, coordinator = self.world.clients_dsn("read-write"), self.world.coordinator
         self.clients = [
-            ClientProcess(self.folder, self.seed, dsn, coordinator, self.book, self.planted)
+            ClientProcess(self.folder, self.seed, dsn, coordinator, self.book, plant)
             for _ in range(CLIENTS)
         ]
+
+    def _start_watchers(self) -> None:
         self.readers = [
-            Reader(number, dsn, self.book, self._newest) for number in range(1, READERS + 1)
+            Reader(number, self.world.clients_dsn(session), self.book, self._newest)
+            for number, session in enumerate(READERS, 1)
         ]
-        self.inquirer = Inquirer(coordinator, self.book, random.Random(self.seed))
-        self.plain = PlainClient(dsn, self.book, lambda: self._trouble)
-        for watcher in (*self.readers, self.inquirer, self.plain):
+        dsn = self.world.clients_dsn("read-write")
+        self.inquirer = Inquirer(self.world.coordinator, self.book, random.Random(self.seed))
+        self.control = Control(dsn, self.folder)
+        self.plain = PlainClient(
+            dsn,
+            self.book,
+            self._trouble,
+            self.control.turns,
+            waits_by_names=self.world.configures and self.plan.plant != "names",
+        )
+        for watcher in (*self.readers, self.inquirer, self.control, self.plain):
             watcher.start()
 
-    def run(self, minutes: float) -> None:
+    def run(self) -> None:
         """Raises PgServerError when transactions do not come back, or one stays pending."""
-        deadline = time.monotonic() + minutes * 60
+        deadline = time.monotonic() + self.plan.minutes * 60
+        minima = self.plan.minima
         self._wait_progress()
-        for strike in deal(self.rng, self.only):
+        for number, strike in enumerate(deal(self.rng, self.tally, minima), 1):
             self._strike(strike)
-            if self.faults % REST_EVERY == 0:
+            if number % REST_EVERY == 0:
                 self.rest()
-            if self.book.violations or self.stopping.is_set() or time.monotonic() > deadline:
+                for client in self.clients:
+                    client.order("resume")
+            is_done = minima.any and not self.tally.missing(minima)
+            if is_done or self.stopping.is_set() or time.monotonic() > deadline:
+                break
+            if self.book.violations or self.knows_too_little:
                 break
         self.rest()
+        self._check_end()
+
+    def _check_end(self) -> None:
+        """All rest and nobody writes any more: all logs are equal, and nobody was surprised."""
+        self.plain.end()
+        self.world.check_logs()
+        self.world.check_no_traceback()
 
     def close(self) -> None:
         for client in self.clients:
             client.kill()
-        for watcher in (*self.readers, self.plain):
+        for watcher in (*self.readers, self.control, self.plain):
             watcher.end()
         self.inquirer.end()
 
@@ -145,99 +161,115 @@ class QsyncSoak:
 
     def _strike(self, strike: Strike) -> None:
         client = self.rng.choice(self.clients)
-        act = "die" if strike.victim == CLIENT else "stop"
         with self.chronicle.during(str(strike)):
-            down = self._lead_to_rare(client) if strike.step in RARE_STEPS else ()
-            client.order("arm", strike.step, strike.when, act)
+            paused = self._lead_to_rare(client) if strike.step in RARE_STEPS else ()
+            said = client.arm(strike.step, strike.when, self._act(strike))
             client.order("go")
-            came = client.wait_said("at", STEP_SECONDS) or (act == "die" and not client.alive)
-            if strike.victim != CLIENT:
-                self._lose(strike.victim, client, down)
+            came = client.wait_said(said, STEP_SECONDS)
+            if came and strike.victim == CLIENT:
+                came = client.wait_dead(STEP_SECONDS)
+                self._resume(paused)
+            elif came:
+                self._lose(strike.victim, client, paused)
+            client.order("disarm")
             client.order("go")
-            if down:
-                self.stopping.wait(self.rng.uniform(0.0, DOWN_SECONDS_MAX))
-                self._start_safekeepers(down)
-        if not came:
-            self.chronicle.note(f"the client did not come to {strike.step}")
-            client.order("arm", "nowhere", "", "")
-        self.faults += 1
-        name = strike.victim.value if isinstance(strike.victim, Loss) else strike.victim
-        self.chronicle.survived[f"kill: {name}"] += 1
-        self.chronicle.survived[f"step: {strike.when} {strike.step}"] += came
+            self._resume(paused)
+        self._note(strike, came=came)
         self._tend()
         self._wait_progress()
 
+    def _act(self, strike: Strike) -> str:
+        if strike.victim == CLIENT:
+            return DIE
+        return self.rng.choice((STOP, DROP)) if strike.when == DURING else STOP
+
+    def _note(self, strike: Strike, *, came: bool) -> None:
+        if came:
+            self.tally.struck[strike] += 1
+            return
+        self.tally.missed[strike] += 1
+        self.chronicle.note(f"not struck: the client did not come to {strike.step}")
+
     def _lead_to_rare(self, client: ClientProcess) -> Sequence[int]:
         """It is admitted, and loses its quorum before it prepares; its policy is to roll back."""
-        client.order("next", "rollback")
-        client.order("arm", "prepare", "before", "stop")
-        client.wait_said("at", STEP_SECONDS)
-        return self._kill_safekeepers(2)
+        client.order("lead")
+        if not client.wait_said(client.arm(LED, BEFORE, STOP), STEP_SECONDS):
+            return ()
+        paused = self.rng.sample(range(len(self.world.safekeepers)), 2)
+        for index in paused:
+            self.world.pause_safekeeper(index)
+        return paused
 
-    def _lose(self, victim: str | Loss, client: ClientProcess, down: Sequence[int]) -> None:
-        seconds = self.rng.uniform(0.0, DOWN_SECONDS_MAX)
+    def _resume(self, paused: Sequence[int]) -> None:
+        """Legal when resumed, and when killed meanwhile."""
+        for index in paused:
+            if self.world.safekeepers[index].alive:
+                self.world.safekeepers[index].resume()
+
+    def _lose(self, victim: Victim, client: ClientProcess, paused: Sequence[int]) -> None:
         match victim:
             case Loss():
-                self._start_safekeepers(down)
+                self._resume(paused)
                 self._fail_over(victim, client)
             case "the coordinator":
                 assert self.world.primary.proposer is not None
                 self.world.primary.proposer.kill()
-                self._go_on(client, seconds)
+                self._go_on(client, paused)
                 self.world.restart_proposer()
             case "the primary":
-                self._trouble = "the primary is killed"
-                self.world.primary.postgres.crash()
-                self._go_on(client, seconds)
-                self.world.primary.postgres.start()
-                self._trouble = ""
-            case "a safekeeper" if not down:
-                killed = self._kill_safekeepers(1)
-                self._go_on(client, seconds)
-                self._start_safekeepers(killed)
-            case "two safekeepers" if not down:
-                killed = self._kill_safekeepers(2)
-                self._go_on(client, self.rng.choice((seconds, LONG_DOWN_SECONDS)))
-                self._start_safekeepers(killed)
+                with self._trouble.during("the primary is killed"):
+                    self.world.primary.postgres.crash()
+                    self._go_on(client, paused)
+                    self.world.primary.postgres.start()
+            case "a safekeeper":
+                self._kill_safekeepers(1, client, paused)
+            case "two safekeepers":
+                self._kill_safekeepers(2, client, paused)
             case _:
-                self._go_on(client, seconds)
+                raise AssertionError(victim)
 
-    def _go_on(self, client: ClientProcess, seconds: float) -> None:
-        """Into what it finds, for so long."""
+    def _go_on(self, client: ClientProcess, paused: Sequence[int], longest: float = 0.0) -> None:
+        """Into what it finds, for a while; it may find its quorum again, or not."""
+        if self.rng.random() < 0.5:
+            self._resume(paused)
         client.order("go")
-        self.stopping.wait(seconds)
+        self.stopping.wait(longest or self.rng.uniform(0.0, DOWN_SECONDS_MAX))
 
-    def _kill_safekeepers(self, number: int) -> list[int]:
-        killed = self.rng.sample(range(len(self.world.safekeepers)), number)
+    def _kill_safekeepers(self, number: int, client: ClientProcess, paused: Sequence[int]) -> None:
+        killed = self.rng.sample(paused or range(len(self.world.safekeepers)), number)
         for index in killed:
             self.world.safekeepers[index].kill()
-        return killed
-
-    def _start_safekeepers(self, killed: Sequence[int]) -> None:
+        is_long = number > 1 and self.rng.random() < LONG_DOWN_SHARE
+        self._go_on(client, paused, LONG_DOWN_SECONDS if is_long else 0.0)
         for index in killed:
-            if not self.world.safekeepers[index].alive:
-                self.world.safekeepers[index].start()
+            self.world.safekeepers[index].start()
 
     # ---- failovers
 
     def _fail_over(self, loss: Loss, client: ClientProcess) -> None:
         world = self.world
-        self._trouble = "a failover"
-        ((tli,),) = world.primary.postgres.execute(
-            "SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int"
-        )
-        self._newest.met(tli + 1)
-        world.lose_primary(loss)
-        client.order("go")
-        if self.rng.random() < BROKEN_OFF_SHARE:
-            world.promote_broken_off(self.rng.uniform(0.0, 3.0))
-        else:
-            world.promote()
-        world.depose()  # before: clients that still reach it would stay, and be refused
-        self._wait_progress()
+        with self._trouble.during("a failover"):
+            ((tli,),) = world.primary.postgres.execute(
+                "SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))"
+                "::bit(32)::int"
+            )
+            self._newest.met(tli + 1)
+            world.lose_primary(loss)
+            client.order("go")
+            self._promote()
+            world.depose()  # before: clients that still reach it would stay, and be refused
+            self._wait_progress()
+            world.be_without_names()
         world.rejoin()
-        self.failovers += 1
-        self._trouble = ""
+        self.tally.failovers[loss] += 1
+
+    def _promote(self) -> None:
+        if self.rng.random() >= BROKEN_OFF_SHARE:
+            self.world.promote()
+            return
+        step = self.rng.choice(PROMOTION_STEPS)
+        if self.world.promote_broken_off(step):
+            self.tally.broken_off[step] += 1
 
     # ---- what holds
 
@@ -253,7 +285,7 @@ class QsyncSoak:
                 client.start()
 
     def _wait_progress(self) -> None:
-        """Some transactions are committed by clients of each kind. Raises DeadlineExceeded."""
+        """Some transactions are committed, and plain ones too. Raises DeadlineExceeded."""
         before, plain = self._committed(), self.plain.commits
 
         def progresses() -> bool:
@@ -267,6 +299,7 @@ class QsyncSoak:
 
     def rest(self) -> None:
         """Nothing is wrong and nobody begins anything: what is pending ends, and all is compared.
+        Clients stay paused.
 
         Raises DeadlineExceeded when a transaction stays pending.
         """
@@ -277,68 +310,61 @@ class QsyncSoak:
             if not client.wait_said("paused", RECOVERY_SECONDS) and client.alive:
                 raise DeadlineExceeded(f"client {client.number} does not come to its end")
             client.read_journal()
-        wait_until(lambda: not self.world.limbo(), RECOVERY_SECONDS, "the limbo to be empty")
+            client.forget("paused")
+        wait_until(lambda: not self.world.limbo(), REST_SECONDS, "the limbo to be empty")
         self._decide()
-        for reader in self.readers[:1]:
-            with self.world.primary.postgres.connect(
-                options="-c synchronous_commit=local"
-            ) as connection:
-                reader.compare(connection)
+        with self.world.primary.postgres.connect(
+            options="-c synchronous_commit=local"
+        ) as connection:
+            self.readers[0].look_at_all(connection)
         self.book.reckon()
+        self._check_names()
         self.rests += 1
         self.chronicle.note(self.summary())
-        for client in self.clients:
-            client.order("resume")
 
     def _decide(self) -> None:
         """Every one has an end, and the table agrees with it. Of one whose xid may be a stranger's
         OUTCOME may not know; the limbo is empty, so the table says it for good."""
-        rows = self.world.primary.postgres.execute("SELECT client, seq FROM moves")
-        present = set(rows)
-        for name in self.book.undecided():
-            answer = wait_until(
-                lambda name=name: self.inquirer.ask(name),  # type: ignore[misc]
-                RECOVERY_SECONDS,
-                f"the end of {name}, {self.book.gids[name]}",
-            )
+        present = set(self.world.primary.postgres.execute("SELECT client, seq FROM moves"))
+        undecided = set(self.book.undecided())
+        for name in undecided:
+            answer = self._outcome(name, present)
             if answer == UNKNOWN:
                 self.unknown += 1
                 self.book.told(name, COMMITTED if name in present else ROLLED_BACK)
-            elif (answer == COMMITTED) != (name in present):
-                self.book.violate("UNTRUE", f"{name} is said to be {answer}")
+        committed, others = self.book.take_begun()
+        again = self.rng.sample(committed, min(ASKED_AGAIN, len(committed)))
+        for name in {*again, *others} - undecided:
+            self._outcome(name, present)
+
+    def _outcome(self, name: Name, present: set[Name]) -> str:
+        answer = wait_until(
+            lambda: self.inquirer.ask(name), REST_SECONDS, f"the end of {self.book.gids[name]}"
+        )
+        if answer != UNKNOWN and (answer == COMMITTED) != (name in present):
+            self.book.violate("UNTRUE", f"{name}, {self.book.gids[name]} is said to be {answer}")
+        return answer
+
+    def _check_names(self) -> None:
+        """The run is what it says: without synchronous_standby_names, or with."""
+        names = self.world.names()
+        if bool(names) != self.world.configures:
+            raise FixtureError(f'synchronous_standby_names is "{names}"')
+
+    @property
+    def knows_too_little(self) -> bool:
+        return self.unknown > max(UNKNOWN_ALLOWED, UNKNOWN_SHARE_MAX * self.book.orphans_count)
+
+    def looks(self, kind: str) -> int:
+        """Of all readers, at all rows of a server of this kind."""
+        return sum(reader.looks[kind] for reader in self.readers)
 
     def summary(self) -> str:
         book = self.book
         return (
-            f"{self._committed()} committed, {book.count(ROLLED_BACK)} rolled back, "
-            f"{book.seen_count} seen, {sum(r.comparisons for r in self.readers)} comparisons, "
-            f"{self.inquirer.answers} outcomes asked, {self.plain.commits} plain commits, the "
-            f"longest {self.plain.longest.seconds:.2f} s; violations: {len(book.violations)}"
+            f"{self.tally.faults} faults; {self._committed()} committed, "
+            f"{book.count(ROLLED_BACK)} rolled back, {book.seen_count} seen, "
+            f"{self.looks('open')} comparisons, {self.inquirer.answers} outcomes asked, "
+            f"{self.unknown} of {book.orphans_count} unknown, {self.plain.commits} plain commits, "
+            f"the longest {self.plain.longest_seconds:.2f} s; violations: {len(book.violations)}"
         )
-
-
-def print_qsync_outcome(soak: QsyncSoak) -> None:
-    print(f"\nafter {(time.monotonic() - soak.chronicle.begun) / 60:.1f} minutes")
-    for what, count in sorted(soak.chronicle.survived.items()):
-        print(f"{count:9}  {what}")
-    book = soak.book
-    figures = {
-        "faults": soak.faults,
-        "failovers": soak.failovers,
-        "rests, in which all that was pending ended": soak.rests,
-        "transactions begun": len(book.gids),
-        "committed": book.count(COMMITTED),
-        "rolled back": book.count(ROLLED_BACK),
-        "refused, or failed before their PREPARE": book.count(NEVER),
-        "rows seen": book.seen_count,
-        "comparisons": sum(reader.comparisons for reader in soak.readers),
-        "outcomes asked for": soak.inquirer.answers,
-        "outcomes that nothing could tell but the table": soak.unknown,
-        "plain commits": soak.plain.commits,
-        "violations": len(book.violations),
-    }
-    for what, count in figures.items():
-        print(f"{count:9}  {what}")
-    print(f"the longest plain commit on a healthy primary: {soak.plain.longest.seconds:.2f} s")
-    for violation in book.violations[:20]:
-        print(violation)

@@ -1,7 +1,7 @@
-"""Who looks on while transactions of qsync run: readers that write down every row they see, one who
-asks for outcomes again and again, and one who commits plainly beside them.
+"""Who looks on while transactions of qsync run: readers that write down every row they see, and one
+who asks for outcomes again and again.
 
-Each goes to the server that takes writes, as libpq finds it, and on when that is lost.
+Each goes to the server of its kind, as libpq finds it, and on when that is lost.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
 from typing import Any
 
 import psycopg
@@ -20,19 +19,25 @@ from qsync.errors import OutcomeUnknown, QsyncError
 from qsync.gid import Gid
 from qsync.outcome import Committed, Pending, RolledBack
 
-from .qsync_book import COMMITTED, ROLLED_BACK, UNKNOWN, QsyncBook
+from .qsync_book import COMMITTED, ROLLED_BACK, UNKNOWN, Name, QsyncBook
 from .qsync_client import ACCOUNTS, BALANCE
 
-LOCAL = "-c synchronous_commit=local -c statement_timeout=20000"
+OPTIONS = "-c statement_timeout=20000"
 RECENT_ROWS = 100
 COMPARE_SECONDS = 3.0
 PAUSE_SECONDS = 0.02
 RETRY_SECONDS = 0.05
-#: A plain commit on a primary that nothing is the matter with.
-PLAIN_SECONDS_MAX = 5.0
+ASKED_OF = 500  # the newest
 
-_TLI = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int"
+# Of a standby, or a promoted server that is closed yet: 0 and true, for it need not have all rows.
+_STATE = """
+SELECT CASE WHEN pg_is_in_recovery() THEN 0
+    ELSE ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int END,
+    current_setting('default_transaction_read_only')::bool
+"""
 _RECENT = "SELECT client, seq FROM moves ORDER BY inserted_at DESC LIMIT %s"
+_NAMED = "SELECT client, seq FROM moves JOIN unnest(%s::int[], %s::int[]) AS n (client, seq) \
+USING (client, seq)"
 _ALL = "SELECT client, seq FROM moves"
 # In one snapshot: what each account has, against what its moves say.
 _WRONG_ACCOUNTS = """
@@ -47,9 +52,10 @@ _SUM = "SELECT coalesce(sum(balance), 0) FROM accounts"
 class Watcher(threading.Thread):
     """`watch` is called with a connection until it raises; then with a new one."""
 
-    def __init__(self, name: str, dsn: str) -> None:
+    def __init__(self, name: str, dsn: str, options: str = OPTIONS) -> None:
         super().__init__(name=name, daemon=True)
         self._dsn = dsn
+        self._options = options
         self._ending = threading.Event()
 
     def watch(self, connection: psycopg.Connection[Any]) -> None:
@@ -58,13 +64,16 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         while not self._ending.wait(RETRY_SECONDS):
             try:
-                with psycopg.connect(self._dsn, autocommit=True, options=LOCAL) as connection:
+                with psycopg.connect(
+                    self._dsn, autocommit=True, options=self._options
+                ) as connection:
                     while not self._ending.wait(PAUSE_SECONDS):
                         self.watch(connection)
             except psycopg.Error:
-                continue  # the server is lost, or none takes writes
+                continue  # the server is lost, or there is none of its kind
 
     def end(self) -> None:
+        """Legal when ended."""
         self._ending.set()
         self.join()
 
@@ -84,41 +93,54 @@ class NewestTimeline:
 
 
 class Reader(Watcher):
-    """Writes down the newest rows, and compares all of them on each new connection and every few
-    seconds."""
+    """Writes down the newest rows, and those that may come late. On each new connection and every
+    few seconds it looks at all of them, and compares, when the server is one that must have all:
+    the newest primary, when it is open. Others may lack rows, but what they show must stay."""
 
     def __init__(self, number: int, dsn: str, book: QsyncBook, newest: NewestTimeline) -> None:
         super().__init__(f"reader {number}", dsn)
         self._book = book
         self._newest = newest
         self._connection: psycopg.Connection[Any] | None = None
-        self._compared_at = 0.0
-        self.comparisons = 0
+        self._looked_at = 0.0
+        #: Looks at all rows, by the kind of server.
+        self.looks: Counter[str] = Counter()
 
     def watch(self, connection: psycopg.Connection[Any]) -> None:
         is_new = connection is not self._connection
-        if is_new or time.monotonic() - self._compared_at > COMPARE_SECONDS:
-            self.compare(connection)
-            self._connection, self._compared_at = connection, time.monotonic()
+        if is_new or time.monotonic() - self._looked_at > COMPARE_SECONDS:
+            self.look_at_all(connection)
+            self._connection, self._looked_at = connection, time.monotonic()
         self._book.saw(connection.execute(_RECENT, (RECENT_ROWS,)).fetchall())
+        if watched := self._book.watched():
+            clients, seqs = (list(each) for each in zip(*watched, strict=True))
+            self._book.saw(connection.execute(_NAMED, (clients, seqs)).fetchall())
 
-    def compare(self, connection: psycopg.Connection[Any]) -> None:
+    def look_at_all(self, connection: psycopg.Connection[Any]) -> None:
         """Rows and money, of one snapshot."""
         mark = self._book.mark()
         with connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            ((tli,),) = connection.execute(_TLI).fetchall()
+            ((tli, is_closed),) = connection.execute(_STATE).fetchall()
             present = set(connection.execute(_ALL).fetchall())
             ((wrong,),) = connection.execute(_WRONG_ACCOUNTS, (BALANCE,)).fetchall()
             ((total,),) = connection.execute(_SUM).fetchall()
         where = f"timeline {tli}, port {connection.info.port}"
-        if not self._newest.met(tli):
+        kind = self._kind(tli, is_closed=is_closed)
+        if kind == "open":
+            self._book.compare(mark, present, where)
+        else:
             self._book.saw(present)
-            return
-        self._book.compare(mark, present, where)
         if wrong or int(total) != ACCOUNTS * BALANCE:
-            self._book.violate("MONEY", f"{wrong} accounts, {total} in all, {where}")
-        self.comparisons += 1
+            self._book.violate("MONEY", f"{wrong} accounts, {total} in all, {where}, {kind}")
+        self.looks[kind] += 1
+
+    def _kind(self, tli: int, *, is_closed: bool) -> str:
+        if tli == 0:
+            return "standby"
+        if not self._newest.met(tli):
+            return "stale"
+        return "closed" if is_closed else "open"
 
 
 class Inquirer(threading.Thread):
@@ -137,9 +159,9 @@ class Inquirer(threading.Thread):
             undecided = self._book.undecided()
             names = list(undecided if undecided and self._rng.random() < 0.7 else self._book.gids)
             if names:
-                self.ask(self._rng.choice(names[-500:]))
+                self.ask(self._rng.choice(names[-ASKED_OF:]))
 
-    def ask(self, name: tuple[int, int]) -> str:
+    def ask(self, name: Name) -> str:
         """What is answered; "" when it is pending, or nobody is there to tell."""
         gid, lsn = self._book.gids[name], self._book.lsns.get(name, 0)
         try:
@@ -163,35 +185,3 @@ class Inquirer(threading.Thread):
         self._ending.set()
         self.join()
         self._qsync.close()
-
-
-@dataclass(slots=True)
-class Delay:
-    """The longest that a plain commit took."""
-
-    seconds: float = 0.0
-    during: str = ""
-
-
-class PlainClient(Watcher):
-    """Commits rows of its own; `what_is_wrong` names what may hinder it, "" for nothing."""
-
-    def __init__(self, dsn: str, book: QsyncBook, what_is_wrong: Callable[[], str]) -> None:
-        super().__init__("plain client", dsn)
-        self._book = book
-        self._what_is_wrong = what_is_wrong
-        self.commits = 0
-        self.longest = Delay()
-
-    def watch(self, connection: psycopg.Connection[Any]) -> None:
-        before, began = self._what_is_wrong(), time.monotonic()
-        connection.execute("INSERT INTO plain DEFAULT VALUES")
-        seconds = time.monotonic() - began
-        wrong = before or self._what_is_wrong()
-        self.commits += 1
-        if wrong:
-            return
-        if seconds > self.longest.seconds:
-            self.longest = Delay(seconds)
-        if seconds > PLAIN_SECONDS_MAX:
-            self._book.violate("PLAIN_DELAYED", f"a plain commit took {seconds:.1f} s")

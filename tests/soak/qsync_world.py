@@ -1,24 +1,35 @@
-"""`QsyncWorld`: the world of the soak, whose proposers coordinate transactions of qsync."""
+"""`QsyncWorld`: the world of the soak, whose proposers coordinate transactions of qsync.
+
+Without `has_names` its primaries have no synchronous_standby_names: `sk attach` sets none, and what
+`sk promote` has set is taken back, as its DBA would.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
 from psycopg.conninfo import make_conninfo
 
 from pg_fixtures.data_directory import Setting
+from pg_fixtures.errors import FixtureError
 from pg_fixtures.ports import free_port
+from pg_fixtures.process_table import session_members
 from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries
+from pg_server.errors import DeadlineExceeded
 from qsync.gid import Gid
 
 from .machine import SETTINGS
 from .world import READY_TIMEOUT, World
 
 ORPHAN_GRACE_SECONDS = 1.0
-#: Room for what waits while the quorum is lost: few clients, each with one at a time, and orphans.
+NEVER_SECONDS = 100_000.0
+#: Room for what waits while the quorum is lost: few clients, each with some at a time, and orphans.
 ROOM = 200
+#: Of `sk promote`, as its log names them; it may be killed when it has begun one.
+PROMOTION_STEPS = ("configure", "elect", "settle", "reserve", "close", "promote", "attach")
 
 
 class QsyncWorld(World):
@@ -30,15 +41,19 @@ class QsyncWorld(World):
         "wal_level": "logical",
     }
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self, root: Path, binaries: PostgresBinaries, *, has_names: bool, plant: str = ""
+    ) -> None:
+        super().__init__(root, binaries)
+        self.configures = has_names or plant == "names"
+        self._grace_seconds = NEVER_SECONDS if plant == "janitor" else ORPHAN_GRACE_SECONDS
         self._ports: dict[str, int] = {}
 
     def proposer_arguments(self, machine: str) -> Sequence[str]:
         port = self._ports.setdefault(machine, free_port())
         return (
             *("--qsync", f"127.0.0.1:{port}"),
-            *("--qsync-orphan-grace", str(ORPHAN_GRACE_SECONDS)),
+            *("--qsync-orphan-grace", str(self._grace_seconds)),
             *("--qsync-age-max", "20"),
         )
 
@@ -47,16 +62,16 @@ class QsyncWorld(World):
         """As a client knows it: of two one leads."""
         return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
 
-    @property
-    def clients_dsn(self) -> str:
-        """Of the server that takes writes."""
+    def clients_dsn(self, session: str) -> str:
+        """Of the server with such sessions, as libpq finds it: read-write, primary (which may be
+        closed to writes), standby."""
         ports = sorted((self.primary.postgres.port, self.standby.postgres.port))
         return make_conninfo(
             self.primary.postgres.dsn(),
             host="127.0.0.1,127.0.0.1",
             port=",".join(map(str, ports)),
-            target_session_attrs="read-write",
-            connect_timeout="5",
+            target_session_attrs=session,
+            connect_timeout="3",
         )
 
     def limbo(self) -> set[str]:
@@ -64,7 +79,22 @@ class QsyncWorld(World):
         rows = self.primary.postgres.execute("SELECT gid FROM pg_prepared_xacts")
         return {gid for (gid,) in rows if Gid.is_ours(gid)}
 
-    # ---- faults that take two
+    # ---- failovers, and faults that take two
+
+    def pause_safekeeper(self, index: int) -> None:
+        """Raises FixtureError, with what its threads do, when it does not stop."""
+        safekeeper = self.safekeepers[index]
+        try:
+            safekeeper.pause()
+        except DeadlineExceeded as error:
+            members = session_members(safekeeper.pid)
+            threads = [
+                f"{entry.pid}/{thread.name} {(thread / 'stat').read_text().split(')')[1][:3]} "
+                f"{(thread / 'wchan').read_text()} {(thread / 'comm').read_text().strip()}"
+                for entry in members
+                for thread in Path(f"/proc/{entry.pid}/task").iterdir()
+            ]
+            raise FixtureError("\n".join((str(error), *threads))) from error
 
     def restart_proposer(self) -> None:
         """Of one that was killed."""
@@ -73,16 +103,40 @@ class QsyncWorld(World):
         if proposer.exit_code == -9:
             proposer.start()
 
-    def promote_broken_off(self, seconds: float) -> None:
-        """`sk promote`, killed after so long and run again."""
+    def promote_broken_off(self, step: str) -> bool:
+        """`sk promote`, killed when it has begun `step`, and run again. False: it did not come to
+        that, and is promoted all the same."""
         self.standby.promote()
         promotion = self.standby.proposer
         assert promotion is not None
-        until = time.monotonic() + seconds
+        is_begun = f"step={step}"
         wait_until(
-            lambda: time.monotonic() > until or not promotion.alive, READY_TIMEOUT, "its death"
+            lambda: is_begun in promotion.log_text() or self.standby.is_streaming,
+            READY_TIMEOUT,
+            f"sk promote to {step}",
         )
-        promotion.kill()
-        promotion.start()
+        is_broken_off = is_begun in promotion.log_text()
+        if is_broken_off:
+            promotion.kill()
+            promotion.start()
         self._wait_leading(self.standby)
         self.primary, self.standby = self.standby, self.primary
+        return is_broken_off
+
+    def be_without_names(self) -> None:
+        """The new primary, as the old one was: commits do not wait. From its next start on its
+        proposer is `sk attach`, for `sk promote` would set them again."""
+        if self.configures:
+            return
+        machine = self.primary
+        wait_until(lambda: machine.is_configured, READY_TIMEOUT, "sk promote to be done")
+        machine.attach_next_time()
+        with machine.postgres.connect() as connection:
+            connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            connection.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: not self.names(), READY_TIMEOUT, "no synchronous_standby_names")
+
+    def names(self) -> str:
+        """What commits on the primary wait for."""
+        ((names,),) = self.primary.postgres.execute("SHOW synchronous_standby_names")
+        return str(names)

@@ -59,6 +59,7 @@ class World:
         self.failing_disks: list[FailingDisk] = []
         self.safekeepers: list[SafekeeperProcess] = []
         self.disk_bytes_max = 0
+        self.configures = True  # commits wait for the quorum
 
     def __enter__(self) -> Self:
         try:
@@ -109,7 +110,9 @@ class World:
         self, name: str, postgres: Postgres, wires: list[TcpProxy] | None = None
     ) -> Machine:
         wires = self._wires() if wires is None else wires
-        machine = Machine(name, postgres, wires, self.proposer_arguments(name))
+        machine = Machine(
+            name, postgres, wires, self.proposer_arguments(name), configures=self.configures
+        )
         self._stack.callback(machine.close)
         return machine
 

@@ -63,10 +63,35 @@ def test_what_was_gone_appears() -> None:
 
 
 def test_two_answers() -> None:
-    book = book_of(A)
+    for first, second in ((COMMITTED, ROLLED_BACK), (ROLLED_BACK, COMMITTED), (NEVER, COMMITTED)):
+        book = book_of(A)
+        book.told(A, first, by_client=True)
+        book.told(A, second)
+        assert laws(book) == ["TWO_ANSWERS"]
+
+
+def test_rows_that_come_late_or_must_not_come_are_watched() -> None:
+    book = book_of(A, B, C)
     book.told(A, COMMITTED)
-    book.told(A, ROLLED_BACK)
-    assert laws(book) == ["TWO_ANSWERS"]
+    book.told(B, ROLLED_BACK)
+    book.told(C, PENDING)
+    assert sorted(book.watched()) == [B, C]
+
+
+def test_those_begun_are_taken_once() -> None:
+    book = book_of(A, B, C)
+    book.told(A, COMMITTED)
+    book.told(B, ROLLED_BACK)
+    assert book.take_begun() == ([A], [B, C])
+    assert book.take_begun() == ([], [])
+
+
+def test_orphans_are_those_whose_client_was_not_told() -> None:
+    book = book_of(A, B, C)
+    book.told(A, COMMITTED, by_client=True)
+    book.told(B, COMMITTED)
+    book.told(C, PENDING, by_client=True)
+    assert book.orphans_count == 2
 
 
 def test_a_row_that_nobody_began() -> None:
