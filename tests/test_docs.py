@@ -72,7 +72,7 @@ def test_every_metric_is_documented() -> None:
         proposer.PROTECTION,
         proposer.COUNTERS,
         proposer.SAFEKEEPER_GAUGES,
-        *(proposer.QSYNC_GAUGES, proposer.QSYNC_COUNTERS),
+        *(proposer.QSYNC_GAUGES, proposer.QSYNC_COUNTERS, [proposer.QSYNC_OWNER]),
     )
     theirs = (
         *(keeper.TIMELINE_GAUGES, keeper.PROCESS_GAUGES, keeper.ROLE_GAUGES),

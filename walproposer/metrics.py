@@ -39,6 +39,8 @@ SAFEKEEPER_GAUGES = {
 #: Of the coordinator, when there is one: names, words of its status, texts.
 QSYNC_GAUGES = {
     "sk_proposer_qsync_deciding": "1 while the coordinator gives verdicts",
+    "sk_proposer_qsync_term": "Term in which it gives them; 0 while it does not lead",
+    "sk_proposer_qsync_quorum": "How many safekeepers must have a PREPARE",
     "sk_proposer_qsync_limbo_len": "Transactions of qsync that are prepared",
     "sk_proposer_qsync_limbo_len_max": "How many may be prepared before no more are admitted",
     "sk_proposer_qsync_limbo_age_seconds": "Age of the oldest of them",
@@ -47,11 +49,13 @@ QSYNC_GAUGES = {
     "sk_proposer_qsync_waiting": "Questions that wait for an answer",
     "sk_proposer_qsync_confirm_lag_seconds": "How long the last one that was confirmed had waited",
 }
+QSYNC_OWNER = "sk_proposer_qsync_owner"
+QSYNC_OWNER_TEXT = "1, with the uuid of the proposer that owns the limbo; nothing while none does"
 QSYNC_COUNTERS = {
     "sk_proposer_qsync_confirmed": "Questions answered: the quorum has it",
     "sk_proposer_qsync_pending": "Questions answered: not yet",
     "sk_proposer_qsync_committed": "Transactions committed by the janitor",
-    "sk_proposer_qsync_rolled_back": "Transactions rolled back by the janitor",
+    "sk_proposer_qsync_rollback_count": "Transactions rolled back by the janitor",
     "sk_proposer_qsync_adopted": "Transactions found prepared when a term began",
 }
 _QSYNC_WORDS = {
@@ -60,7 +64,6 @@ _QSYNC_WORDS = {
     "sk_proposer_qsync_limbo_len_max": "len_max",
     "sk_proposer_qsync_limbo_age_seconds": "age",
     "sk_proposer_qsync_confirm_lag_seconds": "confirm_lag",
-    "sk_proposer_qsync_rolled_back": "rollback_count",
 }
 
 Family = GaugeMetricFamily | CounterMetricFamily
@@ -137,7 +140,11 @@ def _qsync_families(coordination: Coordination) -> list[Family]:
     def value(name: str) -> float:
         return float(status[_QSYNC_WORDS.get(name, name.removeprefix("sk_proposer_qsync_"))])
 
+    owner = GaugeMetricFamily(QSYNC_OWNER, QSYNC_OWNER_TEXT, labels=["owner"])
+    if status["owner"] is not None:
+        owner.add_metric([status["owner"]], 1)
     return [
+        owner,
         *(GaugeMetricFamily(n, text, value=value(n)) for n, text in QSYNC_GAUGES.items()),
         *(CounterMetricFamily(n, text, value=value(n)) for n, text in QSYNC_COUNTERS.items()),
     ]

@@ -233,6 +233,9 @@ def test_the_status_and_the_metrics_say_the_same(world: QsyncWorld) -> None:
     values = dict(re.findall(r"^(sk_proposer_qsync_\w+) (\S+)$", text, re.MULTILINE))
     assert float(values["sk_proposer_qsync_deciding"]) == 1
     assert float(values["sk_proposer_qsync_limbo_len_max"]) == 10
+    assert float(values["sk_proposer_qsync_term"]) > 0
+    assert float(values["sk_proposer_qsync_quorum"]) == 2
+    assert re.search(r'^sk_proposer_qsync_owner\{owner="[0-9a-f]{32}"\} 1', text, re.MULTILINE)
     assert float(values["sk_proposer_qsync_confirmed_total"]) == confirmed
     (row,) = world.ask("QSYNC_STATUS")
     assert row["quorum"] == 2
