@@ -23,6 +23,7 @@ from qsync.gid import Policy
 from walproposer.config import ProposerConfig, QsyncConfig
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.qsync.coordinator import Coordinator
+from walproposer.qsync.verdict_server import OPEN_ACCESS
 
 SEGMENT_BYTES = 1 << 20
 NEVER = f"skq1.d.1.1-1-1-1.{'0' * 32}"
@@ -199,7 +200,7 @@ def test_foreign_and_wrong(world: QsyncWorld) -> None:
 @contextmanager
 def not_leading() -> Iterator[str]:
     """The address of a coordinator of a process that has no incarnation yet."""
-    qsync = QsyncConfig("127.0.0.1", 0)
+    qsync = QsyncConfig("127.0.0.1", 0, OPEN_ACCESS)
     coordinator = Coordinator(ProposerConfig(PrimaryAddress(""), (), qsync=qsync), limbo_max=10)
     coordinator.start()
     try:

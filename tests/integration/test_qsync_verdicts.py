@@ -103,7 +103,7 @@ def test_the_janitor_commits_what_its_client_left(world: QsyncWorld) -> None:
 
 
 def test_the_janitor_leaves_alone_what_a_client_is_connected_for(world: QsyncWorld) -> None:
-    prepared = world.prepare(seconds=0.2)
+    prepared = world.prepare(seconds=60.0)
     with world.connected() as connection:
         ask = f"WAIT_LSN {prepared.lsn} TIMEOUT 10000 GID '{prepared.gid}'"
         row = connection.execute(ask).fetchone()

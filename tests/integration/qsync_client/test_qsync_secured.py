@@ -89,6 +89,6 @@ def test_who_may_not_ask_is_refused_before_prepare(
             tx.execute(TAKE, (10, "alice"))
         assert raised.value.outcome.sqlstate == sqlstate
         with pytest.raises(CoordinatorError, match=reason):
-            q.outcome(f"skq1.d.1.1-1-1.{'0' * 32}", timeout=0.2)
+            q.outcome(f"skq1.d.1.1-1-1-1.{'0' * 32}", timeout=0.2)
     assert prepared(server) == []
     assert amounts(server)["alice"] == 100
