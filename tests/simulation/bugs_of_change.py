@@ -18,7 +18,7 @@ from walproposer.stream.membership_change import MembershipChange, _has_data, _i
 from walproposer.stream.outsiders import Outsiders
 from walproposer.stream.progress import Progress
 
-from .planting import Patch, plant_change, plant_rare
+from .planting import Patch, plant_change, plant_rare, planted
 
 CHANGE = walproposer.stream.membership_change
 Ids = tuple[int, ...]
@@ -163,6 +163,18 @@ def an_answer_of_an_earlier_generation_counts(patch: Patch) -> None:
 @plant_change
 def d1_complete_before_it_is_in_force(patch: Patch) -> None:
     patch(Leader, "is_in_force", property(lambda self: True))
+
+
+@plant_change
+def d1_told_to_leave_at_once(patch: Patch) -> None:
+    """The change itself waits until it is in force; who goes deletes its log before."""
+    tell = Outsiders.tell
+
+    def at_once(self: Outsiders, leader: Leader) -> list[Any]:
+        with planted(d1_complete_before_it_is_in_force):
+            return tell(self, leader)
+
+    patch(Outsiders, "tell", at_once)
 
 
 @plant_change

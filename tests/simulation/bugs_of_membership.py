@@ -5,6 +5,7 @@ Each drops one lettered condition of the law of memberships, or is a mistake bes
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,21 +15,28 @@ import safekeeper.refusals
 import walproposer.stream.candidacy
 import walproposer.stream.leader
 import walproposer.stream.membership_change
+from consensus.ids import TimelineId
+from consensus.join import TimelineOffer
 from consensus.membership import Member, Membership
 from consensus.messages import AppendResponse, Configure, VoteRequest
 from consensus.quorum import committed_lsn, quorum_size
 from consensus.quorum import has_quorum as has_each_quorum
 from safekeeper.acceptor import Acceptor
+from safekeeper.control_state import ControlState
+from safekeeper.errors import SafekeeperError
 from safekeeper.events import Action, PersistControl, Reply
+from safekeeper.join_rules import departed, joined
 from tests.new_timeline import new_control_state
 from walproposer.stream.candidacy import Candidate
-from walproposer.stream.events import ReportFlushed
+from walproposer.stream.events import Join, Leave, ReportFlushed
 from walproposer.stream.leader import Leader
 from walproposer.stream.peer_set import PeerSet
 from walproposer.stream.progress import Progress
 from walproposer.stream.proposer import Proposer
 
+from . import node
 from .changing_world import ChangingWorld
+from .commands import Commands
 from .node import SERVER, Node
 from .node_state import NodeState
 from .planting import Patch, plant_change, plant_rare, without
@@ -265,3 +273,94 @@ def a2_who_left_forgets_all(patch: Patch) -> None:
 @plant_change
 def a2_joined_again_by_the_lesser(patch: Patch) -> None:
     patch(safekeeper.join_rules, "_check_may_return", lambda existing, offer: None)
+
+
+@plant_change
+def a3_a_late_leave_deletes_a_member_which_votes(patch: Patch) -> None:
+    """It was told before it was wanted again, and has a greater membership since."""
+
+    def deletes(number: int, control: ControlState, membership: Membership) -> ControlState:
+        if control.membership.stamp <= membership.stamp:
+            return departed(number, control, membership)
+        empty = departed(number, replace(control, membership=membership), membership)
+        return replace(empty, membership=control.membership, has_left=False)
+
+    patch(node, "departed", deletes)
+    words_may_be_late(patch)
+
+
+def words_may_be_late(patch: Patch) -> None:
+    """No bug: LEAVE and JOIN come so late that others have written memberships meanwhile, and a
+    second time."""
+    delay_us, join, leave = Commands.delay_us, Commands.join, Commands.leave
+
+    def later(self: Commands) -> int:
+        return delay_us(self) * self._world.random.choice((1, 1, 5))
+
+    def twice(self: Commands, order: Join) -> None:
+        join(self, order)
+        self._world.clock.call_later(4 * self.delay_us(), again, self, order)
+
+    def again(self: Commands, order: Join) -> None:
+        node = self._reached(order.peer)
+        if node is not None and order.member.is_instance(node.instance):
+            with suppress(SafekeeperError):
+                node.join(order.offer)
+
+    def leaves_twice(self: Commands, order: Leave) -> None:
+        leave(self, order)
+        self._world.clock.call_later(4 * self.delay_us(), leaves_again, self, order)
+
+    def leaves_again(self: Commands, order: Leave) -> None:
+        node = self._reached(order.peer)
+        if node is not None and node.instance == order.instance:
+            with suppress(SafekeeperError):
+                node.leave(order.membership)
+
+    patch(Commands, "leave", leaves_twice)
+    patch(Commands, "delay_us", later)
+    patch(Commands, "join", twice)
+
+
+@plant_change
+def a3_a_member_is_given_the_timeline_again(patch: Patch) -> None:
+    """By an offer that comes late, or twice; it keeps its promise, and its membership."""
+
+    def again(
+        number: int, timeline: TimelineId, offer: TimelineOffer, before: ControlState | None
+    ) -> ControlState:
+        if before is None or before.has_left:
+            return joined(number, timeline, offer, before)
+        anew = joined(number, timeline, offer, None)
+        membership = max(before.membership, offer.membership, key=lambda m: m.stamp)
+        promised = max(before.promised, offer.node_id)
+        return replace(anew, promised=promised, membership=membership)
+
+    patch(node, "joined", again)
+    words_may_be_late(patch)
+
+
+@plant_change
+def a_join_is_answered_before_it_is_durable(patch: Patch) -> None:
+    """The power fails soon, and leaves no trace of it unless another word was persisted."""
+    join, lose_power = Node.join, Node.lose_power
+
+    def joins(self: Node, offer: TimelineOffer) -> None:
+        before = self.disk.control if self.state is not NodeState.EMPTY else None
+        join(self, offer)
+        if before is None and self.state is NodeState.UP:
+            self.disk.unsynced = self.disk.control  # type: ignore[attr-defined]
+            delay_us = self.world.random.choice((2000, 20_000, 60_000, 100_000))
+            self.world.clock.call_later(delay_us, self.lose_power)
+
+    def loses(self: Node) -> None:
+        is_up = self.acceptor is not None
+        lose_power(self)
+        unsynced, control = getattr(self.disk, "unsynced", None), self.disk.control
+        if not is_up or unsynced is None:
+            return
+        if (control.promised, control.membership) == (unsynced.promised, unsynced.membership):
+            self.become_empty(self.address)
+
+    patch(Node, "join", joins)
+    patch(Node, "lose_power", loses)

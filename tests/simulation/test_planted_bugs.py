@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from . import exhaustive
@@ -19,17 +21,29 @@ from .bugs_of_safekeeper import (
 from .faults import Plan
 from .limits import small_limits
 from .minimise import broken_law, command, minimise
-from .mutants import catch
+from .mutants import catch, name_of
 from .planted_bugs import CHANGE_PLANTS, LIMBO_PLANTS, PLANTS, RARE_PLANTS, Plant, planted
 from .world import plan_with
 
 PLANTS_MIN = 25
+PROOF = Path(__file__).parents[2] / "docs/proof.md"
 
 
 def test_there_are_enough() -> None:
     assert len(PLANTS) >= PLANTS_MIN
     all_plants = [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS, *RARE_PLANTS]
     assert len(all_plants) == len({bug.__name__ for bug in all_plants})
+
+
+def test_the_manual_names_them_all() -> None:
+    manual = PROOF.read_text()
+    for bug in (*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS):
+        assert f"| {name_of(bug)} |" in manual
+    for bug in RARE_PLANTS:
+        assert f"- {name_of(bug)}\n" in manual
+    core, change = manual.split("\nIn worlds whose members change", maxsplit=1)
+    assert f"All {len(PLANTS)} are caught" in " ".join(core.split())
+    assert f"All {len(CHANGE_PLANTS)} are caught" in " ".join(change.split())
 
 
 @pytest.mark.parametrize(
