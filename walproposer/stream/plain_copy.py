@@ -1,7 +1,7 @@
 """A connection in CopyBoth mode that is not encrypted: our own frames on its socket. Never blocks.
 
     recv -> FrameBuffer -> payloads        the general path, `receive`
-                  `---- lend() ----------> `steady_path.py`, which works in the buffer itself
+                  `---- lend() ----------> `steady_loop.py`, which works in the buffer itself
 
 It says and does what `CopyConnection` does through libpq.
 """

@@ -181,8 +181,8 @@ class SteadyLeader:
         if lsn % WAL_PAGE_SIZE == 0 or size % 8 or lsn > self.window_end_lsn_max:
             return ODD
         for peer in range(len(self.follows)):
-            in_flight_bytes = self.next_lsn - self.durable_lsns[peer]
-            if self.follows[peer] == DIRECTLY and in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
+            full_lsn = self.durable_lsns[peer] + IN_FLIGHT_BYTES_MAX
+            if self.follows[peer] == DIRECTLY and self.next_lsn >= full_lsn:
                 return ODD
         put_u32(frame, 1, WAL_AT - 1 + size)
         put_append_positions(

@@ -24,7 +24,7 @@ cdef class SteadyLeader:
 
     @cython.locals(frame="unsigned char[::1]", at=Py_ssize_t,
                    size=Py_ssize_t, count=Py_ssize_t, length=uint32_t, lsn=uint64_t,
-                   primary_end_lsn=uint64_t, peer=int, in_flight_bytes=uint64_t)
+                   primary_end_lsn=uint64_t, peer=int, full_lsn=uint64_t)
     cpdef Py_ssize_t take_wal(self, unsigned char[::1] memory, Py_ssize_t begin,
                               Py_ssize_t end) except -2
     @cython.locals(tails="const unsigned char[::1]", at=Py_ssize_t, flush_lsn=uint64_t,
