@@ -27,6 +27,7 @@ from consensus.codec import APPEND, APPEND_HEAD, APPEND_POSITIONS, RESPONSE_POSI
 from consensus.codec import RESPONSE_POSITIONS_AT as ANSWER_AT
 from pgwire.framing import COPY_DATA, MESSAGE_BYTES_MAX, pack_header
 from safekeeper.block_sums import BLOCK_BYTES, BlockSums
+from safekeeper.events import SteadyTaken
 from safekeeper.timeline_state import Positions
 from storage import durable
 
@@ -146,7 +147,8 @@ class SteadyPath:
     def _answer(self, stream: CopyStream, fd: int) -> bool:
         """False when the connection is gone."""
         if cython.compiled and fd >= 0:
-            return send_all(fd, self.answer) >= 0
+            is_sent: bool = send_all(fd, self.answer) >= 0
+            return is_sent
         return stream.send_framed(self.answer)
 
     def step(self, view: memoryview, begin: int, end: int) -> int:
@@ -174,9 +176,10 @@ class SteadyPath:
 
     def hand_over(self, acceptor: Acceptor) -> None:
         """What was taken is the acceptor's from now on: it ended up in the same state."""
-        acceptor.take_steady(
+        taken = SteadyTaken(
             self.written_lsn, self.record_end_lsn, self.sent_commit_lsn, self.truncate_lsn
         )
+        assert acceptor.step(taken) == [], "it left something to be done"
         assert acceptor.flush_lsn == self.flush_lsn
         assert acceptor.commit_lsn == self.commit_lsn
 
