@@ -149,27 +149,29 @@ class Incarnation:
             self.peers.add(peer, self.config.safekeeper(host, port))
         try:
             while self._stop is None and not self._is_asked_to_stop:
-                is_gathering = not self._reads_wal and now < self._gather_until
-                wake_at = self._gather_until if is_gathering else self._next_tick
-                if self._run_steady():
-                    wake_at = 0.0
-                self._loop.run_once(max(0.0, wake_at - time.monotonic()))
-                now = time.monotonic()
-                if now >= self._next_tick:
-                    self._next_tick = now + TICK_SECONDS
-                    self._tick(now)
-                if (
-                    not self._is_settled
-                    or self._donors.open
-                    or self._wants_wal(now) is not self._reads_wal
-                ):
-                    self._settle(now)
+                now = self._turn(now)
             return self._stop
         finally:
             self._step(Stopping())
             for copy in (*self.peers.open.values(), *self._donors.open.values()):
                 copy.close()
             self._loop.close()
+
+    def _turn(self, now: float) -> float:
+        """Wait, once, and take what has come: the time then. `now` is when the last one ended."""
+        is_gathering = not self._reads_wal and now < self._gather_until
+        wake_at = self._gather_until if is_gathering else self._next_tick
+        if self._run_steady():
+            wake_at = 0.0
+        self._loop.run_once(max(0.0, wake_at - time.monotonic()))
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_SECONDS
+            self._tick(now)
+        is_changed = not self._is_settled or bool(self._donors.open)
+        if is_changed or self._wants_wal(now) is not self._reads_wal:
+            self._settle(now)
+        return now
 
     def _run_steady(self) -> bool:
         """On the steady path, while there is one. True when something was left for the general path
