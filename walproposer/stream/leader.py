@@ -244,6 +244,7 @@ class Leader:
             last is None
             or last.begin_lsn != lsn
             or last.commit_lsn != self.commit_lsn
+            or last.truncate_lsn != self.truncate_lsn
             or last.generation != self.membership.generation
         ):
             chunk = self.window.read(lsn)
