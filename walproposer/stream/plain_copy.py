@@ -17,7 +17,6 @@ from pgclient.stream import start_copy
 from pgwire.errors import ProtocolError
 from pgwire.framing import COPY_DATA, MESSAGE_BYTES_MAX, FrameBuffer, pack_header
 from pgwire.messages import ErrorResponse, NoticeResponse, ParameterStatus
-from storage.compiled import how_it_runs
 from walproposer.connection import as_said
 from walproposer.errors import PrimaryLost, Unreachable
 from walproposer.stream.copy_connection import CopyConnection
@@ -39,7 +38,6 @@ class PlainCopy(CopyConnection):
 
     def __init__(self, connection: psycopg.Connection, frames: FrameBuffer) -> None:
         super().__init__(connection)
-        self.steady_path = how_it_runs("walproposer.stream.steady_loop")
         self.frames = frames
         #: What the socket did not take.
         self._unsent = bytearray()

@@ -213,7 +213,7 @@ class IncarnationWorld:
 
     def _start(self, *, is_steady: bool, rule: ChainRule) -> None:
         addresses = tuple(SafekeeperAddress(*each) for each in ADDRESSES)
-        primary: Any = "the test"
+        primary: Any = SimpleNamespace(slot="a slot", application_name="us")
         config = ProposerConfig(primary, addresses, chains=rule)
         candidacy = Candidacy(TIMELINE, SERVER, ADDRESSES, UUID, None)
         self.incarnation = inc = Incarnation(config, candidacy, FakeUpstream(self.primary.copy))
