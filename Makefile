@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # What is compiled, where there is a compiler: renewed with each change of its sources.
 PXD := $(shell find safekeeper walproposer storage consensus pgwire -name '*.pxd')
-COMPILED := hatch_build.py $(PXD) $(patsubst %_compiled.pxd,%.py,$(filter %_compiled.pxd,$(PXD)))
+COMPILED := hatch_build.py storage/compiled.py $(PXD) $(patsubst %_compiled.pxd,%.py,$(filter %_compiled.pxd,$(PXD)))
 
 $(VENV)/installed: pyproject.toml $(COMPILED)
 	$(PYTHON) -m venv $(VENV)

@@ -2,11 +2,13 @@
 
 Each is a Python module, compiled under a name of its own, `..._compiled`, beside it. Where that
 cannot be done, the installation goes on without: the Python modules do the same. The compiled files
-of an editable installation are in the source tree, and `make` renews them.
+of an editable installation are in the source tree, and `make` renews them. Each ends with the
+digest of its sources, by which `storage/compiled.py` knows one that is of others, or cut off.
 """
 
 from __future__ import annotations
 
+import runpy
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -63,4 +65,10 @@ def compile_modules(root: Path, modules: list[str]) -> list[str]:
         command.parallel = True
         command.ensure_finalized()
         command.run()
-        return [str(Path(path).relative_to(root)) for path in command.get_outputs()]
+        libraries = [Path(path) for path in command.get_outputs()]
+    # Not imported: the tree need not be on the path of who builds.
+    digest = runpy.run_path(str(root / "storage/compiled.py"))["sources_digest"](root)
+    for library in libraries:
+        with library.open("ab") as file:  # a loader looks at nothing behind what its headers name
+            file.write(digest)
+    return [str(path.relative_to(root)) for path in libraries]

@@ -76,10 +76,10 @@ class FailingDisk:
         (self._folder / f"{kind}.{error}{'.once' if once else ''}").touch()
 
 
-def compile_library(target: Path) -> None:
-    """Compile the preloaded library. Raises Unavailable, ProgramFailed."""
+def compile_library(target: Path, source: Path = SOURCE) -> None:
+    """Compile a library to be preloaded. Raises Unavailable, ProgramFailed."""
     named = os.environ.get("CC")
     compiler = named or next(filter(shutil.which, COMPILERS), None)
     if compiler is None:
         raise Unavailable("there is no C compiler", hint=f"install one of {', '.join(COMPILERS)}")
-    run_program([compiler, "-shared", "-fPIC", "-O1", "-Wall", "-o", target, SOURCE, "-ldl"])
+    run_program([compiler, "-shared", "-fPIC", "-O1", "-Wall", "-o", target, source, "-ldl"])

@@ -46,6 +46,7 @@ from safekeeper.events import (
     Received,
     Refuse,
     Reply,
+    SteadyTaken,
     TakeWal,
     TruncateWal,
     WriteWal,
@@ -130,6 +131,8 @@ class Acceptor:
             case HolesChanged(has_holes):
                 self.has_holes = has_holes
                 return []
+            case SteadyTaken():
+                return self._steady_taken(event)
             case _:
                 assert_never(event)
 
@@ -379,14 +382,12 @@ class Acceptor:
         head = append_head(self.control.membership.generation, self.control.promised)
         return head, encode_append_response(self._append_response())
 
-    def take_steady(
-        self, end_lsn: int, record_end_lsn: int, commit_lsn: int, truncate_lsn: int
-    ) -> None:
-        """Rule 4 for all that was taken in a steady state: Appends from `written_lsn` to `end_lsn`,
-        by the greatest positions that they named, are written and flushed."""
-        assert end_lsn >= self.written_lsn
-        self._take_append(end_lsn, record_end_lsn, commit_lsn, truncate_lsn)
+    def _steady_taken(self, taken: SteadyTaken) -> list[Action]:
+        """Rule 4 for all of it at once; the flush that is due for it was made."""
+        assert taken.end_lsn >= self.written_lsn
+        self._take_append(taken.end_lsn, taken.record_end_lsn, taken.commit_lsn, taken.truncate_lsn)
         self._flush()
+        return []
 
     # ---- parts
 

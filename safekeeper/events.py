@@ -65,7 +65,20 @@ class HolesChanged:
     has_holes: bool
 
 
-Event = Received | BatchEnded | ChainedWal | Disconnected | FeedbackChanged | HolesChanged
+@dataclass(frozen=True, slots=True)
+class SteadyTaken:
+    """The steady path ends: by the greatest positions that its Appends named, all of their WAL is
+    written up to `end_lsn`, flushed and answered for."""
+
+    end_lsn: int
+    record_end_lsn: int
+    commit_lsn: int
+    truncate_lsn: int
+
+
+Event = (
+    Received | BatchEnded | ChainedWal | Disconnected | FeedbackChanged | HolesChanged | SteadyTaken
+)
 
 # ---- actions
 

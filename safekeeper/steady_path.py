@@ -27,6 +27,7 @@ from consensus.codec import APPEND, APPEND_HEAD, APPEND_POSITIONS, RESPONSE_POSI
 from consensus.codec import RESPONSE_POSITIONS_AT as ANSWER_AT
 from pgwire.framing import COPY_DATA, MESSAGE_BYTES_MAX, pack_header
 from safekeeper.block_sums import BLOCK_BYTES, BlockSums
+from safekeeper.events import SteadyTaken
 from safekeeper.timeline_state import Positions
 from storage import durable
 
@@ -112,13 +113,21 @@ class SteadyPath:
         self.truncate_lsn = acceptor.truncate_lsn
 
     def run(self, stream: CopyStream) -> None:
-        """Until something odd comes, the stream ends or the steady state does; what has come by
-        then is in the stream's buffer. Raises StorageError."""
+        """Until something odd has come, the stream ends or the steady state does; what has come by
+        then is in the stream's buffer. It begins with what is there already: that may be the last
+        that comes. Raises StorageError."""
         fd = stream.plain_fd
         view, begin, end = stream.lend()
         memory = view
         try:
             while True:
+                if begin < end:
+                    at = self._step(memory, view, begin, end)
+                    if at < 0:
+                        return
+                    if at > begin and not self._answer(stream, fd):
+                        return
+                    begin = at
                 if begin == end:
                     begin = end = 0
                 elif begin:
@@ -132,19 +141,15 @@ class SteadyPath:
                     return
                 end += count
                 self.heard_at = monotonic()
-                at = self._step(memory, view, begin, end)
-                if at < 0:
-                    return
-                if at == begin:
-                    continue
-                begin = at
-                if cython.compiled and fd >= 0:
-                    if send_all(fd, self.answer) < 0:
-                        return
-                elif not stream.send_framed(self.answer):
-                    return
         finally:
             stream.give_back(begin, end)
+
+    def _answer(self, stream: CopyStream, fd: int) -> bool:
+        """False when the connection is gone."""
+        if cython.compiled and fd >= 0:
+            is_sent: bool = send_all(fd, self.answer) >= 0
+            return is_sent
+        return stream.send_framed(self.answer)
 
     def step(self, view: memoryview, begin: int, end: int) -> int:
         """Take all whole frames of view[begin:end]: where they end, or ODD, and then nothing was
@@ -171,9 +176,10 @@ class SteadyPath:
 
     def hand_over(self, acceptor: Acceptor) -> None:
         """What was taken is the acceptor's from now on: it ended up in the same state."""
-        acceptor.take_steady(
+        taken = SteadyTaken(
             self.written_lsn, self.record_end_lsn, self.sent_commit_lsn, self.truncate_lsn
         )
+        assert acceptor.step(taken) == [], "it left something to be done"
         assert acceptor.flush_lsn == self.flush_lsn
         assert acceptor.commit_lsn == self.commit_lsn
 

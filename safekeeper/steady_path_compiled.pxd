@@ -1,4 +1,4 @@
-# The C types of `steady_path.py`, as it is compiled: docs/decisions/2026-11-22-compiled-where-it-counts.md
+# The C types of `steady_path.py`, as it is compiled: docs/decisions/2026-11-22-steady-path.md
 
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
@@ -27,6 +27,7 @@ cdef class SteadyPath:
     @cython.locals(memory="unsigned char[::1]", fd=int, begin=Py_ssize_t, end=Py_ssize_t,
                    at=Py_ssize_t, count=Py_ssize_t)
     cpdef run(self, stream)
+    cdef bint _answer(self, stream, int fd) except -1
     cpdef Py_ssize_t step(self, view, Py_ssize_t begin, Py_ssize_t end) except -2
     cdef Py_ssize_t _step(self, unsigned char[::1] memory, view, Py_ssize_t begin,
                           Py_ssize_t end) except -2

@@ -47,6 +47,7 @@ def incarnation_status(incarnation: Incarnation) -> dict[str, Any]:
             "silent_seconds": _rounded(incarnation.primary_silent_seconds),
         },
         "stalled_seconds": round(incarnation.stalled_seconds, 1),
+        "steady_path": incarnation.commit_path,
         "term_start_lsn": format_lsn(leader.term.term_start_lsn if leader is not None else 0),
         "received_lsn": format_lsn(received_lsn),
         "commit_lsn": format_lsn(core.commit_lsn),

@@ -6,6 +6,7 @@ proposer -> 1, 2         2 -> 3, by a user of its own
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -84,6 +85,15 @@ def test_a_chain_over_tls_proves_its_password(
     seen = [keeper.log_text(), json.dumps(keeper.status())]
     seen += [Path(f"/proc/{each.pid}/cmdline").read_text() for each in session_members(keeper.pid)]
     assert not [text for text in seen if PEER_PASSWORD in text or "Traceback" in text]
+
+
+def test_the_proposer_says_why_there_is_no_steady_path(secured: QuorumCluster) -> None:
+    """The primary's connection is plain; those to the safekeepers are not."""
+    said = r"none, the connection to safekeeper \S+ is encrypted"
+    wait_until(
+        lambda: re.fullmatch(said, secured.proposer.status()["steady_path"]), TIMEOUT, "its word"
+    )
+    assert re.search(f"steady_path='?{said}", secured.proposer.log_text())
 
 
 @pytest.mark.parametrize(

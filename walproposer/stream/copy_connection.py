@@ -27,9 +27,6 @@ class CopyConnection:
     `changed` is called when `end` or `wants_write` is no longer what it was.
     """
 
-    #: How commits travel on it: by the steady path "compiled" or "interpreted", or by none.
-    steady_path = "none, the connection is encrypted"
-
     def __init__(
         self, connection: psycopg.Connection, changed: Callable[[], None] = lambda: None
     ) -> None:

@@ -26,6 +26,7 @@ from walproposer.config import ProposerConfig
 from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.candidacy import Candidacy
+from walproposer.stream.commit_path import PathNote, commit_path
 from walproposer.stream.commit_signal import CommitSignal
 from walproposer.stream.donor_reads import DonorReads
 from walproposer.stream.event_loop import EventLoop
@@ -130,6 +131,7 @@ class Incarnation:
         self._gather_until = 0.0
         #: Rounds of the general path until the steady one is tried again.
         self._steady_pause = 0
+        self._path_note = PathNote()
         self._primary_heard_at = 0.0
         self._next_tick = 0.0
         self._next_report = 0.0
@@ -150,27 +152,29 @@ class Incarnation:
             self.peers.add(place.peer, self.config.safekeeper(place.host, place.port))
         try:
             while self._stop is None and not self._is_asked_to_stop:
-                is_gathering = not self._reads_wal and now < self._gather_until
-                wake_at = self._gather_until if is_gathering else self._next_tick
-                if self._run_steady():
-                    wake_at = 0.0
-                self._loop.run_once(max(0.0, wake_at - time.monotonic()))
-                now = time.monotonic()
-                if now >= self._next_tick:
-                    self._next_tick = now + TICK_SECONDS
-                    self._tick(now)
-                if (
-                    not self._is_settled
-                    or self._donors.open
-                    or self._wants_wal(now) is not self._reads_wal
-                ):
-                    self._settle(now)
+                now = self._turn(now)
             return self._stop
         finally:
             self._step(Stopping())
             for copy in (*self.peers.open.values(), *self._donors.open.values()):
                 copy.close()
             self._loop.close()
+
+    def _turn(self, now: float) -> float:
+        """Wait, once, and take what has come: the time then. `now` is when the last one ended."""
+        is_gathering = not self._reads_wal and now < self._gather_until
+        wake_at = self._gather_until if is_gathering else self._next_tick
+        if self._run_steady():
+            wake_at = 0.0
+        self._loop.run_once(max(0.0, wake_at - time.monotonic()))
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_SECONDS
+            self._tick(now)
+        is_changed = not self._is_settled or bool(self._donors.open)
+        if is_changed or self._wants_wal(now) is not self._reads_wal:
+            self._settle(now)
+        return now
 
     def _run_steady(self) -> bool:
         """On the steady path, while there is one. True when something was left for the general path
@@ -327,6 +331,8 @@ class Incarnation:
         upstream = self.upstream
         if upstream is None or upstream.copy is None:
             return
+        if self.core.quorum_is_connected:
+            self._path_note.say(self.commit_path)
         if not self._reads_wal:
             self._primary_heard_at = now  # its answers wait in the socket
         if now >= self._next_report:
@@ -339,6 +345,12 @@ class Incarnation:
             self._next_probe = now + PROBE_SECONDS
             pgconn = upstream.copy.pgconn
             self._loop.in_thread(lambda: is_shutting_down(pgconn), self._probed)
+
+    @property
+    def commit_path(self) -> str:
+        """How commits travel now, and why. Any thread may ask."""
+        copy = self.upstream.copy if self.upstream is not None else None
+        return commit_path(copy, [*self.core.peers], self.peers.open, self.peers.addresses)
 
     def _watch_quorum(self) -> None:
         leader = self.core.leader
@@ -445,8 +457,7 @@ class Incarnation:
         self._step(UpstreamStarted(result))
         if upstream.copy is not None:
             self._loop.watch(upstream.copy, self._upstream_ready, upstream.copy.flush)
-            how = upstream.copy.steady_path
-            log.info("streaming from the primary", primary=str(config.primary), steady_path=how)
+            log.info("streaming from the primary", primary=str(config.primary))
             if self.core.membership is not None:
                 for problem in config.chains.problems(self.core.membership):
                     log.warning("members are streamed to directly", reason=problem)

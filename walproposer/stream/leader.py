@@ -244,6 +244,7 @@ class Leader:
             last is None
             or last.begin_lsn != lsn
             or last.commit_lsn != self.commit_lsn
+            or last.truncate_lsn != self.truncate_lsn
             or last.generation != self.membership.generation
         ):
             chunk = self.window.read(lsn)
@@ -301,14 +302,15 @@ class Leader:
                 p.sent_commit_lsn = steady.sent_commit_lsn
                 p.last_sent_ms = self.now_ms
                 p.sent_count += len(steady.wal)
-                p.wal_count = p.sent_count
+                if p.state is not PeerState.CHAINED:  # he is told of it, without it
+                    p.wal_count = p.sent_count
             if steady.has_answered[p.peer]:
                 p.last_heard_ms = p.answered_ms = self.now_ms
                 p.generation = self.membership.generation
                 p.flush_lsn = steady.flush_lsns[p.peer]
                 p.durable_lsn = steady.durable_lsns[p.peer]
                 p.commit_lsn = steady.commit_lsns[p.peer]
-                count_answer(p, p.durable_lsn)  # one at least
+                p.taken_count = steady.taken_counts[p.peer]
             if steady.has_caught_up[p.peer]:
                 p.caught_up_ms = self.now_ms
 

@@ -224,7 +224,7 @@ class MembershipChange:
                 return f"a quorum of the members to know of it: {_text(uninformed)}"
             case ChangeState.TELLING:
                 return f"safekeepers to leave: {_text(_untold_ids(leader))}"
-            case _:
+            case ChangeState.DONE | ChangeState.REFUSED | ChangeState.GONE_BACK:
                 return ""
 
     def _unjoined_ids(self, leader: Leader) -> list[int]:

@@ -1,7 +1,7 @@
 """A connection in CopyBoth mode that is not encrypted: our own frames on its socket. Never blocks.
 
     recv -> FrameBuffer -> payloads        the general path, `receive`
-                  `---- lend() ----------> `steady_path.py`, which works in the buffer itself
+                  `---- lend() ----------> `steady_loop.py`, which works in the buffer itself
 
 It says and does what `CopyConnection` does through libpq.
 """
@@ -17,7 +17,6 @@ from pgclient.stream import start_copy
 from pgwire.errors import ProtocolError
 from pgwire.framing import COPY_DATA, MESSAGE_BYTES_MAX, FrameBuffer, pack_header
 from pgwire.messages import ErrorResponse, NoticeResponse, ParameterStatus
-from storage.compiled import how_it_runs
 from walproposer.connection import as_said
 from walproposer.errors import PrimaryLost, Unreachable
 from walproposer.stream.copy_connection import CopyConnection
@@ -39,7 +38,6 @@ class PlainCopy(CopyConnection):
 
     def __init__(self, connection: psycopg.Connection, frames: FrameBuffer) -> None:
         super().__init__(connection)
-        self.steady_path = how_it_runs("walproposer.stream.steady_loop")
         self.frames = frames
         #: What the socket did not take.
         self._unsent = bytearray()

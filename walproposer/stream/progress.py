@@ -129,9 +129,9 @@ class Progress:
     caught_up_ms: int = 0
     #: Of this connection, Elected and what came after it: how many messages were sent, how many of
     #: these were surely taken when the last answer was made, and the number of the last with WAL.
-    sent_count: int = field(default=0, compare=False)
-    taken_count: int = field(default=0, compare=False)
-    wal_count: int = field(default=0, compare=False)
+    sent_count: int = 0
+    taken_count: int = 0
+    wal_count: int = 0
     donor: int | None = None
     catch_up: BoundaryFinder | None = None
     #: Donors that could not be read for it, and when each may be asked again.

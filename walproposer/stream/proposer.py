@@ -265,7 +265,7 @@ class Proposer:
                 return self._vote(progress, message)
             case VoteResponse() if progress.state is PeerState.OUTSIDE:
                 return []  # it was asked before it was outside
-            case _:
+            case SafekeeperGreeting() | VoteResponse():
                 if self._is_fenced_by(progress, message.promised):
                     return [self._fenced(progress, message.promised)]
                 name = type(message).__name__

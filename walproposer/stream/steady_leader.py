@@ -119,6 +119,11 @@ class SteadyLeader:
         self.follows = memoryview(array("B", follows))
         self.has_chained = CHAINED in follows
         self.has_answered = memoryview(array("B", bytes(len(peers))))
+        #: As `Progress` counts them, for rounds; `append_count` is of this steady state.
+        self.append_count = 0
+        self.sent_counts = memoryview(array("Q", [p.sent_count for p in peers]))
+        self.taken_counts = memoryview(array("Q", [p.taken_count for p in peers]))
+        self.wal_counts = memoryview(array("Q", [p.wal_count for p in peers]))
         #: Who has said that all is flushed, when it was all.
         self.has_caught_up = memoryview(array("B", bytes(len(peers))))
         #: Members alone count (C1).
@@ -181,8 +186,8 @@ class SteadyLeader:
         if lsn % WAL_PAGE_SIZE == 0 or size % 8 or lsn > self.window_end_lsn_max:
             return ODD
         for peer in range(len(self.follows)):
-            in_flight_bytes = self.next_lsn - self.durable_lsns[peer]
-            if self.follows[peer] == DIRECTLY and in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
+            full_lsn = self.durable_lsns[peer] + IN_FLIGHT_BYTES_MAX
+            if self.follows[peer] == DIRECTLY and self.next_lsn >= full_lsn:
                 return ODD
         put_u32(frame, 1, WAL_AT - 1 + size)
         put_append_positions(
@@ -194,6 +199,7 @@ class SteadyLeader:
             )
         self.frame_bytes = WAL_AT + size
         self.wal.append(bytes_at(frame, WAL_AT, size))
+        self.append_count += 1
         self.sent_commit_lsn = self.commit_lsn
         self.next_lsn = self.record_end_lsn = lsn
         self.primary_end_lsn = primary_end_lsn
@@ -204,6 +210,9 @@ class SteadyLeader:
         and then nothing was done. `commit_lsn` is what a quorum has then."""
         at, flush_lsn = begin, self.flush_lsns[peer]
         durable_lsn, commit_lsn = self.durable_lsns[peer], self.commit_lsns[peer]
+        taken_count, wal_count = self.taken_counts[peer], self.wal_counts[peer]
+        if self.append_count:
+            wal_count = self.sent_counts[peer] + self.append_count
         while at < end:
             if memory[at] != COPY_DATA:
                 return ODD
@@ -220,6 +229,9 @@ class SteadyLeader:
             flush_lsn = max(flush_lsn, flushed_lsn)
             durable_lsn = max(durable_lsn, written_lsn)
             commit_lsn = max(commit_lsn, told_lsn)
+            taken_count += 1
+            if written_lsn >= self.next_lsn:
+                taken_count = max(taken_count, wal_count)
             at += ANSWER_BYTES
         if at == begin:
             return at
@@ -227,6 +239,8 @@ class SteadyLeader:
         self.has_answered[peer] = 1
         self.flush_lsns[peer], self.durable_lsns[peer] = flush_lsn, durable_lsn
         self.commit_lsns[peer] = commit_lsn
+        if self.follows[peer] == DIRECTLY:
+            self.taken_counts[peer] = taken_count
         if is_news and flush_lsn >= self.record_end_lsn:
             self.has_caught_up[peer] = 1
         if is_news and flush_lsn > self.commit_lsn:

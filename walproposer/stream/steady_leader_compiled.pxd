@@ -16,6 +16,8 @@ cdef class SteadyLeader:
     cdef public int quorum_size
     cdef public unsigned char[::1] follows, has_answered, has_caught_up
     cdef public unsigned long[::1] flush_lsns, durable_lsns, commit_lsns
+    cdef public unsigned long[::1] sent_counts, taken_counts, wal_counts
+    cdef public uint64_t append_count
     cdef public list wal
     cdef public unsigned char[::1] frame, news
     cdef public bint has_chained
@@ -24,12 +26,13 @@ cdef class SteadyLeader:
 
     @cython.locals(frame="unsigned char[::1]", at=Py_ssize_t,
                    size=Py_ssize_t, count=Py_ssize_t, length=uint32_t, lsn=uint64_t,
-                   primary_end_lsn=uint64_t, peer=int, in_flight_bytes=uint64_t)
+                   primary_end_lsn=uint64_t, peer=int, full_lsn=uint64_t)
     cpdef Py_ssize_t take_wal(self, unsigned char[::1] memory, Py_ssize_t begin,
                               Py_ssize_t end) except -2
     @cython.locals(tails="const unsigned char[::1]", at=Py_ssize_t, flush_lsn=uint64_t,
                    durable_lsn=uint64_t, commit_lsn=uint64_t, flushed_lsn=uint64_t,
-                   written_lsn=uint64_t, told_lsn=uint64_t, is_news=bint)
+                   written_lsn=uint64_t, told_lsn=uint64_t, taken_count=uint64_t,
+                   wal_count=uint64_t, is_news=bint)
     cpdef Py_ssize_t take_answers(self, int peer, unsigned char[::1] memory, Py_ssize_t begin,
                                   Py_ssize_t end) except -2
     @cython.locals(candidate=int, peer=int, count=int, lsn=uint64_t)

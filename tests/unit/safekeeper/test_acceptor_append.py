@@ -31,6 +31,7 @@ from safekeeper.events import (
     FeedbackChanged,
     Refuse,
     Reply,
+    SteadyTaken,
     WriteWal,
 )
 
@@ -270,3 +271,14 @@ def test_rule_6_a_batch_is_answered_once_however_many_messages_it_has() -> None:
     )
     assert [type(action) for action in many].count(Reply) == 1
     assert the_answer(many).flush_lsn == position(100)
+
+
+# ---- the steady path
+
+
+def test_what_the_steady_path_took_is_as_if_it_had_come_message_by_message() -> None:
+    by_messages, steady = streaming_acceptor(), streaming_acceptor()
+    batch(by_messages, append(A, START_LSN, 100, record_end_lsn=position(80)))
+    batch(by_messages, append(A, position(100), 60, commit_lsn=position(120), truncate_lsn=9))
+    assert steady.step(SteadyTaken(position(160), position(160), position(120), 9)) == []
+    assert vars(steady) == vars(by_messages)

@@ -9,7 +9,6 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable
-from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,11 @@ from acceptor_steps import A, append, configure, elected, history, stamped, vote
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from steady_keeper import ballot, changed, files_of, state_of
 from timeline_on_disk import Pusher, create_timeline
 from wal_log import START_LSN, WAL_SEG_SIZE
 
-from consensus.codec import APPEND_POSITIONS, decode_proposer_message, encode
+from consensus.codec import APPEND_POSITIONS, encode
 from consensus.errors import ConsensusError
 from consensus.ids import NodeId
 from consensus.messages import Append, HotStandbyFeedback
@@ -62,17 +62,6 @@ STEPS = st.integers(0, 7).flatmap(lambda n: BATCHES if n else st.sampled_from(EV
 SCRIPTS = st.lists(STEPS, min_size=10, max_size=20)
 
 
-def ballot(payload: bytes, term: int) -> bytes:
-    return payload[:5] + term.to_bytes(8, "big") + payload[13:]
-
-
-def changed(payload: bytes, **deltas: int) -> bytes:
-    message = decode_proposer_message(payload)
-    assert isinstance(message, Append)
-    fields = {name: max(0, getattr(message, name) + delta) for name, delta in deltas.items()}
-    return encode(structs.replace(message, **fields))
-
-
 class Keeper:
     """A timeline, and the connection that streams to it."""
 
@@ -107,23 +96,7 @@ class Keeper:
         return answers
 
     def state(self) -> dict[str, Any]:
-        timeline, acceptor = self.timeline, self.timeline._acceptor
-        fields = dict(vars(acceptor)) if acceptor is not None else {}
-        end_lsn = timeline.store.end_lsn
-        steady = timeline._steady
-        if steady is not None:  # it tells the acceptor when it ends
-            names = ("written_lsn", "flush_lsn", "record_end_lsn", "commit_lsn")
-            names += ("sent_commit_lsn", "truncate_lsn")
-            fields.update({name: getattr(steady, name) for name in names})
-            fields["durable_lsn"] = end_lsn = steady.written_lsn
-            fields["_has_append"] = fields["_has_append"] or steady.has_taken
-        return {
-            **fields,
-            "positions": timeline.positions,
-            "state": timeline.state,
-            "end_lsn": end_lsn,
-            "closed": self.pusher.closed_reason,
-        }
+        return {**state_of(self.timeline), "closed": self.pusher.closed_reason}
 
     @property
     def node_id(self) -> NodeId:
@@ -182,15 +155,6 @@ class Keeper:
         self.do(lambda: self.pusher.send(event))
         self.do(lambda: self.timeline.disconnect(old))
 
-    def files(self) -> dict[str, str]:
-        """The checksum of each: pytest would print megabytes for minutes."""
-        self.timeline.close("the test goes on")
-        paths = (path for path in self.folder.rglob("*") if path.is_file())
-        return {
-            str(path.relative_to(self.folder)): sha256(path.read_bytes()).hexdigest()
-            for path in paths
-        }
-
 
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -214,7 +178,7 @@ def play(
             keeper.happen(step)
         else:
             keeper.batch(step)
-    return keeper.said, keeper.files(), keeper
+    return keeper.said, files_of(keeper.timeline, folder), keeper
 
 
 def compare(folder: Path, syncs: list[int], path: type[SteadyPath]) -> tuple[int, int]:

@@ -6,7 +6,7 @@ Both are fed the same WAL and answers, odd ones among them, and events in betwee
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -35,6 +35,7 @@ LENGTHS = st.sampled_from([32, 100, 500, 3000, 20_000])
 #: How far behind the end of the log an answer is, in records.
 BEHIND = st.integers(0, 2)
 ODDITIES = ("of a greater ballot", "of a lower ballot", "of another generation", "feedback")
+ODDITIES += ("of more than was sent",)
 EVENTS = ("lost", "back", "tick", "page", "later tick")
 WRITES = st.lists(LENGTHS, min_size=1, max_size=3)
 ANSWERS = st.tuples(PEERS, BEHIND, st.sampled_from([None] * 40 + list(ODDITIES)))
@@ -83,6 +84,8 @@ class Play:
         if oddity == "feedback":
             feedback = HotStandbyFeedback(self.now_ms, 7, 0, 0, 0)
             response = structs.replace(response, feedback=feedback)
+        elif oddity == "of more than was sent":
+            response = structs.replace(response, durable_lsn=ends[-1] + 64)
         elif oddity == "of another generation":
             response = structs.replace(response, generation=2)
         elif oddity is not None:
@@ -152,18 +155,36 @@ def compare(steady_class: type[SteadyLeader], *, is_patient: bool) -> int:
     return len(taken)
 
 
-@pytest.mark.parametrize("name", ["interpreted", "compiled"])
+@pytest.fixture(params=["interpreted", "compiled"])
+def steady_class(request: pytest.FixtureRequest) -> type[SteadyLeader]:
+    if request.param == "interpreted":
+        return SteadyLeader
+    module = import_module("walproposer.stream.steady_leader_compiled")
+    return cast(type[SteadyLeader], module.SteadyLeader)
+
+
 @pytest.mark.parametrize("is_patient", [True, False], ids=["for long", "for one event"])
-def test_the_same_of_both(name: str, is_patient: bool) -> None:
-    steady_class: type[SteadyLeader] = SteadyLeader
-    if name == "compiled":
-        steady_class = import_module("walproposer.stream.steady_leader_compiled").SteadyLeader
+def test_the_same_of_both(steady_class: type[SteadyLeader], is_patient: bool) -> None:
     assert compare(steady_class, is_patient=is_patient) > 1000, "most went by the general path"
+
+
+def test_one_that_has_more_than_it_was_sent_has_room(steady_class: type[SteadyLeader]) -> None:
+    """A less number minus a greater one is below zero in Python, and a great one in C."""
+    taken: list[None] = []
+    proposer = SteadyProposer(
+        candidacy(), PRIMARY, steady_class, lambda: taken.append(None), is_patient=True
+    )
+    played = Play(proposer)
+    for step in ((0, 0, None), (1, 0, None), (0, 0, "of more than was sent")):
+        played.do(step)
+    before = len(taken)
+    played.do([100])
+    assert len(taken) == before + 1
 
 
 def compared_after(monkeypatch: pytest.MonkeyPatch, what: Any, name: str, bug: Any) -> None:
     monkeypatch.setattr(what, name, bug)
-    with pytest.raises((AssertionError, ExceptionGroup)):
+    with pytest.raises((AssertionError, IndexError, ExceptionGroup)):
         compare(SteadyLeader, is_patient=True)
 
 

@@ -1,0 +1,45 @@
+"""What the commands say of the steady path is what runs, and commits go on with each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from reckoning import TIMEOUT, assert_nothing_lost
+
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.ledger import Ledger
+from pg_fixtures.waiting import wait_until
+from pg_server.binaries import PostgresBinaries
+from storage.compiled import INTERPRETED
+
+SEG_SIZE = 1 << 20
+
+
+@pytest.mark.parametrize(("value", "how"), [("", "compiled"), ("1", "interpreted")])
+def test_commits_by_what_is_said(
+    pg_binaries: PostgresBinaries,
+    initdb_template: Callable[[PostgresBinaries, int], Path],
+    ledger_of: Callable[[QuorumCluster], Ledger],
+    tmp_path: Path,
+    value: str,
+    how: str,
+) -> None:
+    cluster = QuorumCluster(
+        tmp_path / "cluster",
+        binaries=pg_binaries,
+        wal_seg_size=SEG_SIZE,
+        template=initdb_template(pg_binaries, SEG_SIZE),
+        env={INTERPRETED: value},
+    )
+    with cluster:
+        ledger = ledger_of(cluster)
+        ledger.wait_for_progress(100, TIMEOUT)
+        wait_until(
+            lambda: cluster.proposer.status()["steady_path"] == how, TIMEOUT, f"it to be {how}"
+        )
+        for keeper in cluster.safekeepers:
+            assert f"steady_path={how}" in keeper.log_text()
+        assert f"steady_path={how}" in cluster.proposer.log_text()
+        assert_nothing_lost(cluster, ledger)

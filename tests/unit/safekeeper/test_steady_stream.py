@@ -1,0 +1,323 @@
+"""A stream that is cut anywhere, on a real socket: by the steady path and by the general one.
+
+The same answers, state and files, and the same system calls in the same order, of the interpreted
+and of the compiled one. Laws that a difference alone would not name are looked at for themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from acceptor_steps import A, append, configure, elected, history, stamped, vote_request
+from msgspec import structs
+from socket_client import SocketClient
+from steady_keeper import ballot, changed, files_of, state_of
+from timeline_on_disk import create_timeline
+from wal_log import START_LSN
+
+from consensus.codec import encode
+from consensus.errors import ConsensusError
+from consensus.messages import Append, Follow, HotStandbyFeedback
+from pgwire.copy_stream import CopyStream
+from pgwire.errors import CopyEnded, WireError
+from pgwire.messages import CopyDone, CopyFail, Terminate
+from safekeeper import steady_path
+from safekeeper.errors import SafekeeperError
+from safekeeper.events import HolesChanged
+from safekeeper.receive_wal import WalReceiver
+from safekeeper.steady_path import SteadyPath
+from storage.errors import StorageError
+from tests.call_log import AnsweredBeforeFlush, Call, CallLog, NotFlushed, with_calls_noted
+from tests.call_log import check_order as check_calls
+from tests.steady_batch import framed
+
+#: What makes the frame of an Append something else than just the next bytes of the log.
+ODDITIES: dict[str, Callable[[bytes], bytes]] = {
+    "of a lower ballot": lambda payload: ballot(payload, 0),
+    "of a greater ballot": lambda payload: ballot(payload, 9),
+    "of another generation": lambda payload: payload[:1] + b"\0\0\0\7" + payload[5:],
+    "no message": lambda payload: b"?" + payload[1:],
+    "cut off": lambda payload: payload[:40],
+    "of no bytes": lambda _: b"",
+    "begins later": lambda payload: changed(payload, begin_lsn=8, end_lsn=8),
+    "boundary behind its end": lambda payload: changed(payload, record_end_lsn=1 << 40),
+    "commits": lambda payload: changed(payload, commit_lsn=START_LSN + 5000),
+    "commits all": lambda payload: changed(payload, commit_lsn=1 << 40),
+    "truncates": lambda payload: changed(payload, truncate_lsn=START_LSN + 100),
+}
+#: Of these the log has the WAL.
+SOUND = (None, "commits", "commits all", "truncates")
+#: Of the proposer, between its Appends.
+MESSAGES = ("configured", "configured again", "elected again", "follow")
+#: How a stream ends, or breaks.
+ENDS: dict[str, bytes] = {
+    "CopyDone": CopyDone().encode(),
+    "CopyFail": CopyFail("it says").encode(),
+    "Terminate": Terminate().encode(),
+    "an impossible length": b"d\xff\xff\xff\xff",
+    "no frame": b"\0\0\0\0\0\0\0\0",
+}
+EVENTS = ("feedback", "holes", "positions saved")
+
+#: Of the WAL of one Append; how much of it is the beginning of the next record.
+LENGTHS = (0, 0, 1, 7, 100, 100, 100, 100, 8192, 30_000, 200_000)
+RESTS = (0, 0, 3)
+#: So many bytes come together.
+CUTS = (1, 3, 5, 40, 59, 61, 200, 200, 900, 900, 9000, 60_000)
+SEEDS = 50
+
+
+class StaleBallotAccepted(AssertionError):
+    """WAL of another ballot is in the log."""
+
+
+class Keeper:
+    """A timeline, and its end of the connection that streams to it."""
+
+    def __init__(self, folder: Path, path: type[SteadyPath] | None, calls: CallLog) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        self.timeline = create_timeline(folder)
+        self.is_steady = path is not None
+        self.timeline.steady_path_class = path or SteadyPath  # type: ignore[misc]
+        self.folder, self.calls = folder, calls
+        self.said: list[object] = []
+        self.number, self.generation = 0, 1
+        self.general_answers = self.answers = 0
+        self.notes: list[object] = []
+        self.connect()
+
+    def connect(self) -> None:
+        self.number += 1
+        self.is_open = True
+        self.client = SocketClient()
+        self.session, self.stream = self.client.start_copy()
+        self.client.socket.setblocking(False)
+        os.set_blocking(self.client.server_socket.fileno(), False)
+        self.receiver = WalReceiver(self.number, self.session, "here")
+        #: What has been cut off, and does not come yet.
+        self.waiting = bytearray()
+        self.lsn = self.timeline.positions.flush_lsn
+        self.timeline.connect(self.receiver)
+        self.come(self.elected())
+
+    def elected(self) -> bytes:
+        membership = stamped(A, self.generation)
+        terms = history((A, START_LSN))
+        event = elected(A, self.lsn, terms, self.number, membership=membership)
+        return bytes(framed([encode(vote_request(A, 1).message), encode(event.message)]))
+
+    def come(self, data: bytes) -> None:
+        """It is in the socket, and served."""
+        self.client.socket.sendall(data)
+        with self.calls.noting():
+            try:
+                self.serve()
+            except (
+                *(SafekeeperError, StorageError, ConsensusError),
+                WireError,
+                CopyEnded,
+            ) as error:
+                self.said.append((type(error).__name__, str(error)))
+                self.is_open = False
+            notes = self.calls.take()
+        check_calls(notes)
+        # Of the segments alone: another file is replaced, and its number may be used again.
+        files = {path.stat().st_ino: path.name for path in (self.folder / "wal").iterdir()}
+        self.notes += [(n.kind.name, files.get(n.inode), n.offset, n.count) for n in notes]
+        self.hear([n.count for n in notes if n.kind is Call.SEND])
+
+    def serve(self) -> None:
+        """What `WalReceiver.run` does, while something is there."""
+        while True:
+            steady = self.timeline.steady_path(self.number) if self.is_steady else None
+            if steady is not None:
+                steady.run(self.stream)
+            payloads = self.stream.drain(timeout=0)
+            if not payloads:
+                return
+            for answer in self.timeline.receive_payloads(self.number, payloads):
+                self.general_answers += 1
+                self.stream.send(answer)
+
+    def hear(self, sent: list[int]) -> None:
+        data = bytearray()
+        try:
+            while part := self.client.socket.recv(1 << 16):
+                data += part
+        except BlockingIOError:
+            pass  # that was all
+        self.answers += len(sent)
+        self.said.append((bytes(data), state_of(self.timeline), self.receiver.closed_reason))
+        if self.timeline.positions.written_lsn > self.lsn:
+            raise StaleBallotAccepted
+
+    def do(self, step: Any, cuts: Iterator[int]) -> None:
+        if isinstance(step, str) and step in EVENTS:
+            self.happen(step)
+            return
+        self.waiting += self.frame_of(step)
+        while self.is_open and len(self.waiting) > (cut := next(cuts)):
+            self.come(bytes(self.waiting[:cut]))
+            del self.waiting[:cut]
+        if not self.is_open:
+            self.hang_up()
+            self.connect()
+
+    def hang_up(self) -> None:
+        self.timeline.disconnect(self.receiver)
+        self.session.close()
+        self.client.close()
+
+    def frame_of(self, step: Any) -> bytes:
+        if isinstance(step, tuple):
+            return bytes(framed([self.append_of(*step)]))
+        if step in ENDS:
+            return ENDS[step]
+        if step == "elected again":
+            return self.elected()
+        if step == "follow":
+            return bytes(framed([encode(Follow(self.generation, A, "elsewhere", 1))]))
+        self.generation += step == "configured"
+        return bytes(framed([encode(configure(stamped(A, self.generation)).message)]))
+
+    def append_of(self, length: int, rest: int, oddity: str | None) -> bytes:
+        begin_lsn, record_end_lsn = self.lsn, self.lsn + max(0, length - rest)
+        event = append(
+            *(A, begin_lsn, length, 1, record_end_lsn), generation=self.generation, wal=b""
+        )
+        wal = bytes((begin_lsn + at) % 251 for at in range(min(length, 100))).ljust(length, b"\xa5")
+        assert isinstance(event.message, Append)
+        payload = encode(structs.replace(event.message, wal=wal))
+        if oddity in SOUND:
+            self.lsn += length
+        return ODDITIES[oddity](payload) if oddity else payload
+
+    def happen(self, event: str) -> None:
+        timeline = self.timeline
+        lsn = timeline.positions.flush_lsn
+        if not self.is_steady:
+            timeline._end_steady()
+        with self.calls.noting():
+            if event == "feedback":
+                timeline._set_feedback(HotStandbyFeedback(1, 2, 3, 4, lsn % 99))
+            elif event == "holes":
+                timeline._run([HolesChanged(has_holes=bool(lsn % 2))])
+            else:
+                timeline.save_positions()
+            self.calls.take()
+        self.said.append(state_of(timeline))
+
+
+def random_step(random: Random) -> Any:
+    if random.random() < 0.04:
+        return random.choice(MESSAGES)
+    if random.random() < 0.06:
+        return random.choice([*ENDS, *EVENTS])
+    oddity = random.choice(sorted(ODDITIES)) if random.random() < 0.1 else None
+    return random.choice(LENGTHS), random.choice(RESTS), oddity
+
+
+def play(keeper: Keeper, seed: int) -> dict[str, Any]:
+    """What is compared, by its name."""
+    random = Random(f"steady stream {seed}")
+    cuts = (random.choice(CUTS) for _ in itertools.count())
+    try:
+        for step in [random_step(random) for _ in range(40)]:
+            keeper.do(step, cuts)
+        keeper.come(bytes(keeper.waiting))
+    finally:
+        keeper.hang_up()
+    files = files_of(keeper.timeline, keeper.folder)
+    return {"answers and state": keeper.said, "files": files, "calls": keeper.notes}
+
+
+def compare(folder: Path, calls: CallLog, path: type[SteadyPath]) -> tuple[int, int]:
+    """How many answers the steady path gave, and how many the general one beside it."""
+    steady_answers = general_answers = 0
+    for seed in range(SEEDS):
+        steady = Keeper(folder / "steady", path, calls)
+        found = play(steady, seed)
+        expected = play(Keeper(folder / "general", None, calls), seed)
+        for what, content in expected.items():
+            assert found[what] == content, f"seed {seed}: the {what} differ"
+        steady_answers += steady.answers - steady.general_answers
+        general_answers += steady.general_answers
+    return steady_answers, general_answers
+
+
+def keep_the_laws(folder: Path, calls: CallLog) -> None:
+    for seed in range(SEEDS):
+        play(Keeper(folder / "steady", SteadyPath, calls), seed)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk() -> None:
+    """The library that notes the calls does not wait either."""
+
+
+@pytest.mark.parametrize("name", ["steady_path", "steady_path_compiled"])
+def test_the_same_of_both(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+    calls = with_calls_noted(request, tmp_path)
+    if calls is None:
+        return
+    path = import_module(f"safekeeper.{name}").SteadyPath
+    steady_answers, general_answers = compare(tmp_path, calls, path)
+    assert steady_answers > 400, "most went by the general path"
+    assert general_answers > 200, "nothing odd met a steady path"
+
+
+def without_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SteadyPath, "_flush", lambda self: None)
+
+
+def an_answer_before_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    due: list[SteadyPath] = []
+    flush, send = SteadyPath._flush, CopyStream.send_framed
+
+    def answered(self: CopyStream, frame: bytes) -> bool:
+        is_sent = send(self, frame)
+        while due:
+            flush(due.pop())
+        return is_sent
+
+    monkeypatch.setattr(SteadyPath, "_flush", lambda self: due.append(self))
+    monkeypatch.setattr(CopyStream, "send_framed", answered)
+
+
+def a_stale_ballot_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the head of an Append only tag and generation are looked at."""
+    monkeypatch.setattr(
+        steady_path, "is_at", lambda memory, at, head: memory[at : at + 5] == head[:5]
+    )
+
+
+@pytest.mark.parametrize(
+    ("bug", "seen_as"),
+    [
+        (without_a_flush, NotFlushed),
+        (an_answer_before_the_flush, AnsweredBeforeFlush),
+        (a_stale_ballot_accepted, StaleBallotAccepted),
+    ],
+)
+def test_a_planted_bug_is_seen_as_what_it_is(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    bug: Callable[[pytest.MonkeyPatch], None],
+    seen_as: type[AssertionError],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = with_calls_noted(request, tmp_path)
+    if calls is None:
+        return
+    bug(monkeypatch)
+    with pytest.raises(AssertionError) as caught:
+        keep_the_laws(tmp_path, calls)
+    assert type(caught.value) is seen_as

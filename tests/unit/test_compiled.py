@@ -1,0 +1,148 @@
+"""Which modules run compiled: never a broken file, never one of other sources."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage.compiled import INTERPRETED, SOURCES, sources_digest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+MODULES: list[str] = PROJECT["tool"]["hatch"]["build"]["hooks"]["custom"]["modules"]
+#: Says which class the services would take, and how often somebody was warned.
+PROGRAM = """
+from safekeeper.timeline import Timeline
+from storage.compiled import how_it_runs
+from walproposer.stream.incarnation import SteadyLeader, SteadyLoop
+for taken in (Timeline.steady_path_class, SteadyLeader, SteadyLoop):
+    print(taken.__module__.rpartition(".")[2])
+for name in ("safekeeper.steady_path", "walproposer.stream.steady_loop") * 2:
+    how_it_runs(name)
+"""
+ALL_COMPILED = ["steady_path_compiled", "steady_leader_compiled", "steady_loop_compiled"]
+ALL_INTERPRETED = ["steady_path", "steady_leader", "steady_loop"]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages, with what is compiled."""
+    folder = tmp_path_factory.mktemp("installed")
+    for package in PACKAGES:
+        unwanted = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, folder / package, ignore=unwanted)
+    return folder
+
+
+@pytest.fixture
+def tree(installed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(installed, tmp_path / "tree"))
+
+
+def taken_in(tree: Path, **environment: str) -> tuple[list[str], list[str]]:
+    """What is taken, and what stderr says."""
+    process = subprocess.run(
+        [sys.executable, "-P", "-c", PROGRAM],
+        env={**os.environ, "PYTHONPATH": str(tree), INTERPRETED: "", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout.split(), process.stderr.splitlines()
+
+
+def library(tree: Path, name: str) -> Path:
+    (path,) = tree.glob(f"{name}_compiled.*.so")
+    return path
+
+
+def test_what_is_compiled_is_taken(tree: Path) -> None:
+    assert taken_in(tree) == (ALL_COMPILED, [])
+
+
+def test_nothing_compiled_is_taken_where_it_is_not_wanted(tree: Path) -> None:
+    assert taken_in(tree, **{INTERPRETED: "1"}) == (ALL_INTERPRETED, [])
+
+
+def test_nothing_is_said_where_there_was_no_compiler(tree: Path) -> None:
+    for path in tree.rglob("*_compiled.*.so"):
+        path.unlink()
+    assert taken_in(tree) == (ALL_INTERPRETED, [])
+
+
+@pytest.mark.parametrize("bytes_kept", [0, 100, 4096, -1])
+def test_a_truncated_file_is_not_loaded(tree: Path, bytes_kept: int) -> None:
+    path = library(tree, "safekeeper/steady_path")
+    path.write_bytes(path.read_bytes()[:bytes_kept])
+    taken, (warning,) = taken_in(tree)
+    assert taken == ["steady_path", *ALL_COMPILED[1:]]
+    assert "safekeeper.steady_path runs interpreted" in warning
+    assert path.name in warning
+
+
+def test_a_file_that_does_not_load_ends_nothing(tree: Path) -> None:
+    """Of these sources, by its digest, and of another machine, as it were."""
+    path = library(tree, "walproposer/stream/steady_leader")
+    digest = sources_digest(tree)
+    assert digest is not None
+    path.write_bytes(b"no library" + digest)
+    taken, warnings = taken_in(tree)
+    # The compiled loop has the compiled leader's types.
+    assert taken == ["steady_path_compiled", "steady_leader", "steady_loop"]
+    assert len(warnings) == 2
+
+
+def changed_in(tree: Path, name: str) -> None:
+    with (tree / name).open("a") as file:
+        file.write("# changed\n")
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_after_a_change_of_a_source_nothing_compiled_is_taken(tree: Path, name: str) -> None:
+    changed_in(tree, name)
+    taken, warnings = taken_in(tree)
+    assert taken == ALL_INTERPRETED
+    assert len(warnings) == 3
+    assert all("of other sources" in warning for warning in warnings)
+
+
+def without_types(tree: Path) -> None:
+    for path in tree.rglob("*.pxd"):
+        path.unlink()
+
+
+def without_a_digest(tree: Path) -> None:
+    for path in tree.rglob("*_compiled.*.so"):
+        path.write_bytes(path.read_bytes()[:-32])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [(without_types, ALL_COMPILED), (without_a_digest, ALL_INTERPRETED)],
+    ids=["sources not installed", "a tool stripped the digest"],
+)
+def test_what_a_packager_may_do(
+    tree: Path, change: Callable[[Path], None], expected: list[str]
+) -> None:
+    change(tree)
+    taken, _ = taken_in(tree)
+    assert taken == expected
+
+
+def test_the_sources_are_all_that_is_compiled() -> None:
+    """What another .pxd would bring into a compiled module, no digest would tell."""
+    types = [
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.pxd")
+    ]
+    assert sorted(SOURCES) == sorted([*MODULES, *types])

@@ -1,0 +1,92 @@
+"""What is said of how commits travel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from incarnation_world import IncarnationWorld
+
+from storage import compiled
+from walproposer.status import incarnation_status
+from walproposer.stream import commit_path, steady_leader, steady_loop
+from walproposer.stream.copy_connection import CopyConnection
+from walproposer.stream.progress import PeerState
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = IncarnationWorld(monkeypatch, (steady_loop, steady_leader))
+    yield made
+    made.close()
+
+
+def encrypted(world: IncarnationWorld, peer: int) -> None:
+    """As it is when libpq keeps the connection."""
+    copy: Any = object.__new__(CopyConnection)
+    world.incarnation.peers.open[peer] = copy
+
+
+@pytest.mark.parametrize("how", ["compiled", "interpreted"])
+def test_what_runs_the_steady_path(
+    world: IncarnationWorld, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setenv(compiled.INTERPRETED, "" if how == "compiled" else "1")
+    assert world.incarnation.commit_path == how
+
+
+def test_half_of_it_compiled_is_interpreted(
+    world: IncarnationWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        commit_path, "how_it_runs", lambda n: "compiled" if "leader" in n else "interpreted"
+    )
+    assert world.incarnation.commit_path == "interpreted"
+
+
+def test_an_encrypted_follower_is_named(world: IncarnationWorld) -> None:
+    encrypted(world, 2)
+    said = "none, the connection to safekeeper sk3:5454 is encrypted"
+    assert world.incarnation.commit_path == said
+    assert world.incarnation._steady_loop() is None
+    world.incarnation.peers.open.pop(2)
+
+
+def test_one_that_does_not_follow_may_be_encrypted(world: IncarnationWorld) -> None:
+    encrypted(world, 3)
+    assert not world.incarnation.commit_path.startswith("none")
+    world.incarnation.peers.open.pop(3)
+
+
+def test_an_encrypted_primary_is_named(world: IncarnationWorld) -> None:
+    upstream: Any = world.incarnation.upstream
+    upstream.copy = object.__new__(CopyConnection)
+    said = "none, the connection to the primary is encrypted"
+    assert world.incarnation.commit_path == said
+
+
+def test_one_that_catches_up_is_named(world: IncarnationWorld) -> None:
+    world.incarnation.core.peers[1].state = PeerState.CATCHING_UP
+    assert world.incarnation.commit_path == "none now, safekeeper sk2:5454 is catching up"
+
+
+def test_the_log_says_it_once_the_followers_are_there(
+    world: IncarnationWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tick() -> str:
+        world.now += 0.2
+        world.settle()
+        return capsys.readouterr().out
+
+    assert "steady_path" not in tick(), "no quorum follows"
+    for follower in world.followers[:3]:
+        follower.say(follower.response(0))
+        follower.wire.deliver(1 << 16)
+    world.settle()
+    assert f"steady_path={world.incarnation.commit_path}" in tick()
+    assert "steady_path" not in tick(), "nothing is new"
+
+
+def test_the_status_page_says_it(world: IncarnationWorld) -> None:
+    page = incarnation_status(world.incarnation)
+    assert page["steady_path"] == world.incarnation.commit_path
