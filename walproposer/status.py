@@ -9,6 +9,7 @@ from consensus.membership import Membership
 from consensus.membership_page import member_page
 from consensus.quorum import quorum_size
 from pgwal.lsn import format_lsn
+from walproposer.stream.commit_path import commit_path
 from walproposer.stream.events import ChangeView
 from walproposer.stream.incarnation import Incarnation
 from walproposer.stream.leader import Leader
@@ -47,7 +48,7 @@ def incarnation_status(incarnation: Incarnation) -> dict[str, Any]:
             "silent_seconds": _rounded(incarnation.primary_silent_seconds),
         },
         "stalled_seconds": round(incarnation.stalled_seconds, 1),
-        "steady_path": incarnation.commit_path,
+        "steady_path": commit_path(incarnation),
         "term_start_lsn": format_lsn(leader.term.term_start_lsn if leader is not None else 0),
         "received_lsn": format_lsn(received_lsn),
         "commit_lsn": format_lsn(core.commit_lsn),

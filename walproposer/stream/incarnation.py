@@ -26,7 +26,7 @@ from walproposer.config import ProposerConfig
 from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.candidacy import Candidacy
-from walproposer.stream.commit_path import PathNote, commit_path
+from walproposer.stream.commit_path import PathNote
 from walproposer.stream.commit_signal import CommitSignal
 from walproposer.stream.donor_reads import DonorReads
 from walproposer.stream.event_loop import EventLoop
@@ -332,7 +332,7 @@ class Incarnation:
         if upstream is None or upstream.copy is None:
             return
         if self.core.quorum_is_connected:
-            self._path_note.say(self.commit_path)
+            self._path_note.say(self)
         if not self._reads_wal:
             self._primary_heard_at = now  # its answers wait in the socket
         if now >= self._next_report:
@@ -345,12 +345,6 @@ class Incarnation:
             self._next_probe = now + PROBE_SECONDS
             pgconn = upstream.copy.pgconn
             self._loop.in_thread(lambda: is_shutting_down(pgconn), self._probed)
-
-    @property
-    def commit_path(self) -> str:
-        """How commits travel now, and why. Any thread may ask."""
-        copy = self.upstream.copy if self.upstream is not None else None
-        return commit_path(copy, [*self.core.peers], self.peers.open, self.peers.addresses)
 
     def _watch_quorum(self) -> None:
         leader = self.core.leader

@@ -32,7 +32,7 @@ def test_what_runs_the_steady_path(
     world: IncarnationWorld, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setenv(compiled.INTERPRETED, "" if how == "compiled" else "1")
-    assert world.incarnation.commit_path == how
+    assert commit_path.commit_path(world.incarnation) == how
 
 
 def test_half_of_it_compiled_is_interpreted(
@@ -41,20 +41,20 @@ def test_half_of_it_compiled_is_interpreted(
     monkeypatch.setattr(
         commit_path, "how_it_runs", lambda n: "compiled" if "leader" in n else "interpreted"
     )
-    assert world.incarnation.commit_path == "interpreted"
+    assert commit_path.commit_path(world.incarnation) == "interpreted"
 
 
 def test_an_encrypted_follower_is_named(world: IncarnationWorld) -> None:
     encrypted(world, 2)
     said = "none, the connection to safekeeper sk3:5454 is encrypted"
-    assert world.incarnation.commit_path == said
+    assert commit_path.commit_path(world.incarnation) == said
     assert world.incarnation._steady_loop() is None
     world.incarnation.peers.open.pop(2)
 
 
 def test_one_that_does_not_follow_may_be_encrypted(world: IncarnationWorld) -> None:
     encrypted(world, 3)
-    assert not world.incarnation.commit_path.startswith("none")
+    assert not commit_path.commit_path(world.incarnation).startswith("none")
     world.incarnation.peers.open.pop(3)
 
 
@@ -62,12 +62,14 @@ def test_an_encrypted_primary_is_named(world: IncarnationWorld) -> None:
     upstream: Any = world.incarnation.upstream
     upstream.copy = object.__new__(CopyConnection)
     said = "none, the connection to the primary is encrypted"
-    assert world.incarnation.commit_path == said
+    assert commit_path.commit_path(world.incarnation) == said
 
 
 def test_one_that_catches_up_is_named(world: IncarnationWorld) -> None:
     world.incarnation.core.peers[1].state = PeerState.CATCHING_UP
-    assert world.incarnation.commit_path == "none now, safekeeper sk2:5454 is catching up"
+    assert (
+        commit_path.commit_path(world.incarnation) == "none now, safekeeper sk2:5454 is catching up"
+    )
 
 
 def test_the_log_says_it_once_the_followers_are_there(
@@ -83,10 +85,10 @@ def test_the_log_says_it_once_the_followers_are_there(
         follower.say(follower.response(0))
         follower.wire.deliver(1 << 16)
     world.settle()
-    assert f"steady_path={world.incarnation.commit_path}" in tick()
+    assert f"steady_path={commit_path.commit_path(world.incarnation)}" in tick()
     assert "steady_path" not in tick(), "nothing is new"
 
 
 def test_the_status_page_says_it(world: IncarnationWorld) -> None:
     page = incarnation_status(world.incarnation)
-    assert page["steady_path"] == world.incarnation.commit_path
+    assert page["steady_path"] == commit_path.commit_path(world.incarnation)
