@@ -169,8 +169,7 @@ class Client:
         if options["wait"] == "complete":
             self._end(seq, COMMITTED, tx.result.lsn)
         elif self._rng.random() < LATER_SHARE and len(self._later) < LATER_COUNT_MAX:
-            due = time.monotonic() + self._rng.uniform(0.0, LATER_SECONDS_MAX)
-            self._later.append((due, seq, tx))
+            self._submitted(seq, tx)
         else:
             self._wait_for(seq, tx, None)
 
@@ -187,6 +186,13 @@ class Client:
         if self._steps.is_led:
             options |= {"timeout": SHORT_SECONDS, "on_timeout": "rollback", "wait": "complete"}
         return options
+
+    def _submitted(self, seq: int, tx: Any) -> None:
+        """Where its PREPARE is, is written down as a careful client would: it may die meanwhile."""
+        if isinstance(tx.outcome, Pending):
+            self._end(seq, PENDING, tx.outcome.lsn)
+        due = time.monotonic() + self._rng.uniform(0.0, LATER_SECONDS_MAX)
+        self._later.append((due, seq, tx))
 
     def _wait_for_submitted(self, until: float) -> None:
         """All that are due."""

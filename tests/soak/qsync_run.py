@@ -51,7 +51,7 @@ ASKED_AGAIN = 60
 #: Outcomes that OUTCOME may not know, of those that nobody was told: a client that dies before it
 #: hears where its PREPARE is, and a coordinator that dies, leave nothing to tell a stranger by.
 UNKNOWN_SHARE_MAX = 0.05
-UNKNOWN_ALLOWED = 3
+UNKNOWN_ALLOWED = 6
 
 _TABLES = (
     "CREATE TABLE accounts (id int PRIMARY KEY, balance bigint NOT NULL)",
@@ -331,6 +331,7 @@ class QsyncSoak:
             answer = self._outcome(name, present)
             if answer == UNKNOWN:
                 self.unknown += 1
+                self.chronicle.note(f"the end of {name}, {self.book.gids[name]} is unknown")
                 self.book.told(name, COMMITTED if name in present else ROLLED_BACK)
         committed, others = self.book.take_begun()
         again = self.rng.sample(committed, min(ASKED_AGAIN, len(committed)))
