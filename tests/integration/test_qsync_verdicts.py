@@ -40,6 +40,7 @@ def world(
     cluster.postgres.execute("CREATE TABLE IF NOT EXISTS accounts (name text, amount int)")
     cluster.postgres.execute("TRUNCATE accounts")
     world.wait_deciding()
+    wait_until(lambda: world.status()["len"] == 0, TIMEOUT, "the last test's to be forgotten")
     yield world
     world.find_quorum()
     if world.limbo():
