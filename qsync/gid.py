@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
 
 PREFIX = "skq1."
@@ -93,15 +92,6 @@ class Gid:
         except GidError:
             return False
         return True
-
-
-def server_in_words(tli: int, start_us: int) -> str:
-    """The server of a gid, for messages."""
-    try:
-        started = f"{datetime.fromtimestamp(start_us / 1e6, UTC):%F %T.%f} UTC"
-    except (OverflowError, OSError, ValueError):
-        started = f"{start_us} us"
-    return f"timeline {tli}, started at {started}"
 
 
 def uuid7(unix_ms: int, entropy: bytes) -> str:

@@ -10,9 +10,9 @@ Source: Postgres `twophase.c`, `xact.c` (PreventInTransactionBlock).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cache
 from typing import Self
 
@@ -28,6 +28,7 @@ LIMBO_FULL = "53200"
 
 PREPARE_TAG = "PREPARE TRANSACTION"
 _MARK = "qsync.transaction"
+_EPOCH = re.compile(r"(?P<seconds>[0-9]{1,12})(\.(?P<fraction>[0-9]{1,6}))?")
 
 #: Of a transaction before PREPARE: is it still the one that was begun; its xid, if it has written;
 #: where the log is, to be asked before PREPARE; the server's clock; when it was started; whether
@@ -234,10 +235,10 @@ def parse_lsn(text: str) -> int:
 def parse_epoch_us(text: str) -> int:
     """`1795526266.123456`, as extract(epoch FROM ...) says: numeric, or of Postgres 13 double
     precision, which has all digits of this century. Raises psycopg.DataError."""
-    try:
-        return round(Decimal(text) * 1_000_000)
-    except ArithmeticError as error:
-        raise psycopg.DataError(f'expected seconds from the server, got "{text[:30]}"') from error
+    match = _EPOCH.fullmatch(text)
+    if match is None:
+        raise psycopg.DataError(f'expected seconds from the server, got "{text[:30]}"')
+    return int(match["seconds"] + (match["fraction"] or "").ljust(6, "0"))
 
 
 def format_lsn(lsn: int) -> str:

@@ -50,7 +50,7 @@ from pgwire.extended_fields import decode_bind, decode_execute, decode_parse, de
 from pgwire.logical import parse_logical_message
 from pgwire.replication import parse_server_message, parse_standby_message
 from qsync.gid import Gid, GidError
-from qsync.statements import parse_lsn
+from qsync.statements import parse_epoch_us, parse_lsn
 from safekeeper import startup_parameters
 from safekeeper.block_sums import decode_block_sums
 from safekeeper.control_state import decode_control_state
@@ -269,6 +269,8 @@ PARSERS: list[Parser] = [
     Parser("qsync.gid.Gid.parse", Gid.parse, (GidError,), texts=seeds.GIDS),
     Parser("qsync.statements.parse_lsn", parse_lsn, (psycopg.DataError,),
            texts=("16/B374D848", "0/0")),
+    Parser("qsync.statements.parse_epoch_us", parse_epoch_us, (psycopg.DataError,),
+           texts=("1795526266.123456", "0")),
     Parser("pgwire.commands.parse_command", parse_command, (CommandSyntaxError,),
            texts=seeds.COMMANDS, covers=("pgwire.monitoring_query.parse_monitoring_query",)),
     Parser("pgwire.auth.ScramVerifier.parse", ScramVerifier.parse, (ValueError,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from consensus.messages import ServerFacts
 from pgwal.history import TimelineHistory
@@ -21,3 +22,12 @@ class Primary:
     flush_lsn: int
     slot_lsn: int
     start_us: int = 0
+
+
+def server_in_words(tli: int, start_us: int) -> str:
+    """A server of a timeline, for messages: its start tells it from others of that number."""
+    try:
+        started = f"{datetime.fromtimestamp(start_us / 1e6, UTC):%F %T.%f} UTC"
+    except (OverflowError, OSError, ValueError):
+        started = f"{start_us} us"
+    return f"timeline {tli}, started at {started}"

@@ -24,7 +24,8 @@ from typing import assert_never
 from pgwal.lsn import format_lsn
 from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
 from pgwire.replication import POSTGRES_EPOCH_UNIX_S
-from qsync.gid import Gid, server_in_words
+from qsync.gid import Gid
+from walproposer.primary.primary import server_in_words
 from walproposer.qsync.bounds import Bounds
 from walproposer.qsync.clients import Clients
 from walproposer.qsync.finishing import BUSY, UNDEFINED_OBJECT, Finishing, Resolve

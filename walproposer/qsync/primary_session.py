@@ -12,10 +12,9 @@ from contextlib import contextmanager
 
 import psycopg
 
-from qsync.gid import server_in_words
 from walproposer.connection import refusing
 from walproposer.errors import Unreachable
-from walproposer.primary.primary import Primary
+from walproposer.primary.primary import Primary, server_in_words
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.server_facts import START_US
 

@@ -61,8 +61,8 @@ def coordinating(proposer: ProposerConfig) -> Iterator[Coordination]:
 
 
 def metrics(coordination: Coordination) -> dict[str, float]:
-    collector = ProposerCollector(CommitWatch(ADDRESS, Going(), lambda: False))
-    collector.coordination = coordination
+    watch = CommitWatch(ADDRESS, Going(), lambda: False)
+    collector = ProposerCollector(lambda: None, coordination, watch)
     return {
         sample.name: sample.value for family in collector.collect() for sample in family.samples
     }
