@@ -63,6 +63,12 @@ from walproposer.timelines.timeline_creation import FoundTimeline
 @click.option(
     "--no-attach", is_flag=True, help="End when it is promoted; its commits wait for sk attach."
 )
+@click.option(
+    "--no-configure",
+    is_flag=True,
+    help="Leave synchronous_standby_names as the standby has it. Where that is empty, commits of "
+    "the new primary do not wait for the quorum; transactions of qsync do.",
+)
 @timeout_option("How long to wait for a quorum, and for a standby that makes no progress.")
 @chain_options
 @qsync_options
@@ -80,6 +86,7 @@ def promote(
     dry_run: bool,
     no_promote: bool,
     no_attach: bool,
+    no_configure: bool,
     timeout: float,
     via: tuple[tuple[int, int], ...],
     via_sites: bool,
@@ -95,15 +102,16 @@ def promote(
     """Fail over: promote a standby that has every acknowledged commit, and be its proposer.
 
     Wins an election, which FENCES the old primary's proposer; waits until the standby has replayed
-    the log to its end; promotes it, its commits already waiting for the quorum; then goes on in the
-    foreground as sk attach does. After a crash, run it again: what is done is not done twice.
+    the log to its end; promotes it, its commits already waiting for the quorum (but with
+    --no-configure); then goes on in the foreground as sk attach does. After a crash, run it again:
+    what is done is not done twice.
     """
     files = tls_files(tls_cert, tls_key)
     config = ProposerConfig(
         primary=PrimaryAddress(standby, slot, application_name),
         safekeepers=with_conninfo(safekeepers, safekeeper_conninfo),
         timeline=timeline,
-        configure=True,
+        configure=not no_configure,
         chains=chain_rule(via, site, via_sites=via_sites),
         qsync=qsync_config(qsync, files, insecure=insecure),
     )

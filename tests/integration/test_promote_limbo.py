@@ -126,6 +126,19 @@ def test_what_the_log_has_prepared_is_committed_before_clients_come(
         assert "Traceback" not in words
 
 
+def test_a_cluster_of_qsync_alone_stays_one(failover_world: Callable[..., FailoverWorld]) -> None:
+    """Its plain commits did not wait for the quorum, and do not afterwards."""
+    world, gids = with_limbo(failover_world)
+    world.standby.execute("ALTER SYSTEM RESET synchronous_standby_names")
+    world.standby.execute("SELECT pg_reload_conf()")
+    world.lose(Loss.MACHINE)
+    visitor = Visitor(world.standby)
+    with world.promotion("--no-configure") as promotion:
+        assert_resolved(world, gids, visitor)
+        assert "step=configure" not in promotion.log_text()
+        assert world.standby.execute("SHOW synchronous_standby_names") == [("",)]
+
+
 def killed_at(world: FailoverWorld, step: str, *arguments: str) -> str:
     """What `sk promote` has said until it was killed there."""
     promotion = ServiceProcess(

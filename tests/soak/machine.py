@@ -76,22 +76,16 @@ class Machine:
         self.proposer = self._new_proposer(promotes=promotes)
         self.proposer.start()
 
-    def _new_proposer(self, *, promotes: bool, http_port: int | None = None) -> ProposerProcess:
+    def _new_proposer(self, *, promotes: bool) -> ProposerProcess:
+        no_configure = ["--no-configure"] if promotes and not self._configures else []
         return ProposerProcess(
             self.postgres.dsn(),
             self.addresses,
             log_path=self._log_path("promote" if promotes else "attach"),
             configure=self._configures and not promotes,
             promotes=promotes,
-            http_port=http_port,
-            arguments=self._arguments,
+            arguments=(*self._arguments, *no_configure),
         )
-
-    def attach_next_time(self) -> None:
-        """A proposer that was promoted is `sk attach` when it is started again."""
-        assert self.proposer is not None
-        port = int(self.proposer.http_address.rpartition(":")[2])
-        self.proposer.program = self._new_proposer(promotes=False, http_port=port).program
 
     def tend_proposer(self) -> None:
         """One that came too early, to nobody, is started again. Raises FixtureError for another
@@ -110,14 +104,6 @@ class Machine:
     def is_streaming(self) -> bool:
         """Its proposer leads a quorum."""
         return self.proposer is not None and self.proposer.state == "streaming"
-
-    @property
-    def is_configured(self) -> bool:
-        """Its proposer has made commits wait, and will not do it again."""
-        try:
-            return self.proposer is not None and bool(self.proposer.status()["configured"])
-        except OSError:
-            return False
 
     # ---- its Postgres
 

@@ -28,7 +28,7 @@ from .qsync_plain import Control, PlainClient, Trouble
 from .qsync_plants import OF_CLIENTS, plant_into_inquirer
 from .qsync_strikes import CLIENT, VICTIMS, Minima, Strike, Tally, Victim, deal
 from .qsync_watchers import Inquirer, NewestTimeline, Reader
-from .qsync_world import PROMOTION_STEPS, QsyncWorld
+from .qsync_world import CONFIGURING_STEPS, PROMOTION_STEPS, QsyncWorld
 from .world import Loss
 
 CLIENTS = 4
@@ -259,7 +259,6 @@ class QsyncSoak:
             self._promote()
             world.depose()  # before: clients that still reach it would stay, and be refused
             self._wait_progress()
-            world.be_without_names()
         world.rejoin()
         self.tally.failovers[loss] += 1
 
@@ -267,7 +266,8 @@ class QsyncSoak:
         if self.rng.random() >= BROKEN_OFF_SHARE:
             self.world.promote()
             return
-        step = self.rng.choice(PROMOTION_STEPS)
+        steps = (*PROMOTION_STEPS, *(CONFIGURING_STEPS if self.world.configures else ()))
+        step = self.rng.choice(steps)
         if self.world.promote_broken_off(step):
             self.tally.broken_off[step] += 1
 

@@ -1,7 +1,7 @@
 """`QsyncWorld`: the world of the soak, whose proposers coordinate transactions of qsync.
 
-Without `has_names` its primaries have no synchronous_standby_names: `sk attach` sets none, and what
-`sk promote` has set is taken back, as its DBA would.
+Without `has_names` its primaries have no synchronous_standby_names: neither `sk attach` nor
+`sk promote` sets them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ NEVER_SECONDS = 100_000.0
 #: Room for what waits while the quorum is lost: few clients, each with some at a time, and orphans.
 ROOM = 200
 #: Of `sk promote`, as its log names them; it may be killed when it has begun one.
-PROMOTION_STEPS = ("configure", "elect", "settle", "reserve", "close", "promote", "attach")
+PROMOTION_STEPS = ("elect", "reserve", "close", "promote", "attach")
+#: Of those that make commits wait for the quorum.
+CONFIGURING_STEPS = ("configure", "settle")
 
 
 class QsyncWorld(World):
@@ -122,19 +124,6 @@ class QsyncWorld(World):
         self._wait_leading(self.standby)
         self.primary, self.standby = self.standby, self.primary
         return is_broken_off
-
-    def be_without_names(self) -> None:
-        """The new primary, as the old one was: commits do not wait. From its next start on its
-        proposer is `sk attach`, for `sk promote` would set them again."""
-        if self.configures:
-            return
-        machine = self.primary
-        wait_until(lambda: machine.is_configured, READY_TIMEOUT, "sk promote to be done")
-        machine.attach_next_time()
-        with machine.postgres.connect() as connection:
-            connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
-            connection.execute("SELECT pg_reload_conf()")
-        wait_until(lambda: not self.names(), READY_TIMEOUT, "no synchronous_standby_names")
 
     def names(self) -> str:
         """What commits on the primary wait for."""

@@ -166,12 +166,13 @@ class Failover:
             self._progress_lsn, self._progress_at = progress_lsn, now
             self._stall_at = now + STALL_SECONDS
         end_lsn = self._log_end_lsn
+        ours, configures = (self.config.primary.application_name,), self.config.configure
         return Situation(
             standby=standby,
             safekeepers=tuple(map(str, self.config.safekeepers)),
-            standby_names=(self.config.primary.application_name,),
+            standby_names=ours if configures else standby.standby_names,
             log_end_lsn=end_lsn,
-            is_settled=self._is_settled,
+            is_settled=self._is_settled or not configures,
             is_stalled=end_lsn is not None and standby.end_lsn < end_lsn and now > self._stall_at,
             is_closed=self._is_closed,
         )
