@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import structlog
@@ -33,8 +33,10 @@ from walproposer.failover.promotion import Step, next_of_attached
 from walproposer.primary.prepared_transactions import ours, prepared_before, read_prepared
 from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.qsync.primary_session import PrimarySession
 from walproposer.stream.incarnation import Incarnation
+
+if TYPE_CHECKING:
+    from walproposer.qsync.primary_session import PrimarySession
 
 log = structlog.get_logger()
 
@@ -139,6 +141,9 @@ class Opening:
         )
 
     def _session(self, database: str = "") -> PrimarySession:
+        # Here, as it brings the client of qsync along, and commits go already when it is needed.
+        from walproposer.qsync.primary_session import PrimarySession
+
         return PrimarySession(self._address, self._primary, database)
 
     @contextmanager
