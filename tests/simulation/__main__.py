@@ -25,7 +25,7 @@ from .file_world import run_on_files
 from .limbo_world import LimboWorld
 from .limits import small_limits
 from .minimise import command, minimise
-from .planted_bugs import CHANGE_PLANTS, LIMBO_PLANTS, PLANTS, RARE_PLANTS
+from .planted_bugs import CHANGE_PLANTS, LIMBO_PLANTS, PLANTS, RARE_LIMBO_PLANTS, RARE_PLANTS
 from .trace import Trace
 from .world import World, plan_with
 
@@ -165,8 +165,9 @@ def _mutants() -> int:
     bugs = [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS]
     escaped = mutants.run(bugs, say)
     print(f"{len(bugs) - len(escaped)} of {len(bugs)} planted bugs were caught")
-    rare = mutants.run_rare(RARE_PLANTS, say)
-    print(f"{len(RARE_PLANTS) - len(rare)} of {len(RARE_PLANTS)} rare ones were caught")
+    rare_bugs = [*RARE_PLANTS, *RARE_LIMBO_PLANTS]
+    rare = mutants.run_rare(rare_bugs, say)
+    print(f"{len(rare_bugs) - len(rare)} of {len(rare_bugs)} rare ones were caught")
     return 1 if escaped else 0
 
 

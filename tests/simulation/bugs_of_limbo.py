@@ -18,7 +18,7 @@ from walproposer.qsync.outcome_answer import Evidence, OutcomeAnswer, XidStatus,
 from .limbo_clients import Client
 from .limbo_primary import LimboPrimary
 from .limbo_world import LimboWorld
-from .planting import Patch, plant_limbo
+from .planting import Patch, plant_limbo, plant_rare_limbo
 
 # ---- verdicts
 
@@ -48,7 +48,7 @@ def confirm_of_an_older_term(patch: Patch) -> None:
     patch(limbo_events.Led, "decides_lsn", 1)
 
 
-@plant_limbo
+@plant_rare_limbo
 def late_words_of_an_older_incarnation(patch: Patch) -> None:
     """commit_lsn, streams and readings that come after its end."""
     step = Limbo.step
@@ -91,7 +91,7 @@ def positions_of_another_timeline_confirmed(patch: Patch) -> None:
     patch(Limbo, "_is_a_strangers", lambda *_: False)
 
 
-@plant_limbo
+@plant_rare_limbo
 def positions_of_a_twin_confirmed(patch: Patch) -> None:
     """Its timeline has the same number: but it was promoted apart, and so is its log."""
 
@@ -108,7 +108,7 @@ def order_not_kept(patch: Patch) -> None:
     patch(Limbo, "_is_first", lambda *_: True)
 
 
-@plant_limbo
+@plant_rare_limbo
 def barrier_without_a_round(patch: Patch) -> None:
     """commit_lsn has its position: but somebody else may lead."""
     may_read = Limbo._may_read
@@ -152,7 +152,7 @@ def flush_position_read_before_the_limbo(patch: Patch) -> None:
     patch(LimboTable, "read", wrong)
 
 
-@plant_limbo
+@plant_rare_limbo
 def memory_outlives_a_failover(patch: Patch) -> None:
     """Of an end that the log has lost."""
 
@@ -162,7 +162,7 @@ def memory_outlives_a_failover(patch: Patch) -> None:
     patch(LimboTable, "forget", forget)
 
 
-@plant_limbo
+@plant_rare_limbo
 def limbo_outlives_a_failover(patch: Patch) -> None:
     patch(LimboTable, "forget", lambda *_: None)
 

@@ -10,7 +10,14 @@ from .broken_law import BrokenLaw
 from .changing_world import ChangingWorld
 from .limbo_world import LimboWorld
 from .limits import small_limits
-from .planted_bugs import CHANGE_PLANTS, LIMBO_PLANTS, RARE_PLANTS, Plant, planted
+from .planted_bugs import (
+    CHANGE_PLANTS,
+    LIMBO_PLANTS,
+    RARE_LIMBO_PLANTS,
+    RARE_PLANTS,
+    Plant,
+    planted,
+)
 from .world import World
 
 #: A bug that so many seeds do not notice would get through `make test` on a bad day.
@@ -37,7 +44,7 @@ def law_of(error: Exception) -> str:
 
 def kind_of(bug: Plant) -> type[World]:
     """The kind of world that it can do harm in."""
-    if bug in LIMBO_PLANTS:
+    if bug in LIMBO_PLANTS or bug in RARE_LIMBO_PLANTS:
         return LimboWorld
     return ChangingWorld if bug in CHANGE_PLANTS or bug in RARE_PLANTS else World
 

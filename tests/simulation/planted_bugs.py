@@ -11,12 +11,21 @@ from . import (
     bugs_of_proposer,
     bugs_of_safekeeper,
 )
-from .planting import CHANGE_PLANTS, LIMBO_PLANTS, PLANTS, RARE_PLANTS, Plant, planted
+from .planting import (
+    CHANGE_PLANTS,
+    LIMBO_PLANTS,
+    PLANTS,
+    RARE_LIMBO_PLANTS,
+    RARE_PLANTS,
+    Plant,
+    planted,
+)
 
 __all__ = [
     "CHANGE_PLANTS",
     "LIMBO_PLANTS",
     "PLANTS",
+    "RARE_LIMBO_PLANTS",
     "RARE_PLANTS",
     "Plant",
     "bugs_of_chains",

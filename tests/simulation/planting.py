@@ -12,8 +12,9 @@ PLANTS: list[Plant] = []
 #: In worlds whose members change; and those of them that show too rarely for every run.
 CHANGE_PLANTS: list[Plant] = []
 RARE_PLANTS: list[Plant] = []
-#: In worlds with a limbo.
+#: In worlds with a limbo; and those of them that show too rarely for every run.
 LIMBO_PLANTS: list[Plant] = []
+RARE_LIMBO_PLANTS: list[Plant] = []
 
 
 def plant(bug: Plant) -> Plant:
@@ -33,6 +34,11 @@ def plant_rare(bug: Plant) -> Plant:
 
 def plant_limbo(bug: Plant) -> Plant:
     LIMBO_PLANTS.append(bug)
+    return bug
+
+
+def plant_rare_limbo(bug: Plant) -> Plant:
+    RARE_LIMBO_PLANTS.append(bug)
     return bug
 
 

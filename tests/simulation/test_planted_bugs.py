@@ -22,7 +22,15 @@ from .faults import Plan
 from .limits import small_limits
 from .minimise import broken_law, command, minimise
 from .mutants import catch, name_of
-from .planted_bugs import CHANGE_PLANTS, LIMBO_PLANTS, PLANTS, RARE_PLANTS, Plant, planted
+from .planted_bugs import (
+    CHANGE_PLANTS,
+    LIMBO_PLANTS,
+    PLANTS,
+    RARE_LIMBO_PLANTS,
+    RARE_PLANTS,
+    Plant,
+    planted,
+)
 from .world import plan_with
 
 PLANTS_MIN = 25
@@ -31,7 +39,7 @@ PROOF = Path(__file__).parents[2] / "docs/proof.md"
 
 def test_there_are_enough() -> None:
     assert len(PLANTS) >= PLANTS_MIN
-    all_plants = [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS, *RARE_PLANTS]
+    all_plants = [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS, *RARE_PLANTS, *RARE_LIMBO_PLANTS]
     assert len(all_plants) == len({bug.__name__ for bug in all_plants})
 
 
@@ -39,7 +47,7 @@ def test_the_manual_names_them_all() -> None:
     manual = PROOF.read_text()
     for bug in (*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS):
         assert f"| {name_of(bug)} |" in manual
-    for bug in RARE_PLANTS:
+    for bug in (*RARE_PLANTS, *RARE_LIMBO_PLANTS):
         assert f"- {name_of(bug)}\n" in manual
     core, change = manual.split("\nIn worlds whose members change", maxsplit=1)
     assert f"All {len(PLANTS)} are caught" in " ".join(core.split())
