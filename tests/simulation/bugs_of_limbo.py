@@ -185,7 +185,7 @@ def gids_of_others_are_taken(patch: Patch) -> None:
             try:
                 return Gid.parse(text)
             except GidError:
-                gid = Anybodys(Policy.ROLLBACK, 0, 1, 0, 0, "")
+                gid = Anybodys(Policy.ROLLBACK, 0, 1, 0, 0, 0, "")
                 object.__setattr__(gid, "text", text)
                 return gid
 

@@ -51,7 +51,9 @@ def test_the_manual_names_them_all() -> None:
         assert f"- {name_of(bug)}\n" in manual
     core, change = manual.split("\nIn worlds whose members change", maxsplit=1)
     assert f"All {len(PLANTS)} are caught" in " ".join(core.split())
+    change, limbo = change.split("\nIn worlds with a limbo", maxsplit=1)
     assert f"All {len(CHANGE_PLANTS)} are caught" in " ".join(change.split())
+    assert f"All {len(LIMBO_PLANTS)} are caught" in " ".join(limbo.split())
 
 
 @pytest.mark.parametrize(
