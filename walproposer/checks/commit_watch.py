@@ -18,10 +18,8 @@ import structlog
 
 from telemetry.stop_signal import StopSignal
 from walproposer.checks.finding import Finding, Level
-from walproposer.checks.preflight_commits import check_protection
 from walproposer.errors import WalProposerError
 from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.primary_settings import inspect_primary
 
 log = structlog.get_logger()
 
@@ -55,6 +53,10 @@ class CommitWatch:
             self._stopping.wait(CHECK_SECONDS if is_settled else CHECK_AGAIN_SECONDS)
 
     def _ask(self) -> None:
+        # Here, as a proposer that starts does not need it yet, and commits wait for that.
+        from walproposer.checks.preflight_commits import check_protection
+        from walproposer.primary.primary_settings import inspect_primary
+
         try:
             with closing(self._address.connect(options="")) as connection:
                 settings = inspect_primary(connection, self._address)

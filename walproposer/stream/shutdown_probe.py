@@ -12,7 +12,6 @@ import socket
 import psycopg
 from psycopg import pq
 
-from pgwire.connection import NEED_DATA, ClientConnection
 from pgwire.errors import WireError
 from pgwire.messages import ErrorResponse
 from pgwire.startup import StartupMessage
@@ -43,6 +42,9 @@ def _dial(pgconn: pq.abc.PGconn) -> socket.socket:
 
 def _first_error(sock: socket.socket, pgconn: pq.abc.PGconn) -> str:
     """The SQLSTATE of the first answer, "" when it is not an error."""
+    # Here, as a proposer that starts needs none of it, and commits wait for that.
+    from pgwire.connection import NEED_DATA, ClientConnection
+
     connection = ClientConnection()
     # Names that exist: a stranger would be noted in the server's log, once a second.
     who = {"user": pgconn.user.decode(), "database": pgconn.db.decode()}

@@ -9,7 +9,7 @@ import pytest
 from pg_fixtures.ports import free_port
 from pg_fixtures.processes import SK
 
-#: Of the status page, of logs in colours, of --qsync and of --lock.
+#: Of the status page, of logs in colours, of --qsync, of --lock and of the stop of a server.
 NOT_NEEDED = {
     "aiohttp",
     "prometheus_client",
@@ -24,6 +24,7 @@ NOT_NEEDED = {
     "walproposer.qsync.verdict_server",
     "walproposer.locks.etcd_lock",
     "obstore",
+    "pgwire.connection",
 }
 
 
