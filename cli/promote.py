@@ -120,6 +120,7 @@ def promote(
         partial(elect_within, timeout),
         conninfo=safekeeper_conninfo if replica_conninfo is None else replica_conninfo,
         timeout_seconds=timeout,
+        configures=not no_configure,
     )
     attaches = not (no_promote or no_attach)
     if dry_run:

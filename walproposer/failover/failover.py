@@ -81,9 +81,13 @@ class Failover:
         *,
         conninfo: str = "",
         timeout_seconds: float = 60.0,
+        configures: bool = True,
         began: Callable[[Step], None] = lambda step: None,
     ) -> None:
+        """`configures`: commits of the new primary wait for the quorum; else
+        synchronous_standby_names stays as the standby has it."""
         self.config = config
+        self._configures = configures
         self.server = StandbyServer(config.primary)
         self._elect = elect
         self._conninfo = conninfo
@@ -166,13 +170,13 @@ class Failover:
             self._progress_lsn, self._progress_at = progress_lsn, now
             self._stall_at = now + STALL_SECONDS
         end_lsn = self._log_end_lsn
-        ours, configures = (self.config.primary.application_name,), self.config.configure
+        ours = (self.config.primary.application_name,)
         return Situation(
             standby=standby,
             safekeepers=tuple(map(str, self.config.safekeepers)),
-            standby_names=ours if configures else standby.standby_names,
+            standby_names=ours if self._configures else standby.standby_names,
             log_end_lsn=end_lsn,
-            is_settled=self._is_settled or not configures,
+            is_settled=self._is_settled or not self._configures,
             is_stalled=end_lsn is not None and standby.end_lsn < end_lsn and now > self._stall_at,
             is_closed=self._is_closed,
         )
