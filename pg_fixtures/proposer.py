@@ -28,10 +28,11 @@ class ProposerProcess(ServiceProcess):
         log_path: Path,
         configure: bool = False,
         promotes: bool = False,
+        http_port: int | None = None,
         arguments: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
-        self.http_address = f"127.0.0.1:{free_port()}"
+        self.http_address = f"127.0.0.1:{free_port() if http_port is None else http_port}"
         super().__init__(
             [
                 *SK,
