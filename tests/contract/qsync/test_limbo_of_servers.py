@@ -21,6 +21,7 @@ from two_phase import (
     limbo,
     prepare,
     prepare_sql,
+    primary_of,
     rollback_sql,
 )
 
@@ -32,9 +33,7 @@ from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
 from qsync.gid import Gid, Policy
 from walproposer.errors import Unreachable
 from walproposer.primary.logical_slots import drop_logical_slots
-from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.server_facts import read_server_facts, read_start_us
 from walproposer.qsync.finisher import Finisher
 from walproposer.qsync.limbo_events import Finish
 from walproposer.qsync.limbo_reader import LimboReader
@@ -47,13 +46,6 @@ Message = Prepare | CommitPrepared | RollbackPrepared
 
 def gid_of(xid: int) -> Gid:
     return Gid(Policy.DETACH, 1, 1, 1, xid, 1, "0" * 32)
-
-
-def primary_of(server: Postgres) -> Primary:
-    """Its first timeline, as long as it runs."""
-    with server.connect() as connection:
-        facts, start_us = read_server_facts(connection), read_start_us(connection)
-    return Primary(facts, TimelineHistory(1), 0, 0, start_us)
 
 
 def session_of(server: Postgres, database: str = "", user: str = "postgres") -> PrimarySession:

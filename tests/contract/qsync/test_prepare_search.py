@@ -6,26 +6,18 @@ import secrets
 from dataclasses import replace
 
 import pytest
-from two_phase import LOCAL, commit_sql, prepare_sql
+from two_phase import LOCAL, commit_sql, prepare_sql, primary_of
 
 from pg_fixtures.postgres import Postgres
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from qsync.gid import Gid, Policy
 from walproposer.errors import WalProposerError
-from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
-from walproposer.primary.server_facts import read_server_facts, read_start_us
 from walproposer.qsync.prepare_search import SEARCH_BYTES_MAX, has_prepare, search_end_lsn
 from walproposer.qsync.primary_session import PrimarySession
 
 BIG_ROWS = "INSERT INTO t SELECT generate_series(1, 20000)"
-
-
-def primary_of(server: Postgres) -> Primary:
-    with server.connect() as connection:
-        facts, start_us = read_server_facts(connection), read_start_us(connection)
-    return Primary(facts, TimelineHistory(1), 0, 0, start_us)
 
 
 def prepared(server: Postgres, statement: str = "INSERT INTO t VALUES (1)") -> tuple[Gid, int]:

@@ -9,21 +9,18 @@ from queue import SimpleQueue
 import psycopg
 import pytest
 from control_messages import drop_slot
-from two_phase import LOCAL, TIMEOUT, commit_sql, prepare_sql
+from two_phase import LOCAL, TIMEOUT, commit_sql, prepare_sql, primary_of
 
 from consensus.ids import NodeId
-from consensus.messages import ServerFacts
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
-from pgwal.history import TimelineHistory
 from qsync.gid import Gid, Policy
-from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.qsync.limbo_events import LimboRead
 from walproposer.qsync.primary_sessions import PrimarySessions, Told
 
 NODE = NodeId(1, bytes(16))
-GID = str(Gid(Policy.DETACH, 1, 1, 1, 7, "0" * 32))
+GID = str(Gid(Policy.DETACH, 1, 1, 1, 7, 1, "0" * 32))
 DATABASE = "app"
 #: As docs/qsync-operation.md has it.
 BY_HAND = (
@@ -36,12 +33,10 @@ class Hands:
     """The coordinator's hands on a server, which look when they are told to."""
 
     def __init__(self, server: Postgres) -> None:
-        system_id = int(server.control_data()["Database system identifier"])
-        primary = Primary(ServerFacts(system_id, 150018, 1 << 20), TimelineHistory(1), 0, 0)
         self._told: SimpleQueue[Told] = SimpleQueue()
         self.bugs: list[Exception] = []
         self.sessions = PrimarySessions(
-            PrimaryAddress(server.dsn()), primary, NODE, self._told.put, self.bugs.append
+            PrimaryAddress(server.dsn()), primary_of(server), NODE, self._told.put, self.bugs.append
         )
 
     def look(self) -> dict[str, str]:

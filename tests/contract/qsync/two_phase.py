@@ -12,6 +12,9 @@ from psycopg import sql
 from pg_fixtures.data_directory import Setting
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
+from pgwal.history import TimelineHistory
+from walproposer.primary.primary import Primary
+from walproposer.primary.server_facts import read_server_facts, read_start_us
 
 MAJORS = (15, 16, 18)
 TIMEOUT = 60.0  # seconds
@@ -31,6 +34,13 @@ BUSY = "55000"
 UNKNOWN_GID = "42704"
 NOT_ALLOWED = "42501"
 OTHER_DATABASE = "0A000"
+
+
+def primary_of(server: Postgres) -> Primary:
+    """Its first timeline, as long as it runs."""
+    with server.connect() as connection:
+        facts, start_us = read_server_facts(connection), read_start_us(connection)
+    return Primary(facts, TimelineHistory(1), 0, 0, start_us)
 
 
 def prepare(postgres: Postgres, gid: str, statement: str = "INSERT INTO t VALUES (1)") -> None:
