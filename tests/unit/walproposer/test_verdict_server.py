@@ -315,9 +315,15 @@ def test_one_that_is_greeted_while_the_port_closes_is_told(threads: ThreadPoolEx
         server = VerdictServer(LOOPBACK, OneNumber(), loop)
         host, _, number = server.address.rpartition(":")
         found = threads.submit(psycopg.connect, f"host={host} port={number} user=app")
-        wait_until(lambda: loop.run_once(0.01) or server._handshakes, DEADLINE_SECONDS, "a client")
+        admission = server.access.admission
+
+        def has_arrived() -> bool:
+            loop.run_once(0.01)
+            return admission.unauthenticated + admission.authenticated > 0
+
+        wait_until(has_arrived, DEADLINE_SECONDS, "a client")
         with found.result(DEADLINE_SECONDS) as connection:  # nobody runs the loop any more
             server.close()
             with pytest.raises(psycopg.errors.AdminShutdown):
                 connection.execute("ADMIT")
-        assert server.access.admission.authenticated == 0
+        assert admission.authenticated == 0
