@@ -325,14 +325,16 @@ class Invariants:
             self._grow(process, ghost)
 
     def _check_fenced(self, process: Incarnation, event: Event, before: Membership | None) -> None:
-        """By a member's greater promise; another one's is no reason."""
+        """By a member's greater promise; another one's is no reason, nor is one of who is no
+        member by the membership that its own message brought (V2)."""
         core = process.core
         if type(event) is not PeerMessage or core.node_id is None or before is None:
             return
+        assert core.membership is not None
         message, node = event.message, process.met[event.peer]
         seen = message.node_id if type(message) is AppendResponse else message.promised
         is_over = seen <= core.node_id or core.state is State.STOPPED
-        if node in self.memberships.members(before):
+        if all(node in self.memberships.members(m) for m in (before, core.membership)):
             check("Fenced", is_over, core.node_id, "goes on after", message)
 
     def _check_fence(self, process: Incarnation, event: Event) -> None:

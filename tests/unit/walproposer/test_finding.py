@@ -94,6 +94,18 @@ def test_rule_1_the_term_is_above_what_an_outsider_has_promised() -> None:
     assert proposer.node_id == NodeId(10, UUID)
 
 
+def test_a_candidate_goes_on_when_who_has_promised_more_tells_that_it_has_left() -> None:
+    proposer = new_proposer(count=3)
+    greet(proposer, 0)
+    greet(proposer, 1)
+    assert proposer.state is State.CAMPAIGNING
+    proposer.step(PeerLost(0, "gone"))
+    later = members((2, 3, 4), generation=2)
+    assert of_kind(greet(proposer, 0, ballot(9), membership=later, has_left=True), Stop) == []
+    assert present(proposer) == later
+    assert of_kind(greet(proposer, 2, ballot(9)), Stop), "3 is a member still"
+
+
 def test_an_equal_stamp_with_other_sets_is_not_believed() -> None:
     proposer = new_proposer()
     greet(proposer, 0)
