@@ -5,18 +5,21 @@ Each drops one lettered condition of the law of memberships, or is a mistake bes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import walproposer.stream.learners
 import walproposer.stream.membership_change
 from consensus.membership import Member, Membership, Stamp
+from consensus.messages import SafekeeperMessage, VoteResponse
 from consensus.quorum import committed_lsn
 from walproposer.stream.events import ChangeState, Leave
 from walproposer.stream.leader import Leader
 from walproposer.stream.learners import timeline_offer
 from walproposer.stream.membership_change import MembershipChange, _has_data, _is_informed
 from walproposer.stream.outsiders import Outsiders
-from walproposer.stream.progress import Progress
+from walproposer.stream.progress import PeerState, Progress
+from walproposer.stream.proposer import Proposer
 
 from .planting import Patch, plant_change, plant_rare, planted
 
@@ -199,7 +202,9 @@ def a3_told_to_leave_while_joint(patch: Patch) -> None:
 
 def _truncated(leader: Leader, lsn: int) -> None:
     leader.truncate_lsn = max(leader.truncate_lsn, min(lsn, leader.commit_lsn))
-    leader.known_truncate_lsn = max(leader.known_truncate_lsn, leader.truncate_lsn)
+    leader.peer_set.known_truncate_lsn = max(
+        leader.peer_set.known_truncate_lsn, leader.truncate_lsn
+    )
 
 
 @plant_change
@@ -235,7 +240,7 @@ def r1_truncate_lsn_taken_over_from_votes(patch: Patch) -> None:
 
     def takes_over(self: Leader, *args: Any) -> None:
         init(self, *args)
-        self.truncate_lsn = self.known_truncate_lsn
+        self.truncate_lsn = self.peer_set.known_truncate_lsn
 
     patch(Leader, "__init__", takes_over)
 
@@ -246,14 +251,27 @@ def r1_learners_do_not_hold_truncate_lsn(patch: Patch) -> None:
     patch(held, "held_lsn", lambda self, leader: 1 << 64)
 
 
-@plant_change
-def r2_only_the_votes_of_the_election_are_known(patch: Patch) -> None:
-    follow = Leader.follow
+def _forgets(patch: Patch, is_unheard: Callable[[Proposer, Progress], bool]) -> None:
+    """A vote's truncate_lsn that comes when `is_unheard` says so is not known."""
+    heard = Proposer._peer_message
 
-    def forgets(self: Leader, progress: Progress) -> list[Any]:
-        known_lsn = self.known_truncate_lsn
-        actions = follow(self, progress)
-        self.known_truncate_lsn = known_lsn
+    def forgets(self: Proposer, place: Progress, message: SafekeeperMessage) -> list[Any]:
+        known_lsn = self.peer_set.known_truncate_lsn
+        is_forgotten = type(message) is VoteResponse and is_unheard(self, place)
+        actions = heard(self, place, message)
+        if is_forgotten:
+            self.peer_set.known_truncate_lsn = known_lsn
         return actions
 
-    patch(Leader, "follow", forgets)
+    patch(Proposer, "_peer_message", forgets)
+
+
+@plant_change
+def r2_only_the_votes_of_the_election_are_known(patch: Patch) -> None:
+    _forgets(patch, lambda proposer, place: proposer.leader is not None)
+
+
+@plant_rare
+def r2_only_the_votes_of_members_are_known(patch: Patch) -> None:
+    """Of those that had been asked as members."""
+    _forgets(patch, lambda proposer, place: place.state is PeerState.OUTSIDE)

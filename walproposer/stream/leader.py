@@ -75,7 +75,7 @@ class Leader:
     """`peer_set` is shared with the proposer, which moves its places as far as VOTED.
 
     `membership` is the present one (law): stamped by this leader, and counted by from the moment
-    that it is written. `known_truncate_lsn`: so much may be gone somewhere, by a vote (R2).
+    that it is written.
     """
 
     def __init__(
@@ -83,7 +83,6 @@ class Leader:
         term: WonTerm,
         membership: Membership,
         peer_set: PeerSet,
-        known_truncate_lsn: int,
         now_ms: int,
         chain_rule: ChainRule = NO_CHAINS,
     ) -> None:
@@ -96,7 +95,6 @@ class Leader:
         self.rounds = Rounds()
         self.commit_lsn = 0
         self.truncate_lsn = 0
-        self.known_truncate_lsn = known_truncate_lsn
         self.window = WalWindow(term.term_start_lsn)
         self._boundary = self._boundary_finder(term.term_start_lsn)
         self._last_append: Append | None = None
@@ -184,8 +182,6 @@ class Leader:
             start_lsn = highest_common_point(term.term_history, vote.term_history, vote.flush_lsn)
         except HistoryError as error:
             return progress.close(str(error))
-        # A learner's says where its log begins: who enters with it must not need what lies below.
-        self.known_truncate_lsn = max(self.known_truncate_lsn, vote.truncate_lsn)
         progress.become_following(start_lsn, self.now_ms)
         elected = Elected(
             node_id=term.node_id,
@@ -338,7 +334,7 @@ class Leader:
         )
         slowest_lsn = min(slowest_lsn, self.members.held_lsn(self))
         self.truncate_lsn = max(self.truncate_lsn, min(slowest_lsn, self.commit_lsn))
-        self.known_truncate_lsn = max(self.known_truncate_lsn, self.truncate_lsn)
+        self.peer_set.note_truncated(self.truncate_lsn)
 
     # ---- catch-up
 

@@ -43,7 +43,9 @@ class Learners:
     def ask(self, leader: Leader) -> list[Action]:
         """Offer the timeline to those who said that they have not got it. Not before this leader
         has committed something: a log may begin only there (N1)."""
-        if leader.commit_lsn < max(leader.known_truncate_lsn, leader.term.term_start_lsn, 1):
+        if leader.commit_lsn < max(
+            leader.peer_set.known_truncate_lsn, leader.term.term_start_lsn, 1
+        ):
             return []
         actions: list[Action] = []
         for member in self.wanted:
@@ -53,7 +55,7 @@ class Learners:
             if leader.now_ms >= self._retry_ms.get(place.peer, 0):
                 self._joining[place.peer] = member
                 offer = timeline_offer(leader)
-                limit_lsn = max(leader.known_truncate_lsn, offer.timeline_start_lsn)
+                limit_lsn = max(leader.peer_set.known_truncate_lsn, offer.timeline_start_lsn)
                 limit_lsn = min(limit_lsn, offer.start_lsn)
                 actions.append(Join(place.peer, member, limit_lsn, offer))
         return actions

@@ -159,7 +159,7 @@ class MembershipChange:
             place = leader.peer_set.of_member(member)
             if place is None or place.generation <= leader.members.told_generation(member):
                 return False
-            if place.flush_lsn < leader.known_truncate_lsn:
+            if place.flush_lsn < leader.peer_set.known_truncate_lsn:
                 return False
         places = [leader.peer_set.of_member(member) for member in self.wanted]
         near = [p for p in places if p and p.state in IN_STEP and p.answered]

@@ -28,7 +28,13 @@ class PeerSet:
     ) -> None:
         addresses = (*given, *learnt)
         self.places = [Progress(peer, *address) for peer, address in enumerate(addresses)]
+        #: R2: so much may be gone somewhere: we said it, or who promised us did. That may be no
+        #: member any more; a learner says where its log begins.
+        self.known_truncate_lsn = 0
         self._given_count = len(given)
+
+    def note_truncated(self, truncate_lsn: int) -> None:
+        self.known_truncate_lsn = max(self.known_truncate_lsn, truncate_lsn)
 
     # ---- who is where
 

@@ -258,6 +258,8 @@ class Proposer:
         progress.last_heard_ms = self._now_ms
         if type(message) is AppendResponse:
             return self._append_response(progress, message)
+        if type(message) is VoteResponse and message.promised == self.node_id:
+            self.peer_set.note_truncated(message.truncate_lsn)
         match message:
             case SafekeeperGreeting() if progress.state is PeerState.CONNECTED:
                 return self._greeting(progress, message)
@@ -376,9 +378,7 @@ class Proposer:
             tli_history=self.primary.tli_history if self.primary else vote.tli_history,
         )
         membership = candidate.membership.stamped(Stamp(node_id, candidate.membership.generation))
-        known_lsn = max(v.truncate_lsn for v in votes.values())
-        rule = self.candidacy.chains
-        self.leader = Leader(term, membership, self.peer_set, known_lsn, self._now_ms, rule)
+        self.leader = Leader(term, membership, self.peer_set, self._now_ms, self.candidacy.chains)
         return self._start_checking(vote) if self.primary is not None else self._lead()
 
     # ---- the check of the primary

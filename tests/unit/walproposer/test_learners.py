@@ -61,7 +61,7 @@ def test_n1_one_without_the_timeline_is_offered_it_at_or_below_the_commit(change
 def test_an_offer_begins_with_the_tail_that_a_primary_is_compared_with(change: Change) -> None:
     """When all members are new, the next primary is compared with what they have."""
     leader, seg_size = change.leader, change.leader.term.server.wal_seg_size
-    leader.commit_lsn = leader.known_truncate_lsn = START_LSN + 9 * seg_size + 8
+    leader.commit_lsn = leader.peer_set.known_truncate_lsn = START_LSN + 9 * seg_size + 8
     assert timeline_offer(leader).start_lsn == START_LSN + 7 * seg_size
     ask(change.proposer, 1, 2, 3, 4)
     (join,) = of_kind(change.lack(3), Join)
@@ -181,7 +181,9 @@ def test_r1_a_learner_holds_truncate_lsn_back_until_it_is_silent(change: Change)
 
 def test_r1_what_a_learner_has_flushed_may_go(change: Change) -> None:
     change.begin(1, 2, 3, 4)
-    change.leader.known_truncate_lsn = change.position + 8  # so that it does not enter yet (R2)
+    change.leader.peer_set.known_truncate_lsn = (
+        change.position + 8
+    )  # so that it does not enter yet (R2)
     change.answer(3)
     change.lose(3)
     begin_lsn = change.position
@@ -259,7 +261,7 @@ def test_r2_nobody_enters_below_what_may_be_gone_somewhere() -> None:
     log = WalLog()
     log.append("R0")
     proposer = leading(log)
-    leader_of(proposer).known_truncate_lsn = log.lsn
+    leader_of(proposer).peer_set.known_truncate_lsn = log.lsn
     answer(proposer, 0, log.lsn)
     answer(proposer, 1, log.lsn)
     ask(proposer, 1, 2, 4)

@@ -304,7 +304,22 @@ def test_r1_truncate_lsn_is_not_a_votes_but_what_may_be_gone_is_known() -> None:
     vote(proposer, 1, position(900), truncate_lsn=position(300))
     assert proposer.leader is not None
     assert proposer.leader.truncate_lsn == 0
-    assert proposer.leader.known_truncate_lsn == position(300)
+    assert proposer.leader.peer_set.known_truncate_lsn == position(300)
+
+
+def test_r2_what_one_says_that_is_no_member_any_more_is_known_as_well() -> None:
+    """It was asked as a member, and grants after another one has told that it is none."""
+    proposer = new_proposer(count=4)
+    for peer in range(3):
+        greet(proposer, peer, membership=members((1, 2, 3, 4)))
+    assert proposer.state is State.CAMPAIGNING
+    greet(proposer, 3, membership=members((1, 2, 4), generation=3))
+    vote(proposer, 2, position(900), truncate_lsn=position(300))
+    assert proposer.leader is None
+    vote(proposer, 0, position(900))
+    vote(proposer, 1, position(900))
+    assert proposer.leader is not None
+    assert proposer.leader.peer_set.known_truncate_lsn == position(300)
 
 
 def test_without_a_primary_the_election_leads_at_once() -> None:
