@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from pgwal.lsn import Lsn
 from pgwire.errors import CommandSyntaxError
@@ -49,27 +50,23 @@ OPTION_COMMANDS = frozenset(
 _TIMELINE_MAX = 0xFFFFFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class IdentifySystem:
+class IdentifySystem(Struct, frozen=True):
     """Who is there, on which timeline, how far."""
 
 
-@dataclass(frozen=True, slots=True)
-class Show:
+class Show(Struct, frozen=True):
     """The value of a configuration parameter."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineHistory:
+class TimelineHistory(Struct, frozen=True):
     """The `.history` file of a timeline."""
 
     timeline: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartReplication:
+class StartReplication(Struct, frozen=True):
     """Stream WAL from `start_lsn`. No timeline: the latest."""
 
     start_lsn: Lsn
@@ -78,8 +75,7 @@ class StartReplication:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class StartLogicalReplication:
+class StartLogicalReplication(Struct, frozen=True):
     """Stream decoded changes from `start_lsn`."""
 
     slot: str
@@ -87,8 +83,7 @@ class StartLogicalReplication:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class CreateReplicationSlot:
+class CreateReplicationSlot(Struct, frozen=True):
     """Create a slot, logical if it has a `plugin`; the old words are options in lower case."""
 
     slot: str
@@ -102,41 +97,35 @@ class CreateReplicationSlot:
         return self.options.get("reserve_wal", "off").lower() in ("true", "on", "1", "yes")
 
 
-@dataclass(frozen=True, slots=True)
-class DropReplicationSlot:
+class DropReplicationSlot(Struct, frozen=True):
     """Drop a slot, after its user has gone if `wait`."""
 
     slot: str
     wait: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReadReplicationSlot:
+class ReadReplicationSlot(Struct, frozen=True):
     """The type and the restart position of a slot."""
 
     slot: str
 
 
-@dataclass(frozen=True, slots=True)
-class AlterReplicationSlot:
+class AlterReplicationSlot(Struct, frozen=True):
     """Change the properties of a slot."""
 
     slot: str
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class BaseBackup:
+class BaseBackup(Struct, frozen=True):
     """Send a base backup. Its many options are not read."""
 
 
-@dataclass(frozen=True, slots=True)
-class UploadManifest:
+class UploadManifest(Struct, frozen=True):
     """Receive the manifest that an incremental backup starts from."""
 
 
-@dataclass(frozen=True, slots=True)
-class OptionCommand:
+class OptionCommand(Struct, frozen=True):
     """A command of ours: one of OPTION_COMMANDS and its options."""
 
     name: str

@@ -12,7 +12,6 @@ Source: Postgres `libpq/protocol.h`; `postgres.c`, `forbidden_in_wal_sender`.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from pgwire.framing import PayloadReader
@@ -21,57 +20,49 @@ from pgwire.messages import Message, Opaque
 # ---- the client's
 
 
-@dataclass(frozen=True, slots=True)
-class Parse(Opaque):
+class Parse(Opaque, frozen=True):
     """Client: prepare a statement. The first message of an extended query."""
 
     tag: ClassVar[bytes] = b"P"
 
 
-@dataclass(frozen=True, slots=True)
-class Bind(Opaque):
+class Bind(Opaque, frozen=True):
     """Client: make a portal of a prepared statement."""
 
     tag: ClassVar[bytes] = b"B"
 
 
-@dataclass(frozen=True, slots=True)
-class Describe(Opaque):
+class Describe(Opaque, frozen=True):
     """Client: what are the columns of a statement or portal?"""
 
     tag: ClassVar[bytes] = b"D"
 
 
-@dataclass(frozen=True, slots=True)
-class Execute(Opaque):
+class Execute(Opaque, frozen=True):
     """Client: run a portal."""
 
     tag: ClassVar[bytes] = b"E"
 
 
-@dataclass(frozen=True, slots=True)
-class Close(Opaque):
+class Close(Opaque, frozen=True):
     """Client: forget a statement or portal."""
 
     tag: ClassVar[bytes] = b"C"
 
 
-@dataclass(frozen=True, slots=True)
-class Flush(Opaque):
+class Flush(Opaque, frozen=True):
     """Client: send now what there is to send."""
 
     tag: ClassVar[bytes] = b"H"
 
 
-@dataclass(frozen=True, slots=True)
-class Sync(Opaque):
+class Sync(Opaque, frozen=True):
     """Client: the extended query ends here; be ready for another command."""
 
     tag: ClassVar[bytes] = b"S"
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionCall(Opaque):
+class FunctionCall(Opaque, frozen=True):
     """Client: call a function by its OID."""
 
     tag: ClassVar[bytes] = b"F"
@@ -80,36 +71,31 @@ class FunctionCall(Opaque):
 # ---- the server's
 
 
-@dataclass(frozen=True, slots=True)
-class ParseComplete(Message):
+class ParseComplete(Message, frozen=True):
     """Server: the statement is prepared."""
 
     tag: ClassVar[bytes] = b"1"
 
 
-@dataclass(frozen=True, slots=True)
-class BindComplete(Message):
+class BindComplete(Message, frozen=True):
     """Server: the portal is made."""
 
     tag: ClassVar[bytes] = b"2"
 
 
-@dataclass(frozen=True, slots=True)
-class CloseComplete(Message):
+class CloseComplete(Message, frozen=True):
     """Server: it is forgotten, or never was."""
 
     tag: ClassVar[bytes] = b"3"
 
 
-@dataclass(frozen=True, slots=True)
-class NoData(Message):
+class NoData(Message, frozen=True):
     """Server: what was to be described returns no rows."""
 
     tag: ClassVar[bytes] = b"n"
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterDescription(Message):
+class ParameterDescription(Message, frozen=True):
     """Server: the types of a statement's parameters; RowDescription or NoData follows."""
 
     tag: ClassVar[bytes] = b"t"

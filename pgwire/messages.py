@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 from typing import ClassVar, Self
+
+from msgspec import Struct
 
 from pgwire.errors import WireError
 from pgwire.framing import PayloadReader, cstring, pack_header
@@ -23,8 +24,7 @@ _POSITION = re.compile("[0-9]{1,9}")
 _TYPE_BYTES = {INT4_OID: 4, INT8_OID: 8, BOOL_OID: 1, FLOAT8_OID: 8, TIMESTAMPTZ_OID: 8}
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """A message without fields; the others add payload() and parse()."""
 
     # The type byte; for the family 'R' also the four bytes of the code that tells them apart.
@@ -56,8 +56,7 @@ class Message:
 # --- authentication ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NegotiateProtocolVersion(Message):
+class NegotiateProtocolVersion(Message, frozen=True):
     """Server: speaks only up to this minor version, and none of these `_pq_.` options."""
 
     tag: ClassVar[bytes] = b"v"
@@ -80,15 +79,13 @@ class NegotiateProtocolVersion(Message):
         return cls(minor, tuple(fields.string() for _ in range(count)))
 
 
-@dataclass(frozen=True, slots=True)
-class AuthenticationOk(Message):
+class AuthenticationOk(Message, frozen=True):
     """Server: the client is who it says."""
 
     tag: ClassVar[bytes] = b"R\0\0\0\0"
 
 
-@dataclass(frozen=True, slots=True)
-class AuthenticationSasl(Message):
+class AuthenticationSasl(Message, frozen=True):
     """Server: prove it by one of these mechanisms, best first."""
 
     tag: ClassVar[bytes] = b"R\0\0\0\x0a"
@@ -102,8 +99,7 @@ class AuthenticationSasl(Message):
         return cls(tuple(iter(fields.string, "")))
 
 
-@dataclass(frozen=True, slots=True)
-class Opaque(Message):
+class Opaque(Message, frozen=True):
     """A message whose fields stay encoded: those of SCRAM, and those that are only refused."""
 
     data: bytes = b""
@@ -116,22 +112,19 @@ class Opaque(Message):
         return cls(fields.rest())
 
 
-@dataclass(frozen=True, slots=True)
-class AuthenticationSaslContinue(Opaque):
+class AuthenticationSaslContinue(Opaque, frozen=True):
     """Server: the challenge (server-first-message)."""
 
     tag: ClassVar[bytes] = b"R\0\0\0\x0b"
 
 
-@dataclass(frozen=True, slots=True)
-class AuthenticationSaslFinal(Opaque):
+class AuthenticationSaslFinal(Opaque, frozen=True):
     """Server: the outcome (server-final-message)."""
 
     tag: ClassVar[bytes] = b"R\0\0\0\x0c"
 
 
-@dataclass(frozen=True, slots=True)
-class SaslInitialResponse(Message):
+class SaslInitialResponse(Message, frozen=True):
     """Client: the mechanism chosen, and its client-first-message."""
 
     tag: ClassVar[bytes] = b"p"
@@ -147,8 +140,7 @@ class SaslInitialResponse(Message):
         return cls(mechanism, fields.take(size) if size >= 0 else b"")
 
 
-@dataclass(frozen=True, slots=True)
-class SaslResponse(Opaque):
+class SaslResponse(Opaque, frozen=True):
     """Client: the answer to the challenge (client-final-message)."""
 
     tag: ClassVar[bytes] = b"p"
@@ -157,8 +149,7 @@ class SaslResponse(Opaque):
 # --- the session ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterStatus(Message):
+class ParameterStatus(Message, frozen=True):
     """Server: the value of a parameter that clients depend on."""
 
     tag: ClassVar[bytes] = b"S"
@@ -173,8 +164,7 @@ class ParameterStatus(Message):
         return cls(fields.string(), fields.string())
 
 
-@dataclass(frozen=True, slots=True)
-class BackendKeyData(Message):
+class BackendKeyData(Message, frozen=True):
     """Server: what a CancelRequest must repeat. The key has 4 bytes, up to 256 since 3.2."""
 
     tag: ClassVar[bytes] = b"K"
@@ -189,8 +179,7 @@ class BackendKeyData(Message):
         return cls(fields.uint32(), fields.rest())
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyForQuery(Message):
+class ReadyForQuery(Message, frozen=True):
     """Server: send the next command. `status` is I (idle), T or E; we know no transactions."""
 
     tag: ClassVar[bytes] = b"Z"
@@ -207,8 +196,7 @@ class ReadyForQuery(Message):
         return cls(status)
 
 
-@dataclass(frozen=True, slots=True)
-class Query(Message):
+class Query(Message, frozen=True):
     """Client: one command."""
 
     tag: ClassVar[bytes] = b"Q"
@@ -222,8 +210,7 @@ class Query(Message):
         return cls(fields.string())
 
 
-@dataclass(frozen=True, slots=True)
-class Terminate(Message):
+class Terminate(Message, frozen=True):
     """Client: goodbye."""
 
     tag: ClassVar[bytes] = b"X"
@@ -232,16 +219,14 @@ class Terminate(Message):
 # --- results -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of a result; its values travel as text whatever the type."""
 
     name: str
     type_oid: int = TEXT_OID
 
 
-@dataclass(frozen=True, slots=True)
-class RowDescription(Message):
+class RowDescription(Message, frozen=True):
     """Server: the columns of the rows to come."""
 
     tag: ClassVar[bytes] = b"T"
@@ -270,8 +255,7 @@ def _parse_column(fields: PayloadReader) -> Column:
     return Column(name, type_oid)
 
 
-@dataclass(frozen=True, slots=True)
-class DataRow(Message):
+class DataRow(Message, frozen=True):
     """Server: one row. None is NULL."""
 
     tag: ClassVar[bytes] = b"D"
@@ -295,8 +279,7 @@ def _parse_value(fields: PayloadReader) -> bytes | None:
     return None if size == -1 else fields.take(size)
 
 
-@dataclass(frozen=True, slots=True)
-class CommandComplete(Message):
+class CommandComplete(Message, frozen=True):
     """Server: the command succeeded; the tag says which it was."""
 
     tag: ClassVar[bytes] = b"C"
@@ -310,15 +293,13 @@ class CommandComplete(Message):
         return cls(fields.string())
 
 
-@dataclass(frozen=True, slots=True)
-class EmptyQueryResponse(Message):
+class EmptyQueryResponse(Message, frozen=True):
     """Server: in place of CommandComplete when the command was empty."""
 
     tag: ClassVar[bytes] = b"I"
 
 
-@dataclass(frozen=True, slots=True)
-class _Report(Message):
+class _Report(Message, frozen=True):
     """What ErrorResponse and NoticeResponse share. Unknown fields of a peer's are dropped."""
 
     severity: str
@@ -363,8 +344,7 @@ def _cleaned(text: str) -> bytes:
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace") + b"\0"
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorResponse(_Report):
+class ErrorResponse(_Report, frozen=True):
     """Server: the command failed (ERROR), or the connection ends (FATAL)."""
 
     tag: ClassVar[bytes] = b"E"
@@ -375,8 +355,7 @@ class ErrorResponse(_Report):
         return cls(severity, error.sqlstate, str(error), hint=error.hint, position=error.position)
 
 
-@dataclass(frozen=True, slots=True)
-class NoticeResponse(_Report):
+class NoticeResponse(_Report, frozen=True):
     """Server: something to tell the user, at any time."""
 
     tag: ClassVar[bytes] = b"N"
@@ -385,8 +364,7 @@ class NoticeResponse(_Report):
 # --- copying in both directions ------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CopyBothResponse(Message):
+class CopyBothResponse(Message, frozen=True):
     """Server: from now on both sides send CopyData. No columns, as in every replication stream."""
 
     tag: ClassVar[bytes] = b"W"
@@ -401,8 +379,7 @@ class CopyBothResponse(Message):
         return cls()
 
 
-@dataclass(frozen=True, slots=True)
-class CopyData(Message):
+class CopyData(Message, frozen=True):
     """Either side: one message of the replication sub-protocol, see `replication.py`."""
 
     tag: ClassVar[bytes] = b"d"
@@ -416,15 +393,13 @@ class CopyData(Message):
         return cls(fields.rest())
 
 
-@dataclass(frozen=True, slots=True)
-class CopyDone(Message):
+class CopyDone(Message, frozen=True):
     """Either side: I send no more CopyData."""
 
     tag: ClassVar[bytes] = b"c"
 
 
-@dataclass(frozen=True, slots=True)
-class CopyFail(Message):
+class CopyFail(Message, frozen=True):
     """Client: I give up, and why."""
 
     tag: ClassVar[bytes] = b"f"

@@ -16,8 +16,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import field
 
 from pgwire.errors import (
     FEATURE_NOT_SUPPORTED,
@@ -49,24 +50,21 @@ _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 _SPECIAL = re.compile(r"[\\ \t\n\v\f\r]")
 
 
-@dataclass(frozen=True, slots=True)
-class SSLRequest(Message):
+class SSLRequest(Message, frozen=True):
     """Client: may we encrypt?"""
 
     def encode(self) -> bytes:
         return _packet(_SSL_CODE, b"")
 
 
-@dataclass(frozen=True, slots=True)
-class GSSENCRequest(Message):
+class GSSENCRequest(Message, frozen=True):
     """Client: may we encrypt by GSSAPI? We never do."""
 
     def encode(self) -> bytes:
         return _packet(_GSSENC_CODE, b"")
 
 
-@dataclass(frozen=True, slots=True)
-class CancelRequest(Message):
+class CancelRequest(Message, frozen=True):
     """Client: interrupt the command of another connection. To be closed silently."""
 
     process_id: int
@@ -76,8 +74,7 @@ class CancelRequest(Message):
         return _packet(_CANCEL_CODE, struct.pack(">I", self.process_id) + self.secret_key)
 
 
-@dataclass(frozen=True, slots=True)
-class StartupMessage(Message):
+class StartupMessage(Message, frozen=True):
     """Client: who I am and what I want. `negotiated` are the `_pq_.` options of newer protocols."""
 
     parameters: Mapping[str, str]
@@ -92,8 +89,7 @@ class StartupMessage(Message):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EncryptionAnswer(Message):
+class EncryptionAnswer(Message, frozen=True):
     """Server: one bare byte, S or N. After S the shell encrypts and all begins anew."""
 
     accepted: bool

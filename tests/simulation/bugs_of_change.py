@@ -266,7 +266,7 @@ def _forgets(patch: Patch, is_unheard: Callable[[Proposer, Progress], bool]) -> 
     patch(Proposer, "_peer_message", forgets)
 
 
-@plant_change
+@plant_rare
 def r2_only_the_votes_of_the_election_are_known(patch: Patch) -> None:
     _forgets(patch, lambda proposer, place: proposer.leader is not None)
 

@@ -47,7 +47,7 @@ class Commands:
 
     def _joined(self, node: Node, join: Join) -> Joined:
         try:
-            node.join(self._lowered(join.offer))
+            node.join(self._lowered(join))
         except SafekeeperError as error:
             self._world.count("joins refused")
             return Joined(join.peer, str(error), is_refused=True)
@@ -55,12 +55,15 @@ class Commands:
             return Joined(join.peer, "connection lost")
         return Joined(join.peer)
 
-    def _lowered(self, offer: TimelineOffer) -> TimelineOffer:
-        """To what is not archived yet: anything that a member has the WAL from."""
-        size, members = offer.server.wal_seg_size, self._world.invariants.memberships.members
+    def _lowered(self, join: Join) -> TimelineOffer:
+        """To what every member has flushed, and below, to what is not archived yet: anything that a
+        member has the WAL from."""
+        offer, members = join.offer, self._world.invariants.memberships.members
+        size = offer.server.wal_seg_size
+        highest_lsn = join.limit_lsn - join.limit_lsn % size
         having = [node.disk.start_lsn for node in members(offer.membership) if node.has_log]
-        first_lsn = min([lsn for lsn in having if lsn <= offer.start_lsn], default=offer.start_lsn)
-        choices = range(first_lsn, offer.start_lsn + 1, size)
+        first_lsn = min([lsn for lsn in having if lsn <= highest_lsn], default=highest_lsn)
+        choices = range(first_lsn, highest_lsn + 1, size)
         try:
             return offer.beginning_at(self._world.random.choice(choices))
         except OfferError as error:

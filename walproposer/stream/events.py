@@ -7,7 +7,6 @@ a list of actions in its order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, final
 
@@ -23,13 +22,11 @@ if TYPE_CHECKING:
 # ---- events
 
 
-@dataclass(frozen=True, slots=True)
-class PeerConnected:
+class PeerConnected(Struct, frozen=True):
     peer: int
 
 
-@dataclass(frozen=True, slots=True)
-class PeerLost:
+class PeerLost(Struct, frozen=True):
     """With `lost_data` it answers that it has no such timeline, or that what it has is damaged.
 
     Of a member that is a loss; of one outside the sets it is no news, and of one that is to be
@@ -47,8 +44,7 @@ class PeerMessage(Struct, frozen=True, gc=False):
     message: SafekeeperMessage
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamStarted:
+class UpstreamStarted(Struct, frozen=True):
     """The answer to StartUpstream; `flush_lsn` is where the primary's WAL ended just before."""
 
     flush_lsn: int
@@ -62,15 +58,13 @@ class WalReceived(Struct, frozen=True, gc=False):
     wal: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TailRead:
+class TailRead(Struct, frozen=True):
     """The donor's answer to ReadTail, whole."""
 
     wal: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class CatchUpWal:
+class CatchUpWal(Struct, frozen=True):
     """WAL for `peer`, from the donor named in its StartCatchUp."""
 
     peer: int
@@ -78,8 +72,7 @@ class CatchUpWal:
     wal: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class CatchUpLost:
+class CatchUpLost(Struct, frozen=True):
     """The donor's stream for `peer` ended; `is_removed`: it has not got that WAL any more."""
 
     peer: int
@@ -87,22 +80,19 @@ class CatchUpLost:
     is_removed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """Time passes; milliseconds of a monotonic clock."""
 
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class SteadyEnded:
+class SteadyEnded(Struct, frozen=True):
     """What was taken on the steady path since the event before this one."""
 
     steady: SteadyLeader
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRequest:
+class ChangeRequest(Struct, frozen=True):
     """The set wanted, and the generation of the membership that it was made for.
 
     Of those to be added id, instance and address must be known; of members, what is not known stays
@@ -117,8 +107,7 @@ class ChangeRequest:
         return tuple(sorted(member.id for member in self.members))
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRequested:
+class ChangeRequested(Struct, frozen=True):
     """May come at any time, before the election too: it waits for it.
 
     While another change is under way (`Proposer.change` is not finished, and wants another set)
@@ -128,13 +117,11 @@ class ChangeRequested:
     request: ChangeRequest
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeCancelled:
+class ChangeCancelled(Struct, frozen=True):
     """Go back, if it is not too late: nothing happens once the change was left forward."""
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Struct, frozen=True):
     """The answer to Join: the timeline is there, or why not. `is_refused`: the safekeeper itself
     said no, or it is not the one that was wanted; else it is asked again later."""
 
@@ -143,16 +130,14 @@ class Joined:
     is_refused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(Struct, frozen=True):
     """The answer to Leave: it has left, or why not."""
 
     peer: int
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OutsiderNamed:
+class OutsiderNamed(Struct, frozen=True):
     """Somebody who is in no set answers at this address: connect to him, and tell him that he has
     left. Nothing happens while there is no leader, nor to one that is to be added."""
 
@@ -160,14 +145,12 @@ class OutsiderNamed:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class RoundWanted:
+class RoundWanted(Struct, frozen=True):
     """Show that the term is live now, by a round that begins from now on. Nothing happens while
     there is no leader."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopping:
+class Stopping(Struct, frozen=True):
     """The process ends, or has lost its primary: the last event of an incarnation."""
 
 
@@ -201,8 +184,7 @@ class Send(Struct, frozen=True, gc=False):
     message: ProposerMessage
 
 
-@dataclass(frozen=True, slots=True)
-class ClosePeer:
+class ClosePeer(Struct, frozen=True):
     """Drop the connection and make a new one, later or `at_once`; PeerLost is not expected back."""
 
     peer: int
@@ -210,8 +192,7 @@ class ClosePeer:
     at_once: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OpenPeer:
+class OpenPeer(Struct, frozen=True):
     """Connect to this address, and again whenever the connection is lost, until ForgetPeer.
 
     The places of the candidacy's addresses are open from the start, without this. A place that was
@@ -223,23 +204,21 @@ class OpenPeer:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetPeer:
+class ForgetPeer(Struct, frozen=True):
     """Drop its connection, if there is one, and make none; nothing of it may reach the core any
     more, PeerLost neither."""
 
     peer: int
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(Struct, frozen=True):
     """JOIN_TIMELINE at this address, answered by Joined, on a connection of its own.
 
     The one there must be `member`, by id and instance (IDENTIFY_SAFEKEEPER): else nothing is sent
     (A1), and the answer is a refusal. The shell chooses where the log begins, and offers
-    `offer.beginning_at(start_lsn)`: at or below `limit_lsn`, which every member has flushed, and
-    what is archived; but where some member has all the WAL from, and so maybe above `limit_lsn`, up
-    to `offer.start_lsn` (N1: the last segment's start below the commit_lsn).
+    `offer.beginning_at(start_lsn)`: in the segment of `limit_lsn`, which every member has flushed,
+    or earlier, for what is not archived yet and some member has. Never later: a member that lags
+    may find nobody else to get its WAL from.
     """
 
     peer: int
@@ -248,8 +227,7 @@ class Join:
     offer: TimelineOffer
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Struct, frozen=True):
     """LEAVE_TIMELINE at this address, answered by Left, on a connection of its own.
 
     The one there must be this safekeeper, by id and instance: an address may be given to another
@@ -262,8 +240,7 @@ class Leave:
     membership: Membership
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTail:
+class ReadTail(Struct, frozen=True):
     """Read [begin_lsn, end_lsn) of the donor's log, to compare it with the primary's."""
 
     donor: int
@@ -271,8 +248,7 @@ class ReadTail:
     end_lsn: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartUpstream:
+class StartUpstream(Struct, frozen=True):
     """Ask the primary where its WAL ends, and for the WAL from `begin_lsn` on if it has that."""
 
     begin_lsn: int
@@ -285,15 +261,13 @@ class ReportFlushed(Struct, frozen=True, gc=False):
     commit_lsn: int
 
 
-@dataclass(frozen=True, slots=True)
-class RoundAnswered:
+class RoundAnswered(Struct, frozen=True):
     """When round `number` began, nobody had been elected after us."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartCatchUp:
+class StartCatchUp(Struct, frozen=True):
     """Read the donor's log from `begin_lsn` on and bring it as CatchUpWal for `peer`."""
 
     peer: int
@@ -301,8 +275,7 @@ class StartCatchUp:
     begin_lsn: int
 
 
-@dataclass(frozen=True, slots=True)
-class StopCatchUp:
+class StopCatchUp(Struct, frozen=True):
     peer: int
 
 
@@ -315,8 +288,7 @@ class Outcome(Enum):
     COMPLETED = "completed"  #: without a primary: the log's tail is on a quorum
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """The last action of an incarnation; it never speaks again."""
 
     outcome: Outcome
@@ -356,8 +328,7 @@ class ChangeState(Enum):
     GONE_BACK = "gone back"  #: the members are who they were before
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeView:
+class ChangeView(Struct, frozen=True):
     """Of the change under way, or of the last one. `waits_for`: in words, "" at an end; `error`:
     why it was refused or went back, or what is in its way."""
 
