@@ -338,14 +338,15 @@ class Invariants:
             check("Fenced", is_over, core.node_id, "goes on after", message)
 
     def _check_fence(self, process: Incarnation, event: Event) -> None:
-        """A learner's promise is no reason to stop, nor is one of who has left."""
-        node_id, membership = process.core.node_id, process.counted_by
-        if type(event) is PeerMessage and node_id is not None and membership is not None:
+        """A learner's promise is no reason to stop, nor is one of who has left; but one of who is a
+        member by the membership that its own message brought (V2)."""
+        node_id, before, now = process.core.node_id, process.counted_by, process.core.membership
+        if type(event) is PeerMessage and node_id is not None and before and now:
             message, node = event.message, process.met[event.peer]
             by_author = type(message) is not AppendResponse and (
                 message.membership.stamp.author > node_id
             )
-            is_member = node in self.memberships.members(membership)
+            is_member = any(node in self.memberships.members(m) for m in (before, now))
             check("Fenced", by_author or is_member, node_id, "stopped by", node.name, message)
 
     def _grow(self, process: Incarnation, ghost: Ghost) -> None:
