@@ -10,8 +10,10 @@ as a service manager does it, and when a successor takes over (`sk attach --take
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,9 +30,8 @@ from walproposer.safekeeper_client import SafekeeperAddress
 
 VOTE, COMMIT = "safekeeper to its vote", "proposer to the first commit"
 RESTART, TAKE_OVER = "proposer, restarted under 8 clients", "proposer, taken over under 8 clients"
-#: Nobody need wait for longer than 0.3 s: a take-over is how to restart a proposer. A stop and a
-#: start cost what Python takes to import, and are to stay what they were measured to be.
-SECONDS_MAX = {VOTE: 1.0, COMMIT: 0.4, RESTART: 0.5, TAKE_OVER: 0.3}
+#: Clients are to wait for less than 0.3 s, also where no successor takes over.
+SECONDS_MAX = {VOTE: 1.0, COMMIT: 0.4, RESTART: 0.3, TAKE_OVER: 0.3}
 CLIENTS = 8
 ROWS = 2000
 TIMEOUT = 60.0  # seconds
@@ -64,7 +65,7 @@ def measure(
             wal_bytes = bulk_load.load(primary, megabytes).wal_bytes
             setup.wait_ready(primary)
             for number in range(rounds):
-                for what, seconds in _restart_all(primary, setup):
+                for what, seconds in _restart_all(primary, setup, directory / "copies"):
                     yield RestartSample(name, what, number, wal_bytes, seconds)
                 setup.wait_ready(primary)
                 for what in (RESTART, TAKE_OVER) if checkout is None else (RESTART,):
@@ -72,19 +73,42 @@ def measure(
                     yield RestartSample(name, what, number, wal_bytes, seconds)
 
 
-def _restart_all(primary: Primary, setup: SafekeeperQuorum) -> Iterator[tuple[str, float]]:
+def _restart_all(
+    primary: Primary, setup: SafekeeperQuorum, directory: Path
+) -> Iterator[tuple[str, float]]:
     """Each process once: what it is, and how long it took."""
     proposer = setup.proposer
     assert proposer is not None
     proposer.kill()
     for safekeeper in setup.safekeepers:
         yield VOTE, _seconds_to_vote(safekeeper)
-    with primary.waiting_commit() as commit:
+    with primary.waiting_commit() as commit, at_the_gate(primary, setup, directory) as start:
         begun = time.perf_counter()
-        proposer.start()
+        start()
         commit.wait_returned(TIMEOUT)
         seconds = time.perf_counter() - begun
     yield COMMIT, seconds
+
+
+@contextmanager
+def at_the_gate(
+    primary: Primary, setup: SafekeeperQuorum, directory: Path
+) -> Iterator[Callable[[], None]]:
+    """A new proposer of `setup` that is there already, and becomes `sk attach` when the function is
+    called: as soon as a service manager's would. What the harness does first is not counted."""
+    gate = directory / "gate"
+    gate.unlink(missing_ok=True)
+    os.mkfifo(gate)
+    setup.proposer = setup.new_proposer(primary, directory)
+    command = setup.proposer.program
+    setup.proposer.program = ["/bin/sh", "-c", 'read line < "$0"; exec "$@"', str(gate), *command]
+    setup.proposer.start()
+
+    def start() -> None:
+        gate.write_text("\n")
+
+    yield start
+    setup.proposer.program = command
 
 
 def _seconds_without_commit(
@@ -97,8 +121,9 @@ def _seconds_without_commit(
     with Ledger(primary.postgres.dsn(), clients=CLIENTS) as ledger:
         ledger.wait_for_progress(ROWS, TIMEOUT)
         if what == RESTART:
-            proposer.terminate(TIMEOUT)
-            proposer.start()
+            with at_the_gate(primary, setup, directory) as start:
+                proposer.terminate(TIMEOUT)
+                start()
         else:
             setup.proposer = setup.new_proposer(primary, directory, ["--take-over"])
             setup.proposer.start()

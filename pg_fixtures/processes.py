@@ -9,6 +9,7 @@ as the child.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -146,8 +147,24 @@ class ServiceProcess:
         """Wait for its end and return the exit code. Raises DeadlineExceeded."""
         if self._popen is None:
             raise ProcessEnded(self._obituary())
-        wait_until(lambda: not self.alive, timeout, f"the end of {self.name}")
+        if self.alive and not self._ends_within(timeout):
+            raise DeadlineExceeded(f"waited {timeout:g} s for the end of {self.name}")
+        # At once, unless another thread is just asking.
+        wait_until(lambda: not self.alive, KILL_TIMEOUT, f"the exit code of {self.name}")
         return self._popen.returncode
+
+    def _ends_within(self, seconds: float) -> bool:
+        """The kernel tells at once."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return True
+        try:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            return bool(poll.poll(seconds * 1000))
+        finally:
+            os.close(descriptor)
 
     def wait_until(
         self, condition: Callable[[], T | Literal[False] | None], timeout: float, what: str
