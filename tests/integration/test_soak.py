@@ -97,10 +97,7 @@ def test_what_was_seen_stays_while_all_are_killed_in_their_transactions(
     [
         ("confirm", ("--only-failovers", "cut_off"), "SEEN_LOST: "),
         ("gone", ("--only", "two"), "GONE_APPEARS: "),
-        ("answers", (), "TWO_ANSWERS: "),
-        ("unknown", ("--only", "client"), " outcomes are unknown"),
         ("janitor", ("--only", "client"), "for the limbo to be empty"),
-        ("names", ("--only", "two"), "PLAIN_DELAYED: "),
     ],
 )
 def test_a_bug_of_transactions_that_commit_on_quorum_is_found(
