@@ -34,7 +34,9 @@ from walproposer.timelines.timeline_creation import FoundTimeline
 
 OBJECT_IN_USE = "55006"
 SLOT_WAIT_SECONDS = 15
-SLOT_RETRY_SECONDS = 0.1
+#: Of a slot that was held for long; the first times it is asked sooner, as commits wait.
+SLOT_RETRY_SECONDS_MAX = 0.1
+SLOT_RETRY_SECONDS_MIN = 0.005
 
 
 def is_encrypted(questions: psycopg.Connection, pgconn: pq.abc.PGconn) -> bool:
@@ -130,7 +132,9 @@ class Upstream:
                 if waited_seconds > PREDECESSOR_SECONDS and not has_ended_holder:
                     has_ended_holder = True
                     end_predecessor(self.address)
-                time.sleep(SLOT_RETRY_SECONDS)  # nothing announces a slot's release
+                # Nothing announces a slot's release.
+                pause = max(SLOT_RETRY_SECONDS_MIN, waited_seconds / 2)
+                time.sleep(min(pause, SLOT_RETRY_SECONDS_MAX))
         if copy is None:
             raise Unreachable("the primary did not start to stream")
         copy.on_change(changed)

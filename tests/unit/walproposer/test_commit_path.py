@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,20 +74,26 @@ def test_one_that_catches_up_is_named(world: IncarnationWorld) -> None:
 
 
 def test_the_log_says_it_once_the_followers_are_there(
-    world: IncarnationWorld, capsys: pytest.CaptureFixture[str]
+    world: IncarnationWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tick() -> str:
+    said: list[str] = []
+    line = SimpleNamespace(info=lambda event, *, steady_path: said.append(steady_path))
+    monkeypatch.setattr(commit_path, "log", line)
+
+    def tick() -> None:
         world.now += 0.2
         world.settle()
-        return capsys.readouterr().out
 
-    assert "steady_path" not in tick(), "no quorum follows"
+    tick()
+    assert not said, "no quorum follows"
     for follower in world.followers[:3]:
         follower.say(follower.response(0))
         follower.wire.deliver(1 << 16)
     world.settle()
-    assert f"steady_path={commit_path.commit_path(world.incarnation)}" in tick()
-    assert "steady_path" not in tick(), "nothing is new"
+    tick()
+    assert said == [commit_path.commit_path(world.incarnation)]
+    tick()
+    assert len(said) == 1, "nothing is new"
 
 
 def test_the_status_page_says_it(world: IncarnationWorld) -> None:
