@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks import bulk_load
@@ -82,7 +82,8 @@ def _restart_all(
     proposer.kill()
     for safekeeper in setup.safekeepers:
         yield VOTE, _seconds_to_vote(safekeeper)
-    with primary.waiting_commit() as commit, at_the_gate(primary, setup, directory) as start:
+    with primary.waiting_commit() as commit:
+        start = at_the_gate(primary, setup, directory)
         begun = time.perf_counter()
         start()
         commit.wait_returned(TIMEOUT)
@@ -90,25 +91,18 @@ def _restart_all(
     yield COMMIT, seconds
 
 
-@contextmanager
-def at_the_gate(
-    primary: Primary, setup: SafekeeperQuorum, directory: Path
-) -> Iterator[Callable[[], None]]:
+def at_the_gate(primary: Primary, setup: SafekeeperQuorum, directory: Path) -> Callable[[], object]:
     """A new proposer of `setup` that is there already, and becomes `sk attach` when the function is
     called: as soon as a service manager's would. What the harness does first is not counted."""
     gate = directory / "gate"
     gate.unlink(missing_ok=True)
     os.mkfifo(gate)
-    setup.proposer = setup.new_proposer(primary, directory)
-    command = setup.proposer.program
-    setup.proposer.program = ["/bin/sh", "-c", 'read line < "$0"; exec "$@"', str(gate), *command]
-    setup.proposer.start()
-
-    def start() -> None:
-        gate.write_text("\n")
-
-    yield start
-    setup.proposer.program = command
+    proposer = setup.proposer = setup.new_proposer(primary, directory)
+    command = proposer.program
+    proposer.program = ["/bin/sh", "-c", 'read line < "$0"; exec "$@"', str(gate), *command]
+    proposer.start()
+    proposer.program = command
+    return partial(gate.write_text, "\n")
 
 
 def _seconds_without_commit(
@@ -121,9 +115,9 @@ def _seconds_without_commit(
     with Ledger(primary.postgres.dsn(), clients=CLIENTS) as ledger:
         ledger.wait_for_progress(ROWS, TIMEOUT)
         if what == RESTART:
-            with at_the_gate(primary, setup, directory) as start:
-                proposer.terminate(TIMEOUT)
-                start()
+            start = at_the_gate(primary, setup, directory)
+            proposer.terminate(TIMEOUT)
+            start()
         else:
             setup.proposer = setup.new_proposer(primary, directory, ["--take-over"])
             setup.proposer.start()

@@ -202,9 +202,7 @@ def a3_told_to_leave_while_joint(patch: Patch) -> None:
 
 def _truncated(leader: Leader, lsn: int) -> None:
     leader.truncate_lsn = max(leader.truncate_lsn, min(lsn, leader.commit_lsn))
-    leader.peer_set.known_truncate_lsn = max(
-        leader.peer_set.known_truncate_lsn, leader.truncate_lsn
-    )
+    leader.peer_set.note_truncated(leader.truncate_lsn)
 
 
 @plant_change

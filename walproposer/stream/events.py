@@ -216,9 +216,9 @@ class Join(Struct, frozen=True):
 
     The one there must be `member`, by id and instance (IDENTIFY_SAFEKEEPER): else nothing is sent
     (A1), and the answer is a refusal. The shell chooses where the log begins, and offers
-    `offer.beginning_at(start_lsn)`: in the segment of `limit_lsn`, which every member has flushed,
-    or earlier, for what is not archived yet and some member has. Never later: a member that lags
-    may find nobody else to get its WAL from.
+    `offer.beginning_at(start_lsn)`: the start of the segment of `limit_lsn`, which every member has
+    flushed; an earlier one, where WAL is not archived and a member has it. Never a later one: a
+    member that lags may have only this log to be caught up from.
     """
 
     peer: int

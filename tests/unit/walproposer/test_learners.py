@@ -181,9 +181,7 @@ def test_r1_a_learner_holds_truncate_lsn_back_until_it_is_silent(change: Change)
 
 def test_r1_what_a_learner_has_flushed_may_go(change: Change) -> None:
     change.begin(1, 2, 3, 4)
-    change.leader.peer_set.known_truncate_lsn = (
-        change.position + 8
-    )  # so that it does not enter yet (R2)
+    change.leader.peer_set.note_truncated(change.position + 8)  # so that it does not enter yet (R2)
     change.answer(3)
     change.lose(3)
     begin_lsn = change.position
@@ -261,7 +259,7 @@ def test_r2_nobody_enters_below_what_may_be_gone_somewhere() -> None:
     log = WalLog()
     log.append("R0")
     proposer = leading(log)
-    leader_of(proposer).peer_set.known_truncate_lsn = log.lsn
+    leader_of(proposer).peer_set.note_truncated(log.lsn)
     answer(proposer, 0, log.lsn)
     answer(proposer, 1, log.lsn)
     ask(proposer, 1, 2, 4)
