@@ -12,12 +12,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 from spark.changes.datum_varlena import plain_varlena
 
 _HEADER = struct.Struct("<iiI")
 _LENGTH_SIZE = 4
 _DIMENSIONS_MAX = 6
+#: `MaxArraySize`
+_ELEMENTS_MAX = 0x3FFFFFFF // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +90,11 @@ def _parse(data: bytes, element: Element) -> _Array:
     lower_bounds = struct.unpack_from(f"<{dimensions}i", data, _HEADER.size + 4 * dimensions)
     if dimensions == 0:
         return _Array((), (), [])
-    count = 1
-    for length in lengths:
-        count *= length
+    if min(lengths) < 0 or prod(lengths) > _ELEMENTS_MAX:
+        raise ValueError(f"array of {' x '.join(map(str, lengths))} elements")
+    count = prod(lengths)
+    if count == 0:
+        return _Array((), (), [])
     bitmap = _HEADER.size + 8 * dimensions
     # Alignment is counted from the value's length, too.
     at = data_offset or _aligned(bitmap + _LENGTH_SIZE, 8)

@@ -44,26 +44,25 @@ class _Node:
 
 def jsonb_text(data: bytes) -> str:
     """As jsonb_out prints it. Raises ValueError, struct.error on damage."""
-    return _container(data, 0)
-
-
-def _container(data: bytes, at: int) -> str:
-    (header,) = struct.unpack_from("<I", data, at)
+    (header,) = struct.unpack_from("<I", data)
     count = header & _COUNT
     if header & _OBJECT:
-        nodes = list(_nodes(data, at, 2 * count))
+        nodes = list(_nodes(data, 2 * count))
         pairs = zip(nodes[:count], nodes[count:], strict=True)
         return "{" + ", ".join(f"{_node(data, k)}: {_node(data, v)}" for k, v in pairs) + "}"
-    values = [_node(data, node) for node in _nodes(data, at, count)]
+    values = [_node(data, node) for node in _nodes(data, count)]
     return values[0] if header & _SCALAR else f"[{', '.join(values)}]"
 
 
-def _nodes(data: bytes, at: int, count: int) -> Iterator[_Node]:
-    entries = struct.unpack_from(f"<{count}I", data, at + 4)
-    begin = base = at + 4 + 4 * count
+def _nodes(data: bytes, count: int) -> Iterator[_Node]:
+    """None lies in another one: a container is never read twice."""
+    entries = struct.unpack_from(f"<{count}I", data, 4)
+    begin = base = 4 + 4 * count
     for entry in entries:
         length = entry & _COUNT
         end = base + length if entry & _IS_END else begin + length
+        if not begin <= end <= len(data):
+            raise ValueError(f"jsonb entry from {begin} to {end} of {len(data)} bytes")
         yield _Node(entry & _KIND, begin, end)
         begin = end
 
@@ -77,7 +76,7 @@ def _node(data: bytes, node: _Node) -> str:
     if node.kind == _NUMERIC:
         return numeric_text(_varlena(data[begin : node.end]))
     if node.kind == _CONTAINER:
-        return _container(data, begin)
+        return jsonb_text(data[begin : node.end])
     raise ValueError(f"jsonb entry of kind {node.kind:08X}")
 
 

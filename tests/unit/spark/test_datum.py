@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -101,6 +103,35 @@ def test_damaged_values_raise_what_is_caught(rng: random.Random) -> None:
                 read(data)
             except DAMAGE:
                 pass  # that is what a reader of rows says in the row
+
+
+@pytest.mark.parametrize("print_it", [array_text, array_json])
+@pytest.mark.parametrize("lengths", [(1 << 30, -5), (-5, -5), (1 << 20, 1 << 20)])
+def test_an_array_of_more_than_can_be_is_refused_at_once(
+    print_it: Callable[[bytes, Element], str], lengths: tuple[int, ...]
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"array of {lengths[0]} x {lengths[1]} elem")):
+        print_it(stored_array(lengths), Element(4, 4, bytes.hex, bytes.hex))
+
+
+def test_an_array_with_a_dimension_of_nothing_is_empty() -> None:
+    """As array_out prints it, however long the other dimensions say they are."""
+    data = stored_array((1 << 30, 0))
+    assert array_text(data, Element(4, 4, bytes.hex, bytes.hex)) == "{}"
+    assert array_json(data, Element(4, 4, bytes.hex, bytes.hex)) == "[]"
+
+
+def stored_array(lengths: tuple[int, ...]) -> bytes:
+    """Without a byte of its elements."""
+    lower_bounds = (1,) * len(lengths)
+    return struct.pack(f"<iiI{2 * len(lengths)}i", len(lengths), 0, 23, *lengths, *lower_bounds)
+
+
+def test_jsonb_whose_entries_lie_in_each_other_is_refused() -> None:
+    """Forty arrays of three that all begin at the same byte would be read 3 ** 40 times."""
+    level = struct.pack("<4I", 0x40000003, *[0xD0000000] * 3)
+    with pytest.raises(DAMAGE):
+        jsonb_text(level * 40)
 
 
 def test_pglz_that_points_before_its_start() -> None:
