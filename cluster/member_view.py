@@ -60,7 +60,8 @@ class MemberView:
     hint: str = ""
     status: Status | None = None
     peer: Status | None = None
-    disk: Mapping[str, int] | None = None
+    #: What is left of its disk, when that is too little; else "".
+    short_of_disk: str = ""
 
     @property
     def is_followed(self) -> bool:
@@ -188,7 +189,7 @@ class Roll:
             reason=reason,
             status=status,
             peer=_peer(self.peers, safekeeper_id, report.address),
-            disk=report.disk,
+            short_of_disk=report.disk_text if report.is_short_of_disk else "",
         )
 
     def _state_on(self, report: SafekeeperReport) -> tuple[MemberState, str]:

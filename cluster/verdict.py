@@ -325,6 +325,8 @@ def _problem(member: MemberView, leader: ProposerView | None) -> str:
             f"{member} does not vote until a proposer has mended it: {_short(member.damage)}; if "
             f"it stays so: {_replaced(member)}"
         )
+    if member.short_of_disk:
+        return f"{member} stops soon, {member.short_of_disk} on its disk: free some space"
     if leader is None or leader.page is None or leader.page["state"] != "streaming":
         return ""
     peer = member.peer or {}

@@ -23,6 +23,7 @@ from access.admission import Admission
 from access.roles import Role
 from safekeeper.data_directory import DataDirectory
 from safekeeper.flush_times import BOUNDS_SECONDS, FlushTimes
+from safekeeper.refusal_log import RefusalLog
 from safekeeper.scrub import Scrub
 from safekeeper.status import is_in_danger
 from safekeeper.timeline import Timeline
@@ -73,6 +74,7 @@ COUNTERS = {
     "sk_scrub_passes": "Times that the scrub went through all cold WAL since the start",
     "sk_scrub_damages": "Damages that the scrub found since the start",
     "sk_connections_refused": "Connections refused by a limit, or after too many wrong passwords",
+    "sk_refusals": "Commands and connections of clients that were refused, for any reason",
     "sk_connections_evicted": "Connections that gave way to newer ones before authentication",
 }
 HISTOGRAMS = {"sk_wal_flush_seconds": "Time of one fdatasync of WAL"}
@@ -102,6 +104,7 @@ class StateCollector(Collector):
         timelines: Timelines,
         admission: Admission,
         scrub: Scrub,
+        refusals: RefusalLog,
         unusable_files: Callable[[], Mapping[str, str]],
         timelines_max: int = SERIES_TIMELINES_MAX,
     ) -> None:
@@ -111,6 +114,7 @@ class StateCollector(Collector):
         self._timelines = timelines
         self._admission = admission
         self._scrub = scrub
+        self._refusals = refusals
 
     def collect(self) -> Iterable[Metric]:
         families: dict[str, GaugeMetricFamily] = {
@@ -140,6 +144,7 @@ class StateCollector(Collector):
             "sk_scrub_passes": self._scrub.passes_count,
             "sk_scrub_damages": self._scrub.damages_count,
             "sk_connections_refused": self._admission.refused_count,
+            "sk_refusals": self._refusals.count,
             "sk_connections_evicted": self._admission.evicted_count,
         }
         of_role = GaugeMetricFamily(*next(iter(ROLE_GAUGES.items())), labels=("role",))

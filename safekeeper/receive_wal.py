@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import structlog
+
 from consensus.errors import MessageError
 from pgwire.blocking import Session
 from pgwire.copy_stream import CopyStream
@@ -23,6 +25,8 @@ from safekeeper.events import TakeWal
 from safekeeper.steady_path import SteadyPath
 from safekeeper.timeline import Timeline
 from storage.errors import StorageError
+
+log = structlog.get_logger()
 
 # How often one that is chained looks around although nobody woke it.
 CHAINED_WAIT_SECONDS = 10.0
@@ -72,6 +76,7 @@ class WalReceiver:
     def run(self, timeline: Timeline) -> None:
         """Until the proposer leaves. Raises SafekeeperError, MessageError and ProtocolError."""
         timeline.connect(self)
+        log.info("proposer connected", client=self.client_address)
         try:
             stream = self.session.start_copy_both()
             while True:
@@ -89,6 +94,7 @@ class WalReceiver:
         finally:
             self._end_chain()
             timeline.disconnect(self)
+            log.info("proposer left", client=self.client_address, reason=self.closed_reason or None)
 
     def _batch(self, stream: CopyStream, timeline: Timeline) -> None:
         payloads = stream.drain()

@@ -33,6 +33,7 @@ from safekeeper.errors import SafekeeperError
 from safekeeper.flush_times import FlushTimes
 from safekeeper.metrics import FlushCollector, StateCollector
 from safekeeper.open_files import files_needed
+from safekeeper.refusal_log import RefusalLog
 from safekeeper.replica import stop_replicas
 from safekeeper.replication_server import select_timeline
 from safekeeper.scrub import Scrub
@@ -84,6 +85,7 @@ class Safekeeper:
         self._threads: dict[int, Thread] = {}
         self._sessions_lock = Lock()
         self._numbers = count(1)
+        self.refusals = RefusalLog()
 
     def __enter__(self) -> Safekeeper:
         """Raises SafekeeperError, AccessError, ListenError."""
@@ -123,6 +125,7 @@ class Safekeeper:
                 self.timelines,
                 admission,
                 self.scrub,
+                self.refusals,
                 self._unusable_files,
                 config.metrics_timelines_max,
             )
@@ -282,8 +285,9 @@ class Safekeeper:
                 if not self._stopping.is_set():
                     ClientSession(self, session, number, client).run()
         except ConnectionRefused as error:
-            log.warning("connection refused", client=client, sqlstate=error.sqlstate,
-                        reason=str(error))  # fmt: skip
+            self.refusals.note(
+                "connection refused", client, sqlstate=error.sqlstate, reason=str(error)
+            )
         except (WireError, OSError) as error:
             log.debug("client lost", client=client, reason=str(error))
         finally:

@@ -104,12 +104,9 @@ class ClientSession:
                 self._session.send_error(error.sqlstate, str(error))
 
     def _log_refusal(self, command: str, sqlstate: str, reason: str) -> None:
-        log.warning(
-            "refused",
-            client=self._address,
-            command=command.split(maxsplit=1)[0],
-            sqlstate=sqlstate,
-            reason=reason,
+        name = command.split(maxsplit=1)[0]
+        self._safekeeper.refusals.note(
+            "refused", self._address, command=name, sqlstate=sqlstate, reason=reason
         )
 
     def _execute(self, text: str) -> None:
@@ -145,11 +142,7 @@ class ClientSession:
         timeline = self._timeline(self._session.parameters)
         conninfo = self._safekeeper.config.peer_conninfo
         receiver = WalReceiver(self._number, self._session, self._address, conninfo)
-        log.info("proposer connected", client=self._address)
-        try:
-            receiver.run(timeline)
-        finally:
-            log.info("proposer left", client=self._address, reason=receiver.closed_reason or None)
+        receiver.run(timeline)
 
     def _mend_segment(self, options: Mapping[str, str]) -> None:
         lsn = int(Lsn.parse(_option(options, "lsn")))

@@ -113,6 +113,7 @@ def test_a_failed_fsync_is_never_tried_again(
     )
     assert stopped_reason(safekeeper) == why
     assert disk.failures == failures
+    assert said_refusals_count(safekeeper) <= 2, "one of those who heal may ask, too"
     ledger.wait_for_progress(100, TIMEOUT)  # with the two others
 
     disk.heal()
@@ -122,7 +123,13 @@ def test_a_failed_fsync_is_never_tried_again(
 
 
 def refusals_count(safekeeper: SafekeeperProcess) -> int:
-    return sum("refused" in line for line in safekeeper.log_text().splitlines())
+    _, text = http_get(safekeeper.http_address, "/metrics")
+    (line,) = [line for line in text.splitlines() if line.startswith("sk_refusals_total ")]
+    return int(float(line.split()[1]))
+
+
+def said_refusals_count(safekeeper: SafekeeperProcess) -> int:
+    return sum(" refused " in line for line in safekeeper.log_text().splitlines())
 
 
 def test_two_failed_fsyncs_make_commits_wait(

@@ -32,7 +32,6 @@ from walproposer.timelines.survey import (
 from walproposer.timelines.timeline_creation import DAMAGE_HINT
 
 DISK_FREE_BYTES_MIN = 1 << 30
-_SEGMENTS_MIN = 3  # a timeline stops with less: safekeeper/room.py
 
 _USABLE = "active"
 
@@ -97,14 +96,11 @@ def _same_release(reports: Sequence[SafekeeperReport]) -> Iterator[Finding]:
 def _disk(report: SafekeeperReport) -> Finding:
     assert report.disk is not None
     check = f"disk of {report.address}"
-    free, total = report.disk["free_bytes"], report.disk["total_bytes"]
-    text = f"{free >> 20} of {total >> 20} MB are free"
-    segment_sizes = [status["wal_seg_size"] for status in report.timelines.values()]
-    if free < _SEGMENTS_MIN * max(segment_sizes, default=16 << 20):
-        return fail(check, text, "Free some space, or give it a larger disk.")
-    if free < DISK_FREE_BYTES_MIN:
-        return warn(check, text, "Give it a larger disk.")
-    return ok(check, text)
+    if report.is_short_of_disk:
+        return fail(check, report.disk_text, "Free some space, or give it a larger disk.")
+    if report.disk["free_bytes"] < DISK_FREE_BYTES_MIN:
+        return warn(check, report.disk_text, "Give it a larger disk.")
+    return ok(check, report.disk_text)
 
 
 # ---- the timeline of this primary

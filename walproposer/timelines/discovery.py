@@ -34,6 +34,8 @@ from walproposer.timelines.survey import (
 
 #: Asked for at once: of many timelines some proposers do not answer, each until a timeout.
 PAGES_MAX = 64
+#: A timeline does not grow, or come back, with less: safekeeper/room.py.
+SEGMENTS_FREE_MIN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,20 @@ class SafekeeperReport:
     @property
     def reachable(self) -> bool:
         return not self.error
+
+    @property
+    def is_short_of_disk(self) -> bool:
+        """Its timelines stop soon: no room is left for a few segments."""
+        seg_sizes = [status["wal_seg_size"] for status in self.timelines.values()]
+        needed_bytes = SEGMENTS_FREE_MIN * max(seg_sizes, default=16 << 20)
+        return self.disk is not None and self.disk["free_bytes"] < needed_bytes
+
+    @property
+    def disk_text(self) -> str:
+        """Without its page: ""."""
+        if self.disk is None:
+            return ""
+        return f"{self.disk['free_bytes'] >> 20} of {self.disk['total_bytes'] >> 20} MB are free"
 
     def is_listed_as(self, listed: ListedMember) -> bool:
         """Whether it is that member; another disk under its id is another one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,6 +105,18 @@ def test_a_safekeeper_that_an_archive_waits_for_is_not_left_behind() -> None:
     answers = Answers([safekeeper(1, **newer), silent(2), safekeeper(3, **newer)])
     answers.pages = {HTTP: page(*peers)}
     assert "is unreachable" in verdict_of(answers)
+
+
+@pytest.mark.parametrize(("free_mb", "is_short"), [(47, True), (48, False)])
+def test_a_safekeeper_has_no_room_for_three_segments(free_mb: int, is_short: bool) -> None:
+    full = replace(safekeeper(2), disk={"free_bytes": free_mb << 20, "total_bytes": 160 << 20})
+    text = verdict_of(Answers([safekeeper(1), full, safekeeper(3)]))
+    assert text == (
+        "DEGRADED: commits proceed with 3 of 3 safekeepers; safekeeper 2 (10.0.0.2:5454) stops "
+        "soon, 47 of 160 MB are free on its disk: free some space"
+        if is_short
+        else "OK: commits proceed, 3 of 3 safekeepers"
+    )
 
 
 def test_a_safekeeper_lost_its_data() -> None:

@@ -18,6 +18,7 @@ from consensus.ids import TimelineId
 from pgwal.history import TimelineHistory
 from safekeeper.data_directory import DataDirectory
 from safekeeper.metrics import StateCollector
+from safekeeper.refusal_log import RefusalLog
 from safekeeper.scrub import DEFAULT_SCRUB, Scrub
 from safekeeper.timelines import TimelinePolicy, Timelines
 
@@ -47,7 +48,13 @@ def scrape(timelines: Timelines, timelines_max: int) -> list[str]:
     scrub = Scrub(timelines, DEFAULT_SCRUB)
     registry.register(
         StateCollector(
-            timelines.data_directory, timelines, admission, scrub, lambda: {}, timelines_max
+            timelines.data_directory,
+            timelines,
+            admission,
+            scrub,
+            RefusalLog(),
+            lambda: {},
+            timelines_max,
         )
     )
     return cast(bytes, generate_latest(registry)).decode().splitlines()

@@ -1,0 +1,59 @@
+"""What clients were refused: each of it is said, and nobody who asks again fills the log."""
+
+from __future__ import annotations
+
+from structlog.testing import capture_logs
+
+from safekeeper.refusal_log import REFUSALS_MAX, SAME_SECONDS_MIN, RefusalLog
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def said(refusals: RefusalLog, client: str, reason: str) -> list[dict[str, object]]:
+    with capture_logs() as lines:
+        refusals.note("refused", client, command="START_WAL_PUSH", reason=reason)
+    return [dict(line) for line in lines]
+
+
+def test_the_same_is_said_once_a_minute_with_how_often_it_came() -> None:
+    clock = Clock()
+    refusals = RefusalLog(clock)
+    assert said(refusals, "10.0.0.1:40000", "stopped") == [
+        {
+            "event": "refused",
+            "log_level": "warning",
+            "client": "10.0.0.1:40000",
+            "command": "START_WAL_PUSH",
+            "reason": "stopped",
+        }
+    ]
+    for port in range(40001, 40120):
+        clock.now += SAME_SECONDS_MIN / 120
+        assert not said(refusals, f"10.0.0.1:{port}", "stopped")
+    clock.now = SAME_SECONDS_MIN
+    (line,) = said(refusals, "10.0.0.1:41000", "stopped")
+    assert line["times"] == 120
+    assert not said(refusals, "10.0.0.1:41001", "stopped")
+    assert refusals.count == 122
+
+
+def test_another_client_and_another_reason_are_said_at_once() -> None:
+    refusals = RefusalLog(Clock())
+    assert said(refusals, "10.0.0.1:40000", "stopped")
+    assert said(refusals, "10.0.0.2:40000", "stopped")
+    assert said(refusals, "10.0.0.1:40001", "damaged")
+    assert not said(refusals, "10.0.0.1:40002", "stopped")
+
+
+def test_what_was_said_long_ago_is_forgotten_first() -> None:
+    refusals = RefusalLog(Clock())
+    for number in range(REFUSALS_MAX + 1):
+        assert said(refusals, "10.0.0.1:40000", f"reason {number}")
+    assert not said(refusals, "10.0.0.1:40000", "reason 1")
+    assert said(refusals, "10.0.0.1:40000", "reason 0")
+    assert len(refusals._said) == REFUSALS_MAX
