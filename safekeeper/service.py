@@ -380,5 +380,7 @@ class Safekeeper:
 
 
 def _failed(what: str, timeline: Timeline, error: Exception) -> None:
+    if isinstance(error, StorageError) and timeline.state is TimelineState.LEFT:
+        return  # its files were removed meanwhile
     reason = str(error) if isinstance(error, StorageError) else f"unexpected {error!r}"
     log.warning(what, timeline=str(timeline.control.timeline), reason=reason)
