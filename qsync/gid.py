@@ -28,9 +28,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 PREFIX = "skq1."
 UUID_ENTROPY_BYTES = 10
+#: A coordinator meets each some six times, within milliseconds.
+PARSED_MAX = 1000
 
 _NUMBER = "0|[1-9a-f][0-9a-f]{0,15}"
 _GID = re.compile(
@@ -68,8 +71,9 @@ class Gid:
         place = f"{self.tli:x}-{self.begin_lsn:x}-{self.xid:x}-{self.server_start_us:x}"
         return f"{PREFIX}{self.policy.value}.{self.deadline_ms:x}.{place}.{self.uuid}"
 
-    @classmethod
-    def parse(cls, text: str) -> Gid:
+    @staticmethod
+    @lru_cache(PARSED_MAX)
+    def parse(text: str) -> Gid:
         """Raises GidError."""
         match = _GID.fullmatch(text)
         if match is None:
@@ -82,7 +86,7 @@ class Gid:
         if not 1 <= tli <= _TLI_MAX:
             raise GidError(f"invalid gid {text!r}: timeline {tli} does not exist")
         policy = Policy(match["policy"])
-        return cls(policy, deadline_ms, tli, begin_lsn, xid, start_us, match["uuid"])
+        return Gid(policy, deadline_ms, tli, begin_lsn, xid, start_us, match["uuid"])
 
     @staticmethod
     def is_ours(text: str) -> bool:

@@ -69,6 +69,10 @@ UNUSED_SECONDS = 600.0
 STATUS_SECONDS = 1.0
 #: How soon `close` is seen.
 WAIT_SECONDS = 0.2
+#: No verdict waits for the stream, so what comes within that time shares a wake-up.
+GATHER_SECONDS = 0.005
+#: Before the slot is told how far it got.
+MESSAGES_A_TURN = 1000
 
 STREAMING = "streaming"
 STARTING = "starting"
@@ -272,14 +276,31 @@ class LimboStream:
                     self._acknowledge(pgconn)
 
     def _receive(self, pgconn: pq.abc.PGconn) -> bool:
-        """Take a message, or wait for one for a while; whether it wants an answer now."""
+        """Wait for a message for a while, and take it with those that come soon after it; whether
+        one wants an answer now."""
+        payload = self._next(pgconn, WAIT_SECONDS)
+        if payload is not None:
+            self._closing.wait(GATHER_SECONDS)
+        is_asked, count = False, 0
+        while payload is not None:
+            is_asked |= self._take(payload)
+            count += 1
+            payload = self._next(pgconn, 0.0) if count < MESSAGES_A_TURN else None
+        return is_asked
+
+    def _next(self, pgconn: pq.abc.PGconn, seconds: float) -> memoryview | None:
+        """None: none has come."""
         try:
-            payload = receive_copy_data(pgconn, WAIT_SECONDS)
+            payload = receive_copy_data(pgconn, seconds)
         except Silent:
-            return False
+            return None
         if payload is None:
             next_result(pgconn)
             raise Unreachable("the primary ended the logical stream")
+        return payload
+
+    def _take(self, payload: memoryview) -> bool:
+        """Whether it wants an answer now."""
         message = parse_server_message(payload)
         if isinstance(message, Keepalive):
             # It has sent all that is below.

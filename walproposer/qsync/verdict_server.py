@@ -127,7 +127,7 @@ class VerdictServer:
             self._inbox.append(callback)
             is_told, self._is_told = self._is_told, True
         if not is_told:
-            self.loop.call(self._take_inbox)
+            self.loop.call_after_events(self._take_inbox)
 
     def left(self, number: int, *, has_asked: bool) -> None:
         """A session has closed."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, Thread, get_ident
 from typing import Protocol, TypeVar, runtime_checkable
 
 from walproposer.errors import WalProposerError
@@ -50,6 +50,9 @@ class EventLoop:
         self._inbox_lock = Lock()
         self._is_closed = False
         self._timers: list[tuple[float, Callable[[], None]]] = []
+        #: Of the thread that runs it; 0: none does yet.
+        self._thread_id = 0
+        self._after_events: list[Callable[[], None]] = []
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
         self._wake_sender.setblocking(False)
@@ -79,6 +82,9 @@ class EventLoop:
 
     def run_once(self, timeout_seconds: float) -> None:
         """Wait for events, at most so long or until the next timer, and handle them."""
+        self._thread_id = get_ident()
+        if self._after_events:
+            timeout_seconds = 0.0
         if self._timers:
             next_timer = min(due for due, _ in self._timers) - time.monotonic()
             timeout_seconds = max(0.0, min(timeout_seconds, next_timer))
@@ -92,6 +98,10 @@ class EventLoop:
                 watch.on_readable()
         if self._timers:
             self._run_timers()
+        if self._after_events:
+            callbacks, self._after_events = self._after_events, []
+            for callback in callbacks:
+                callback()
 
     def _run_timers(self) -> None:
         now = time.monotonic()
@@ -138,6 +148,14 @@ class EventLoop:
     def call(self, callback: Callable[[], None]) -> None:
         """On the loop, soon. For any thread; nothing happens once the loop has ended."""
         self._deliver(callback, None)
+
+    def call_after_events(self, callback: Callable[[], None]) -> None:
+        """For any thread: as `call`; from the loop's own it costs no wake-up. For a loop of which
+        nobody waits for files himself: it is called at the end of `run_once`."""
+        if get_ident() == self._thread_id:
+            self._after_events.append(callback)
+        else:
+            self.call(callback)
 
     def _deliver(self, callback: Callable[[], None], result: object) -> None:
         with self._inbox_lock:

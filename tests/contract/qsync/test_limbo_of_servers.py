@@ -34,6 +34,7 @@ from qsync.gid import Gid, Policy
 from walproposer.errors import Unreachable
 from walproposer.primary.logical_slots import drop_logical_slots
 from walproposer.primary.primary_address import PrimaryAddress
+from walproposer.qsync import limbo_stream
 from walproposer.qsync.finisher import Finisher
 from walproposer.qsync.limbo_events import Finish
 from walproposer.qsync.limbo_reader import LimboReader
@@ -305,6 +306,23 @@ def test_it_tells_the_exact_ends(server: Postgres, listen: Callable[[], Listenin
     first = listening.told[0]
     assert isinstance(first, Prepare)
     assert before_lsn < first.end_lsn <= after_lsn
+
+
+@pytest.mark.parametrize("messages_a_turn", [1, 2, 1000])
+def test_it_loses_none_of_those_that_come_together(
+    server: Postgres,
+    listen: Callable[[], Listening],
+    monkeypatch: pytest.MonkeyPatch,
+    messages_a_turn: int,
+) -> None:
+    monkeypatch.setattr(limbo_stream, "MESSAGES_A_TURN", messages_a_turn)
+    listening = listen()
+    listening.wait_state("streaming")
+    for number in range(10):
+        prepare(server, f"{number}")
+        server.execute(commit_sql(f"{number}"))
+    listening.wait_told(*[Prepare, CommitPrepared] * 10)
+    assert [message.gid for message in listening.told] == [f"{n // 2}" for n in range(20)]
 
 
 def test_its_slot_is_made_while_nothing_is_prepared(

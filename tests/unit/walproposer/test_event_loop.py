@@ -1,8 +1,8 @@
-"""Results of threads that come when the loop has ended."""
+"""What threads bring to a loop: when it has ended, and from its own."""
 
 from __future__ import annotations
 
-from threading import Event
+from threading import Event, Thread
 
 from pg_fixtures.waiting import wait_until
 from walproposer.errors import WalProposerError
@@ -56,3 +56,33 @@ def test_who_comes_in_time_is_the_callers() -> None:
     loop.close()
     assert taken == [connection]
     assert not connection.is_closed
+
+
+def test_what_its_own_thread_asks_for_is_called_after_the_events_without_a_wake_up() -> None:
+    loop = EventLoop()
+    called: list[str] = []
+
+    def own() -> None:
+        loop.call_after_events(lambda: called.append("own"))
+        loop.call(lambda: called.append("woken"))
+        called.append("event")
+
+    loop.call(own)
+    loop.run_once(TIMEOUT)
+    assert called == ["event", "woken", "own"]
+    loop.call_after_events(lambda: called.append("before the wait"))
+    loop.run_once(TIMEOUT)
+    assert called[3:] == ["before the wait"]
+    loop.close()
+
+
+def test_what_another_thread_asks_for_wakes_the_loop_up() -> None:
+    loop = EventLoop()
+    loop.run_once(0.0)
+    called: list[str] = []
+    thread = Thread(target=lambda: loop.call_after_events(lambda: called.append("other")))
+    thread.start()
+    while not called:
+        loop.run_once(TIMEOUT)
+    thread.join()
+    loop.close()
