@@ -5,6 +5,7 @@ The same transactions, from the same Python clients, end in several ways, interl
     sync, sync again      COMMIT that waits by synchronous_standby_names: the reference, and control
     qsync durable         the quorum has COMMIT PREPARED, too
     qsync visible         the quorum has PREPARE, and it is visible
+    two-phase, sync       PREPARE and COMMIT PREPARED, which wait by synchronous_standby_names
     two-phase, no quorum  PREPARE and COMMIT PREPARED on the primary alone
     local only            COMMIT on the primary alone
 
@@ -51,6 +52,8 @@ RUN_MARGIN_SECONDS = 60.0
 
 SYNC, CONTROL = "sync", "sync again"
 DURABLE, VISIBLE = "qsync durable", "qsync visible"
+#: The two statements, which wait for the quorum as COMMIT does: what any protocol on top adds to.
+TWO_PHASE_SYNC = "two-phase, sync"
 TWO_PHASE, LOCAL = "two-phase, no quorum", "local only"
 TPS_RATIO_MIN = 0.6
 #: The wait for the quorum to have PREPARE, beyond the commit of the reference, which waits too.
@@ -137,6 +140,7 @@ def measured() -> list[Measured]:
         Measured(CONTROL, SafekeeperQuorum(CONTROL), "commit"),
         Measured(DURABLE, QsyncQuorum(DURABLE), "durable"),
         Measured(VISIBLE, QsyncQuorum(VISIBLE), "visible"),
+        Measured(TWO_PHASE_SYNC, SafekeeperQuorum(TWO_PHASE_SYNC), "two_phase"),
         Measured(TWO_PHASE, LocalOnly(TWO_PHASE), "two_phase"),
         Measured(LOCAL, LocalOnly(LOCAL), "commit"),
     ]
