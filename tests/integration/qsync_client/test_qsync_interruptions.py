@@ -31,6 +31,14 @@ from walproposer.qsync.answers import Outcome
 Pool = ConnectionPool[psycopg.Connection[tuple[object, ...]]]
 
 
+@pytest.fixture(autouse=True)
+def default_sigint() -> Iterator[None]:
+    """A process that a shell has started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def pool(server: Postgres) -> Iterator[Pool]:
     with ConnectionPool(server.dsn(), min_size=1, max_size=1, timeout=TIMEOUT, open=True) as made:
