@@ -292,3 +292,19 @@ def stranger(world: LimboWorld, random: Random) -> Script:
         if server.run == run and not server.is_down:
             world.laws.foreign_finishes(of)
             server.finish(of.name, is_commit=random.random() < 0.5)
+    while True:
+        yield from _end_what_is_left(world, random)
+
+
+def _end_what_is_left(world: LimboWorld, random: Random) -> Script:
+    """His manager is back. A transaction of ours whose PREPARE was lost may have had the same xid:
+    it is pending until then."""
+    yield 100_000
+    for process in world.running():
+        primary = process.primary
+        if not process.is_leading or primary is None:
+            continue
+        for name, prepared in list(primary.database.prepared.items()):
+            if prepared.of.is_foreign:
+                world.laws.foreign_finishes(prepared.of)
+                primary.finish(name, is_commit=random.random() < 0.5)
