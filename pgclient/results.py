@@ -81,6 +81,16 @@ def receive_copy_data(pgconn: pq.abc.PGconn, timeout: float | None = None) -> me
         raise lost(error) from error
 
 
+def arrived_copy_data(pgconn: pq.abc.PGconn) -> memoryview | None:
+    """The same of what has arrived, without waiting. Raises Silent when nothing has, and
+    ConnectionLost."""
+    try:
+        pgconn.consume_input()
+    except psycopg.Error as error:
+        raise lost(error) from error
+    return receive_copy_data(pgconn, 0.0)
+
+
 def result_error(result: pq.abc.PGresult, pgconn: pq.abc.PGconn) -> PgClientError:
     """A failed result as an error. One without a SQLSTATE is libpq's own: no server said it."""
 

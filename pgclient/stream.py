@@ -11,7 +11,13 @@ import psycopg
 from psycopg import pq
 
 from pgclient.errors import ConnectionLost, Silent
-from pgclient.results import lost, next_result, receive_copy_data, run_command
+from pgclient.results import (
+    arrived_copy_data,
+    lost,
+    next_result,
+    receive_copy_data,
+    run_command,
+)
 from pgwal.lsn import format_lsn
 from pgwire.errors import ProtocolError
 from pgwire.replication import StandbyStatus, XLogData, parse_server_message
@@ -56,10 +62,7 @@ class ReplicationStream:
     def _arrived(self) -> memoryview | None:
         """What is there without waiting; None: nothing, or the end, which pieces() tells of."""
         try:
-            self._pgconn.consume_input()
-            return receive_copy_data(self._pgconn, 0.0)
-        except psycopg.Error as error:
-            raise lost(error) from error
+            return arrived_copy_data(self._pgconn)
         except Silent:
             return None
 

@@ -90,9 +90,9 @@ def _parse(data: bytes, element: Element) -> _Array:
     lower_bounds = struct.unpack_from(f"<{dimensions}i", data, _HEADER.size + 4 * dimensions)
     if dimensions == 0:
         return _Array((), (), [])
-    if min(lengths) < 0 or prod(lengths) > _ELEMENTS_MAX:
-        raise ValueError(f"array of {' x '.join(map(str, lengths))} elements")
     count = prod(lengths)
+    if min(lengths) < 0 or count > _ELEMENTS_MAX:
+        raise ValueError(f"array of {' x '.join(map(str, lengths))} elements")
     if count == 0:
         return _Array((), (), [])
     bitmap = _HEADER.size + 8 * dimensions

@@ -30,7 +30,7 @@ import structlog
 from psycopg import pq, sql
 
 from pgclient.errors import PgClientError, ServerError, Silent
-from pgclient.results import next_result, receive_copy_data, run_command
+from pgclient.results import arrived_copy_data, next_result, receive_copy_data, run_command
 from pgclient.stream import start_copy
 from pgwire.errors import ProtocolError
 from pgwire.logical import (
@@ -278,20 +278,23 @@ class LimboStream:
     def _receive(self, pgconn: pq.abc.PGconn) -> bool:
         """Wait for a message for a while, and take it with those that come soon after it; whether
         one wants an answer now."""
-        payload = self._next(pgconn, WAIT_SECONDS)
+        payload = self._next(pgconn, waits=True)
         if payload is not None:
             self._closing.wait(GATHER_SECONDS)
         is_asked, count = False, 0
         while payload is not None:
             is_asked |= self._take(payload)
             count += 1
-            payload = self._next(pgconn, 0.0) if count < MESSAGES_A_TURN else None
+            payload = self._next(pgconn, waits=False) if count < MESSAGES_A_TURN else None
         return is_asked
 
-    def _next(self, pgconn: pq.abc.PGconn, seconds: float) -> memoryview | None:
+    def _next(self, pgconn: pq.abc.PGconn, *, waits: bool) -> memoryview | None:
         """None: none has come."""
         try:
-            payload = receive_copy_data(pgconn, seconds)
+            if waits:
+                payload = receive_copy_data(pgconn, WAIT_SECONDS)
+            else:
+                payload = arrived_copy_data(pgconn)
         except Silent:
             return None
         if payload is None:
