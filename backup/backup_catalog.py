@@ -1,6 +1,6 @@
 """What base backups the archive of a timeline has.
 
-    .../backups/20261121T101500Z-0000000005000028/      when it began (UTC), and where
+    .../backups/20261121T101500.123Z-0000000005000028/  when it began (UTC), and where
         base.tar/000001, 000002, ...                    the archive's bytes, cut; each part sealed
         16384.tar/000001                                a tablespace
         backup_manifest/000001                          what pg_verifybackup reads

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from backup.errors import BackupError
 
-TIME_FORMAT = "%Y%m%dT%H%M%SZ"
-LSN_DIGITS = 16
+SECOND_FORMAT = "%Y%m%dT%H%M%S"
+# Older ids have no milliseconds.
+BACKUP_ID = re.compile(r"([0-9]{8}T[0-9]{6})(\.[0-9]{3})?Z-([0-9A-F]{16})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +58,22 @@ class Backup:
 
 
 def format_backup_id(started_at: datetime, start_lsn: int) -> str:
-    """Ids sort as backups began."""
-    return f"{started_at.astimezone(UTC):{TIME_FORMAT}}-{start_lsn:0{LSN_DIGITS}X}"
+    """Ids sort as backups began. Two backups of one standby can begin at one LSN, within a second:
+    hence the milliseconds."""
+    utc = started_at.astimezone(UTC)
+    return f"{utc:{SECOND_FORMAT}}.{utc.microsecond // 1000:03d}Z-{start_lsn:016X}"
 
 
 def parse_backup_id(backup_id: str) -> tuple[datetime, int]:
     """When it began, and at which LSN. Raises BackupError."""
-    time, _, lsn = backup_id.partition("-")
-    try:
-        began = datetime.strptime(time, TIME_FORMAT).replace(tzinfo=UTC), int(lsn, 16)
-    except ValueError:
-        began = None
-    if began is None or format_backup_id(*began) != backup_id:
-        raise BackupError(
-            f'"{backup_id}" is no name of a backup', hint="sk backup list shows those there are."
-        )
-    return began
+    if parts := BACKUP_ID.fullmatch(backup_id):
+        second, fraction, lsn = parts.groups(default=".000")
+        try:
+            began = datetime.strptime(f"{second}{fraction}", f"{SECOND_FORMAT}.%f")
+        except ValueError:
+            pass  # the 32nd of a month, say: refused below, as the rest
+        else:
+            return began.replace(tzinfo=UTC), int(lsn, 16)
+    raise BackupError(
+        f'"{backup_id}" is no name of a backup', hint="sk backup list shows those there are."
+    )

@@ -331,7 +331,7 @@ PARSERS: list[Parser] = [
     Parser("backup.base_backup.parse_message", lambda case: parse_message(memoryview(case)),
            (BackupError,), seeds=(b"nbase.tar\0/tablespace\0", b"dbytes", b"m", b"p" + bytes(8))),
     Parser("backup.backup_record.parse_backup_id", parse_backup_id, (BackupError,),
-           texts=("20261121T101500Z-0000000005000028",)),
+           texts=("20261121T101500.123Z-0000000005000028",)),
     Parser("pg_server.postmaster_file.PostmasterFile.parse", PostmasterFile.parse, (),
            texts=("4711\n/data\n1763900000\n5432\n/tmp\n127.0.0.1\n  5432001  3\nready   \n",)),
     Parser("cli.config_file.read_config", _config, (click.UsageError,),

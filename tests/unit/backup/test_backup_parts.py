@@ -26,8 +26,9 @@ from objectstore.errors import ObjectDamaged, ObjectNotFound, ObjectStoreError
 from objectstore.local import LocalStore
 
 TIMELINE = TimelineId(bytes(16), bytes(range(16)))
-NOW = datetime(2026, 11, 21, 10, 15, tzinfo=UTC)
-ID = "20261121T101500Z-0000000005000028"
+NOW = datetime(2026, 11, 21, 10, 15, 0, 123000, tzinfo=UTC)
+ID = "20261121T101500.123Z-0000000005000028"
+OLDER_ID = "20261121T101500Z-0000000005000028"
 SMALL_PART_BYTES = 1000
 
 
@@ -132,7 +133,9 @@ def test_a_backup_is_what_was_finished(catalog: BackupCatalog) -> None:
 def test_names_of_backups() -> None:
     assert format_backup_id(NOW, 0x5000028) == ID
     assert parse_backup_id(ID) == (NOW, 0x5000028)
-    for name in ("", "x", ID.lower(), f"../{ID}", f"{ID}0", "20261121T101500Z-5000028"):
+    assert parse_backup_id(OLDER_ID) == (NOW.replace(microsecond=0), 0x5000028)
+    short_lsn, no_day = ID.replace("-00", "-"), ID.replace("1121", "1131")
+    for name in ("", "x", ID.lower(), f"../{ID}", f"{ID}0", short_lsn, no_day):
         with pytest.raises(BackupError):
             parse_backup_id(name)
 
