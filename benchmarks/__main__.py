@@ -10,8 +10,8 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -86,12 +86,21 @@ class Report:
     remark: str = ""
 
 
+@contextmanager
+def _network(options: Options) -> Iterator[Network]:
+    """With --delay-ms, or the loopback."""
+    if options.delay_ms is None:
+        yield Network()
+        return
+    with delayed_network(options.delay_ms, options.directory) as network:
+        yield network
+
+
 def run_commit(options: Options) -> Report:
-    with ExitStack() as stack:
-        network = Network()
-        if options.delay_ms is not None:
-            network = stack.enter_context(delayed_network(options.delay_ms, options.directory))
-        primary = stack.enter_context(Primary(options.binaries, options.directory, network))
+    with (
+        _network(options) as network,
+        Primary(options.binaries, options.directory, network) as primary,
+    ):
         measured = commit.setups(
             options.against,
             interpreted=options.interpreted,
@@ -246,17 +255,19 @@ def run_topologies(options: Options) -> Report:
 
 
 def run_qsync(options: Options) -> Report:
-    primary = Primary(options.binaries, options.directory)
-    primary.postgres.configure(
-        max_prepared_transactions=qsync.PREPARED_MAX, wal_level=qsync.WAL_LEVEL
-    )
-    with primary:
-        samples = _told(
-            qsync.measure(
-                primary, options.directory, options.clients, options.rounds, options.seconds
-            )
+    with _network(options) as network:
+        primary = Primary(options.binaries, options.directory, network)
+        primary.postgres.configure(
+            max_prepared_transactions=qsync.PREPARED_MAX, wal_level=qsync.WAL_LEVEL
         )
-    return Report(qsync.table(samples), qsync.verdicts(samples), samples)
+        with primary:
+            samples = _told(
+                qsync.measure(
+                    primary, options.directory, options.clients, options.rounds, options.seconds
+                )
+            )
+    verdicts = qsync.verdicts(samples)
+    return Report(qsync.table(samples), verdicts, samples, remark=network.description)
 
 
 BENCHMARKS = {
@@ -317,9 +328,9 @@ BENCHMARKS = {
 @click.option(
     "--delay-ms",
     type=click.FloatRange(min=0, min_open=True),
-    help="commit: every packet between any two of primary (with pgbench), proposer and copies "
-    "takes this long, one way; a round trip takes twice as long. They get network namespaces; "
-    "needs root.  [default: everything on the loopback]",
+    help="commit, qsync: every packet between any two of primary (with its clients), proposer and "
+    "copies takes this long, one way; a round trip takes twice as long. They get network "
+    "namespaces; needs root.  [default: everything on the loopback]",
 )
 @click.option(
     "--timelines",

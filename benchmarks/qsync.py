@@ -26,6 +26,8 @@ import msgspec
 
 from benchmarks import pgbench
 from benchmarks.commit import SCALE, WARM_UP_CLIENTS, WARM_UP_SECONDS
+from benchmarks.namespaces import LOOPBACK
+from benchmarks.network import PROPOSER
 from benchmarks.primary import Primary
 from benchmarks.qsync_load import LoadResult
 from benchmarks.rounds import (
@@ -118,8 +120,10 @@ class QsyncQuorum(SafekeeperQuorum):
     def new_proposer(
         self, primary: Primary, directory: Path, arguments: Sequence[str] = ()
     ) -> ProposerProcess:
-        self.address = f"127.0.0.1:{free_port()}"
-        return super().new_proposer(primary, directory, [*arguments, "--qsync", self.address])
+        port = free_port()
+        self.address = f"{primary.network.address(PROPOSER)}:{port}"
+        coordinator = ("--qsync", f"{LOOPBACK}:{port}")  # becomes the proposer's address there
+        return super().new_proposer(primary, directory, [*arguments, *coordinator])
 
     def wait_ready(self, primary: Primary) -> None:
         proposer = self.proposer
