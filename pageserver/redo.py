@@ -47,6 +47,7 @@ SETTINGS: Mapping[str, str] = {
     "logging_collector": "off",
     "log_destination": "stderr",
     "shared_preload_libraries": "''",
+    "allow_in_place_tablespaces": "on",
     "huge_pages": "off",
     "ssl": "off",
     "max_connections": "10",

@@ -36,7 +36,7 @@ from pageserver.touch_kernel import (
     refill_touches,
     touch,
 )
-from pageserver.touches import Checkpoint, Database, ForkPages, Touches
+from pageserver.touches import Checkpoint, Database, ForkPages, NewTablespace, Touches
 from pgwal.lsn import format_lsn
 from pgwal.versions import wal_version
 from walrecords.filter_tables import pass_all
@@ -90,7 +90,7 @@ class TouchSurveyor:
         self._dropped: set[tuple[int, int, int]] = set()
         self._fresh: set[Database] = set()
         self._copied: list[tuple[Database, Database]] = []
-        self._spaces_created: list[tuple[int, str]] = []
+        self._spaces_created: list[NewTablespace] = []
         self._spaces_dropped: list[int] = []
         self._prepared_max = 0
         self.checkpoints: list[Checkpoint] = []
@@ -213,7 +213,7 @@ class TouchSurveyor:
             elif rmgr == _DBASE:
                 self._read_database(op, main)
             elif rmgr == _TBLSPC:
-                self._read_tablespace(op, main)
+                self._read_tablespace(int(index.start_lsn[record]), op, main)
             elif rmgr not in self._custom_rmgrs:
                 raise SurveyError(
                     f"WAL at {format_lsn(int(index.start_lsn[record]))} has records of the custom "
@@ -291,11 +291,11 @@ class TouchSurveyor:
             database, tablespace = _DATABASE.unpack_from(main, 8)
             self._copied.append((Database(tablespace, database), target))
 
-    def _read_tablespace(self, op: int, main: bytes) -> None:
+    def _read_tablespace(self, lsn: int, op: int, main: bytes) -> None:
         (tablespace,) = struct.unpack_from("<I", main)
         if op == 0x0:
             path = main[4:].split(b"\0", 1)[0].decode(errors="surrogateescape")
-            self._spaces_created.append((tablespace, path))
+            self._spaces_created.append(NewTablespace(tablespace, path, lsn, len(main)))
         else:
             self._spaces_dropped.append(tablespace)
 

@@ -29,6 +29,16 @@ class Checkpoint:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class NewTablespace:
+    """By a record at `lsn`, whose main data has `main_bytes`."""
+
+    oid: int
+    location: str
+    lsn: int
+    main_bytes: int
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Database:
     """The files of one database in one tablespace."""
@@ -63,7 +73,7 @@ class Touches:
     dropped: frozenset[tuple[int, int, int]]
     fresh_databases: frozenset[Database]
     copied_databases: tuple[tuple[Database, Database], ...]
-    tablespaces_created: tuple[tuple[int, str], ...]
+    tablespaces_created: tuple[NewTablespace, ...]
     tablespaces_dropped: tuple[int, ...]
     prepared_max: int
     checkpoints: tuple[Checkpoint, ...]

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from consensus.messages import ServerFacts
@@ -15,15 +16,16 @@ from pageserver.control_file import CONTROL_FILE
 from pageserver.directory_base import DirectoryBase
 from pageserver.epoch import EpochInput, EpochOutput, EpochReplay, survey_epoch
 from pageserver.fork import ForkKind, parse_file
-from pageserver.fork_table import relation_files, relation_folders
-from pageserver.frame import LEFT_OUT, EMPTIED, Frame
+from pageserver.frame import EMPTIED, LEFT_OUT
+from pageserver.in_place_tablespaces import link_wal
 from pageserver.layer_file import LayerPart
 from pageserver.page_stack import Layer, PageStack
-from pageserver.redo import CONF_FOLDER, RedoServer
+from pageserver.redo import RedoServer
 from pageserver.touches import Checkpoint
 from pageserver.virtual_full import write_virtual_full
 from pageserver.wal_folder import WalFolder
 from pg_fixtures.postgres import Postgres
+from pg_fixtures.standby import wait_replayed
 from pg_fixtures.waiting import wait_until
 from pg_server.account import server_account
 from pgwal.lsn import Lsn
@@ -49,11 +51,12 @@ class PageWorld:
         self.wal_dir = root / "wal"
         self.wal_dir.mkdir()
         self.server.give(self.wal_dir)
+        wal = self.wal_dir
         primary.configure(
             **ARCHIVE_SETTINGS,
-            archive_command=f"cp %p {self.wal_dir}/%f.tmp && mv {self.wal_dir}/%f.tmp {self.wal_dir}/%f",
+            archive_command=f"cp %p {wal}/.%f && mv {wal}/.%f {wal}/%f",
         )
-        self._epochs = 0
+        self._epochs = self._promotions = 0
 
     def start(self) -> None:
         self.primary.restart()
@@ -68,7 +71,8 @@ class PageWorld:
     def take_base(self) -> None:
         """A base backup, and the stack that stands on it."""
         self.base_dir = self.root / "base"
-        self.primary.base_backup(self.base_dir, "--wal-method=none")
+        mappings = self._tablespace_mappings("base")
+        self.primary.base_backup(self.base_dir, "--wal-method=none", *mappings)
         self.frame = frame_of_directory(self.root / "frame-0.tar", self.base_dir)
         control = self.frame.control_file()
         self.version_folder = control.version_folder(self.facts.pg_major)
@@ -88,7 +92,7 @@ class PageWorld:
         # The record's end is not known to SQL: the survey of the WAL finds it.
         far = EpochInput(
             self.frame, self.base, self.wal, self.redo_lsn,
-            Checkpoint(start_lsn, start_lsn + 1, int(Lsn.parse(redo)), tli, _EPOCH),
+            Checkpoint(start_lsn, start_lsn + 1, int(Lsn.parse(redo)), tli, datetime.now(UTC)),
         )  # fmt: skip
         found = survey_epoch(far).checkpoints[-1]
         assert found.start_lsn == start_lsn
@@ -98,6 +102,35 @@ class PageWorld:
         ((name,),) = self.primary.execute("SELECT pg_walfile_name(pg_current_wal_insert_lsn())")
         self.primary.execute("SELECT pg_switch_wal()")
         wait_until(lambda: (self.wal_dir / name).exists(), TIMEOUT, f"{name} to be archived")
+
+    def promote(self) -> Postgres:
+        """A standby becomes the primary, on a timeline of its own."""
+        old = self.primary
+        self._promotions += 1
+        name = f"promoted-{self._promotions}"
+        standby = old.base_backup(
+            self.root / name, "--write-recovery-conf", *self._tablespace_mappings(name)
+        )
+        standby.start()
+        wait_replayed(standby, old.flush_lsn(), TIMEOUT)
+        old.stop()
+        standby.execute("SELECT pg_promote()")
+        self.primary = standby
+        return standby
+
+    def _tablespace_mappings(self, name: str) -> list[str]:
+        """For pg_basebackup: on one host no two servers may have the same."""
+        spaces = self.primary.execute(
+            "SELECT location FROM (SELECT pg_tablespace_location(oid) AS location"
+            " FROM pg_tablespace) s WHERE location <> ''"
+        )
+        mappings = []
+        for (where,) in spaces:
+            own = Path(f"{where}-of-{name}")
+            own.mkdir()
+            self.server.give(own)
+            mappings.append(f"--tablespace-mapping={where}={own}")
+        return mappings
 
     def replay(self, target: Checkpoint) -> EpochOutput:
         """The next epoch; the stack grows by its layer."""
@@ -125,14 +158,22 @@ class PageWorld:
     def oracle(self, name: str, target: Checkpoint) -> Path:
         """A standby on a full copy of the base backup, stopped at the cut."""
         data_dir = self.root / name
-        shutil.copytree(self.base_dir, data_dir, symlinks=True)
+        # Tablespaces in place: a link would lead to those of the base backup.
+        shutil.copytree(self.base_dir, data_dir)
         for path in [data_dir, *data_dir.rglob("*")]:
             self.server.give(path)
         (data_dir / "postgresql.auto.conf").unlink(missing_ok=True)
         start_lsn = read_start_lsn((data_dir / "backup_label").read_bytes())
-        for path in [
-            *self.wal.segments(start_lsn, target.end_lsn, target.tli), *self.wal.histories(),
-        ]:  # fmt: skip
+        whole = EpochInput(self.frame, self.base, self.wal, start_lsn, target)
+        link_wal(
+            self.wal.segments(start_lsn, target.end_lsn, target.tli),
+            start_lsn - start_lsn % self.facts.wal_seg_size,
+            self.facts.wal_seg_size,
+            survey_epoch(whole).tablespaces_created,
+            data_dir / "pg_wal",
+            self.server.give,
+        )
+        for path in self.wal.histories():
             (data_dir / "pg_wal" / path.name).symlink_to(path)
         self.server.replay(data_dir, target, 100)
         return data_dir
@@ -182,6 +223,3 @@ def _walk(data_dir: Path, name: str) -> Iterator[tuple[str, Path]]:
         is_map = found is not None and found[0].kind is ForkKind.FSM
         if not is_map and path != CONTROL_FILE:
             yield path, Path(entry.path)
-
-
-_EPOCH = __import__("datetime").datetime(2000, 1, 1, tzinfo=__import__("datetime").UTC)
