@@ -18,6 +18,8 @@ import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from pageserver.control_file import CONTROL_FILE, ControlFile
 from pageserver.errors import LayerDamaged
@@ -91,6 +93,62 @@ def open_frame(path: Path) -> Frame:
     return Frame(path, forks, tablespaces, kept)
 
 
+class FrameWriter:
+    """A context manager: folders and files in any order, then finish()."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._kept: dict[str, bytes] = {}
+
+    def __enter__(self) -> Self:
+        self._tar = tarfile.open(self._path, mode="w:")
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._tar.close()
+
+    def add_folder(self, path: str) -> None:
+        """One whose content is not kept is there, and empty."""
+        if any(path.startswith(f"{name}/") for name in EMPTIED):
+            return
+        info = tarfile.TarInfo(path)
+        info.type, info.mode = tarfile.DIRTYPE, FOLDER_MODE
+        self._tar.addfile(info)
+        if path == "pg_wal":
+            info.name = "pg_wal/archive_status"
+            self._tar.addfile(info)
+
+    def add(self, path: str, content: bytes, *, always: bool = False) -> None:
+        """Unless it is left out; or `always`."""
+        if path == AUTO_CONF and always:
+            self._kept[path] = content
+        if always or is_kept(path):
+            _add(self._tar, path, content)
+
+    def finish(self, forks: ForkTable, tablespaces: Mapping[int, str]) -> Frame:
+        """What it has written."""
+        lines = "".join(f"{oid} {where}\n" for oid, where in sorted(tablespaces.items()))
+        _add(self._tar, FORKS, forks.pack())
+        _add(self._tar, TABLESPACES, lines.encode(errors="surrogateescape"))
+        return Frame(self._path, forks, dict(tablespaces), self._kept)
+
+
+def is_kept(path: str) -> bool:
+    """A file of a data directory that belongs into a frame."""
+    folder, _, name = path.rpartition("/")
+    return not (
+        name in LEFT_OUT
+        or name.startswith((_TEMPORARY, "."))
+        or folder.partition("/")[0] in EMPTIED
+        or parse_file(path) is not None
+    )
+
+
 def write_frame(
     path: Path,
     data_dir: Path,
@@ -101,34 +159,26 @@ def write_frame(
 ) -> Frame:
     """Out of a data directory whose server is down. The same content gives the same bytes. `more`
     are files that would be left out: a base backup's label."""
-    lines = "".join(f"{oid} {where}\n" for oid, where in sorted(tablespaces.items()))
-    with path.open("wb") as target, tarfile.open(fileobj=target, mode="w:") as tar:
-        _add(tar, FORKS, forks.pack())
-        _add(tar, TABLESPACES, lines.encode(errors="surrogateescape"))
+    with FrameWriter(path) as writer:
         for name, content in sorted({**kept, **(more or {})}.items()):
-            _add(tar, name, content)
-        _add_folder(tar, data_dir, "")
-    return Frame(path, forks, dict(tablespaces), dict(kept))
+            writer.add(name, content, always=True)
+        _add_folder(writer, data_dir, "")
+        return writer.finish(forks, tablespaces)
 
 
-def _add_folder(tar: tarfile.TarFile, data_dir: Path, name: str) -> None:
+def _add_folder(writer: FrameWriter, data_dir: Path, name: str) -> None:
     with os.scandir(data_dir / name) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
     for entry in ordered:
         path = f"{name}/{entry.name}" if name else entry.name
-        if entry.name in LEFT_OUT or entry.name.startswith((_TEMPORARY, ".")):
+        if entry.name.startswith((_TEMPORARY, ".")):
             continue
         if entry.is_dir():
-            info = tarfile.TarInfo(path)
-            info.type, info.mode = tarfile.DIRTYPE, FOLDER_MODE
-            tar.addfile(info)
+            writer.add_folder(path)
             if path not in EMPTIED:
-                _add_folder(tar, data_dir, path)
-            elif path == "pg_wal":
-                info.name = "pg_wal/archive_status"
-                tar.addfile(info)
-        elif parse_file(path) is None:
-            _add(tar, path, Path(entry.path).read_bytes())
+                _add_folder(writer, data_dir, path)
+        elif is_kept(path):
+            writer.add(path, Path(entry.path).read_bytes())
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:

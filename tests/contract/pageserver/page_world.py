@@ -4,16 +4,24 @@ the engine makes, and a standby from the same base backup, stopped at the same c
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psycopg
+
+from backup.backup_catalog import BackupCatalog
+from backup.base_backup import BackupOptions
+from backup.create import BackedUpServer, create_backup
+from backup.unpack import Unpacking
+from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
-from pageserver.base_directory import frame_of_directory, read_start_lsn
+from objectstore.archive import ArchivedTimeline, TimelineArchive
+from objectstore.local import LocalStore
+from pageserver.backup_base import BackupBase, read_backup
 from pageserver.control_file import CONTROL_FILE
-from pageserver.directory_base import DirectoryBase
 from pageserver.epoch import EpochInput, EpochOutput, EpochReplay, survey_epoch
 from pageserver.fork import ForkKind, parse_file
 from pageserver.frame import EMPTIED, LEFT_OUT
@@ -69,16 +77,23 @@ class PageWorld:
         self.wal = WalFolder(self.wal_dir, self.facts)
 
     def take_base(self) -> None:
-        """A base backup, and the stack that stands on it."""
-        self.base_dir = self.root / "base"
-        mappings = self._tablespace_mappings("base")
-        self.primary.base_backup(self.base_dir, "--wal-method=none", *mappings)
-        self.frame = frame_of_directory(self.root / "frame-0.tar", self.base_dir)
-        control = self.frame.control_file()
-        self.version_folder = control.version_folder(self.facts.pg_major)
-        self.base = DirectoryBase(self.base_dir, self.version_folder)
+        """A base backup in an archive, and the stack that stands on it."""
+        facts = ArchivedTimeline(
+            self.facts.system_id, self.facts.pg_version, self.facts.wal_seg_size, 1, 0
+        )
+        store = LocalStore(str(self.root / "archive"))
+        archive = TimelineArchive.create(store, TimelineId(bytes(16), bytes(16)), facts)
+        self.catalog = BackupCatalog(archive)
+        server = BackedUpServer(facts.system_id, facts.pg_version, False, lambda: datetime.now(UTC))
+        dsn = self.primary.dsn(replication="true")
+        with closing(psycopg.connect(dsn, autocommit=True)) as connection:
+            self.backup = create_backup(
+                connection, server, self.catalog, BackupOptions(label="base")
+            )
+        files, self.frame = read_backup(self.catalog, self.backup, self.root / "frame-0.tar")
+        self.base = BackupBase(self.catalog, self.backup, files)
         self.layers: list[Layer] = []
-        self.redo_lsn = read_start_lsn((self.base_dir / "backup_label").read_bytes())
+        self.redo_lsn = self.backup.start_lsn
 
     def cut(self) -> Checkpoint:
         """A checkpoint, all of whose WAL is archived."""
@@ -158,12 +173,20 @@ class PageWorld:
     def oracle(self, name: str, target: Checkpoint) -> Path:
         """A standby on a full copy of the base backup, stopped at the cut."""
         data_dir = self.root / name
-        # Tablespaces in place: a link would lead to those of the base backup.
-        shutil.copytree(self.base_dir, data_dir)
-        for path in [data_dir, *data_dir.rglob("*")]:
-            self.server.give(path)
+        spaces = {
+            each.path: self.root / f"{Path(each.path).name}-of-{name}"
+            for each in self.backup.archives
+            if each.path
+        }
+        account = self.server.account
+        Unpacking(data_dir=data_dir, tablespaces=spaces, owner=account, is_synced=False).run(
+            self.catalog, self.backup
+        )
+        for where in spaces.values():
+            _into_place(data_dir, where)
         (data_dir / "postgresql.auto.conf").unlink(missing_ok=True)
-        start_lsn = read_start_lsn((data_dir / "backup_label").read_bytes())
+        (data_dir / "tablespace_map").unlink(missing_ok=True)
+        start_lsn = self.backup.start_lsn
         whole = EpochInput(self.frame, self.base, self.wal, start_lsn, target)
         link_wal(
             self.wal.segments(start_lsn, target.end_lsn, target.tli),
@@ -177,6 +200,14 @@ class PageWorld:
             (data_dir / "pg_wal" / path.name).symlink_to(path)
         self.server.replay(data_dir, target, 100)
         return data_dir
+
+
+def _into_place(data_dir: Path, where: Path) -> None:
+    """A tablespace becomes a folder in pg_tblspc, where no other server has it."""
+    for link in (data_dir / "pg_tblspc").iterdir():
+        if link.is_symlink() and link.readlink() == where:
+            link.unlink()
+            where.rename(link)
 
 
 def open_part(path: Path) -> LayerPart:
