@@ -76,6 +76,9 @@ from pageserver.page_index import FrameRef, LayerRef, PageIndex
 from pageserver.page_keys import IndexName, ListName, StoredName
 
 
+_HINT_ADVANCE = "The generation service was put back to an old copy: sk generations advance."
+
+
 class Phase(Enum):
     CLAIMING = "claiming"
     LISTING = "listing"
@@ -169,6 +172,8 @@ class Attachment:
                 self._begin(event)
             case LocalGrown(local_bytes):
                 self._grown(local_bytes)
+            case Hinted(hint, names):
+                self._hinted(hint, names)
             case Validated(ticket, verdict):
                 self._validated(ticket, verdict)
             case Failed(request):
@@ -181,7 +186,7 @@ class Attachment:
     def _active(
         self,
         event: Changed | Uploaded | IndexUploaded | CollectDue | FreshIndexWanted | OrphansFound
-        | Hinted | ValidationBegun | ModeSet,
+        | ValidationBegun | ModeSet,
     ) -> None:  # fmt: skip
         match event:
             case Changed():
@@ -197,8 +202,6 @@ class Attachment:
                 self._write_index()
             case OrphansFound(names):
                 self._condemn(names)
-            case Hinted(hint, names):
-                self._condemn(names, hint)
             case ValidationBegun(ticket):
                 self._ticket, self._asked_lsn = ticket, self.projected_lsn
             case ModeSet(mode):
@@ -225,8 +228,7 @@ class Attachment:
                     self._loaded(index)
             case IndexDamaged(name, why):
                 if self._is_loading(name):
-                    self.phase = Phase.BROKEN
-                    self._actions.append(Alarm(AlarmKind.DAMAGED, why))
+                    self._break(AlarmKind.DAMAGED, why)
 
     def _claimed(self, incarnation: str) -> None:
         if self.phase is not Phase.CLAIMING:
@@ -236,9 +238,9 @@ class Attachment:
         else:
             self._refuse(f"generation {self.suffix} was used before, by incarnation {incarnation}")
 
-    def _refuse(self, message: str) -> None:
+    def _refuse(self, message: str, hint: str = _HINT_ADVANCE) -> None:
         self.phase = Phase.REFUSED
-        hint = "The generation service was put back to an old copy: sk generations advance."
+        self._drop_held()
         self._actions.append(Refuse(message, hint))
 
     def _list(self) -> None:
@@ -249,8 +251,7 @@ class Attachment:
         if self.phase is not Phase.LISTING:
             return
         if is_deleted:
-            self.phase = Phase.REFUSED
-            self._actions.append(Refuse("the timeline was deleted", "Its id never returns."))
+            self._refuse("the timeline was deleted", "Its id never returns.")
             return
         newest = max(names, default=None)
         if newest is not None and newest.suffix > self.suffix:
@@ -373,6 +374,17 @@ class Attachment:
             if names or condemned.hint is not None:
                 self._actions.append(Condemn(names, condemned.hint))
 
+    def _hinted(self, hint: ListName, names: Iterable[StoredName | IndexName]) -> None:
+        """It waits for the first own index; who may not judge says nothing of any of them."""
+        self._condemn(names, hint)
+        if self.mode is Mode.STALE or self.phase in (Phase.REFUSED, Phase.BROKEN):
+            self._drop_held()
+
+    def _drop_held(self) -> None:
+        held, self._held = self._held, []
+        hints = [condemned.hint for condemned in held if condemned.hint is not None]
+        self._actions += (Condemn((), hint) for hint in hints)
+
     def is_needed(self, name: StoredName | IndexName) -> bool:
         """By an index that is in the store, on its way or to come; or it is not ours to judge."""
         if name.suffix > self.suffix:
@@ -400,15 +412,19 @@ class Attachment:
             self.mode = Mode.STALE
             self._writing = None
             self._pending.clear()
-            self._held.clear()
+            self._drop_held()
             self._actions.append(Alarm(kind, f"generation {self.suffix} is stale: {message}"))
 
     def _grown(self, local_bytes: int) -> None:
         is_stale = self.mode is Mode.STALE and self.phase is Phase.ACTIVE
         if is_stale and local_bytes > self.local_bytes_max:
-            self.phase = Phase.BROKEN
             message = f"{local_bytes} bytes lie on the local disk, {self.local_bytes_max} may"
-            self._actions.append(Alarm(AlarmKind.LOCAL_FULL, message))
+            self._break(AlarmKind.LOCAL_FULL, message)
+
+    def _break(self, kind: AlarmKind, message: str) -> None:
+        self.phase = Phase.BROKEN
+        self._drop_held()
+        self._actions.append(Alarm(kind, message))
 
     # ---- failures
 

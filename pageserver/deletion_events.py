@@ -19,9 +19,7 @@ from pageserver.page_keys import FrameName, HeaderName, IndexName, LayerName, Li
 
 @dataclass(frozen=True, slots=True)
 class QueueBegun:
-    """The first event. `attached`: what this process attaches now."""
-
-    attached: frozenset[TimelineId]
+    """The first event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +71,9 @@ class Condemned:
 
 
 @dataclass(frozen=True, slots=True)
-class FlushDue:
-    """What is in memory becomes a list, whatever its size."""
+class RoundDue:
+    """Time to look: what is in memory becomes a list, whatever its size; and what may be executed
+    is, if there are lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class TimelineDetached:
-    """Hints for it have nobody to look at them."""
+    """The attachment that has hints ends, or there is none: what they name is left to a scrub."""
 
     timeline: TimelineId
 
@@ -160,7 +159,7 @@ class RemoveFromQueue:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """For the attachment of that timeline."""
+    """For the attachment of that timeline; without one the answer is TimelineDetached."""
 
     timeline: TimelineId
     hint: ListName
@@ -190,6 +189,6 @@ class QueueFailed:
 
 QueueEvent: TypeAlias = (
     QueueBegun | HeaderCreated | QueueListed | HeaderRead | ListRead | ListDamaged | Condemned
-    | FlushDue | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted | Removed
+    | RoundDue | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted | Removed
     | TimelineDetached | QueueFailed
 )  # fmt: skip

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
@@ -35,7 +36,7 @@ from pageserver.deletion_events import (
     CreateHeader,
     DeleteKeys,
     EndQueue,
-    FlushDue,
+    RoundDue,
     HeaderCreated,
     HeaderRead,
     Hint,
@@ -87,6 +88,33 @@ class _Use(Enum):
     HINT = "hint"
 
 
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """What a listing says, as of the header that the round began with."""
+
+    #: How long they have been there.
+    lists: Mapping[ListName, int]
+    #: The newest of each suffix that has lists.
+    headers: Mapping[Suffix, HeaderName]
+    #: Headers that say nothing any more. The first of a suffix is its claim, and stays for ever.
+    spent: tuple[HeaderName, ...]
+
+    @classmethod
+    def of(cls, listing: QueueListed, now: HeaderName) -> _Round:
+        modified_ms = listing.modified_ms
+        lists = {
+            name: modified_ms[now] - at_ms
+            for name, at_ms in sorted(modified_ms.items(), key=_order)
+            if isinstance(name, ListName)
+        }
+        all_headers = sorted(name for name in modified_ms if isinstance(name, HeaderName))
+        newest = {name.suffix: name for name in all_headers}
+        suffixes = {name.suffix for name in lists}
+        needed = {newest[now.suffix], *(newest[s] for s in suffixes if s in newest)}
+        spent = tuple(name for name in all_headers if name.seq and name not in needed)
+        return cls(lists, {s: newest[s] for s in suffixes if s in newest}, spent)
+
+
 class DeletionQueue:
     """One object a process. `suffix` is the node's: its attachment generation is 0."""
 
@@ -99,7 +127,6 @@ class DeletionQueue:
         self.header = QueueHeader(incarnation)
         self._creating = (HeaderName(suffix, 0), self.header)
         self._list_seq = 0
-        self._attached: set[TimelineId] = set()
         #: In memory; and how long their names are.
         self._buffer: defaultdict[AttachmentId, list[str]] = defaultdict(list)
         self._buffer_bytes = 0
@@ -110,7 +137,7 @@ class DeletionQueue:
         self._asked_seq = 0
         #: What is known of each suffix, by its newest header.
         self._headers: dict[HeaderName, QueueHeader] = {}
-        self._listing: QueueListed | None = None
+        self._round: _Round | None = None
         self._used: dict[ListName, _Use] = {}
         self._requests: dict[ListName, set[tuple[str, ...]]] = {}
         #: Of each hint, the timelines that have not looked at it.
@@ -118,7 +145,7 @@ class DeletionQueue:
         #: Hints that go when the list has come which has what remains of them.
         self._answered: list[ListName] = []
         self._replaced: dict[ListName, tuple[ListName, ...]] = {}
-        self._is_pending_round = True
+        self._is_round_due = True
         self._actions: list[QueueAction] = []
 
     @property
@@ -132,8 +159,7 @@ class DeletionQueue:
     def step(self, event: QueueEvent) -> list[QueueAction]:
         self._actions = []
         match event:
-            case QueueBegun(attached):
-                self._attached = set(attached)
+            case QueueBegun():
                 self._actions.append(CreateHeader(*self._creating))
             case HeaderCreated(name, incarnation):
                 self._header_created(name, incarnation)
@@ -147,7 +173,7 @@ class DeletionQueue:
 
     def _active(
         self,
-        event: QueueListed | HeaderRead | ListRead | ListDamaged | Condemned | FlushDue
+        event: QueueListed | HeaderRead | ListRead | ListDamaged | Condemned | RoundDue
         | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted | Removed
         | TimelineDetached,
     ) -> None:  # fmt: skip
@@ -163,8 +189,9 @@ class DeletionQueue:
                 pass  # it stays used: nothing more is done with it
             case Condemned():
                 self._condemned(event)
-            case FlushDue():
+            case RoundDue():
                 self._flush()
+                self._begin_round()
             case ListPersisted(name):
                 self._persisted(name)
             case QueueValidationBegun(ticket):
@@ -177,7 +204,8 @@ class DeletionQueue:
             case Removed(names):
                 self._removed(names)
             case TimelineDetached(timeline):
-                self._detached(timeline)
+                for hint in self._hinted:
+                    self._looked_at(hint, timeline)
             case _:
                 assert_never(event)
 
@@ -228,7 +256,7 @@ class DeletionQueue:
 
     def _persisted(self, name: ListName) -> None:
         self._unpersisted.discard(name.seq)
-        self._is_pending_round = True
+        self._is_round_due = True
         self._remove(self._replaced.pop(name, ()))
 
     # ---- validation: law 1
@@ -248,55 +276,47 @@ class DeletionQueue:
         self.header = QueueHeader(
             self.incarnation, max(self.header.validated_seq, self._asked_seq), invalid & outstanding
         )
-        if self._is_pending_round and self._creating[0] in self._headers:
-            self._creating = (HeaderName(self.suffix, self._creating[0].seq + 1), self.header)
-            self._actions.append(CreateHeader(*self._creating))
 
     # ---- a round: laws 2, 3 and 4
 
+    def _begin_round(self) -> None:
+        """With what is validated now; while there are lists, and no round has just begun."""
+        name = self._creating[0]
+        if self._is_round_due and name in self._headers:
+            self._creating = (HeaderName(self.suffix, name.seq + 1), self.header)
+            self._actions.append(CreateHeader(*self._creating))
+
     def _listed(self, listing: QueueListed) -> None:
-        if self._creating[0] not in listing.modified_ms:
+        header = self._creating[0]
+        if header not in listing.modified_ms:
             return  # a listing of an earlier round
-        if newer := [name for name in listing.modified_ms if name.suffix > self.suffix]:
-            self._end(f"node generation {self.suffix} has a successor, {max(newer).suffix}")
+        newest = max(name.suffix for name in listing.modified_ms)
+        if newest > self.suffix:
+            self._end(f"node generation {self.suffix} has a successor, {newest}")
             return
-        self._listing = listing
-        for header in newest_headers(listing).values():
-            if header not in self._headers:
-                self._actions.append(ReadHeader(header))
+        self._round = _Round.of(listing, header)
+        self._actions += (
+            ReadHeader(name) for name in self._round.headers.values() if name not in self._headers
+        )
         self._sweep()
 
     def _sweep(self) -> None:
-        """All that the listing has, once every header of it is known."""
-        if self._listing is None:
+        """All that the listing has, once every header that speaks for a list in it is known."""
+        found = self._round
+        if found is None or any(name not in self._headers for name in found.headers.values()):
             return
-        newest = newest_headers(self._listing)
-        if any(name not in self._headers for name in newest.values()):
-            return
-        modified_ms, self._listing = self._listing.modified_ms, None
-        now_ms = modified_ms[self._creating[0]]
-        lists = [name for name in modified_ms if isinstance(name, ListName)]
-        self._is_pending_round = bool(lists) or bool(self._buffer)
-        for name in sorted(lists):
+        self._round = None
+        self._is_round_due = bool(found.lists) or bool(self._buffer)
+        for name, age_ms in found.lists.items():
             if name in self._used:
                 continue
-            header = newest.get(name.suffix)
+            header = found.headers.get(name.suffix)
             if header is not None and name.seq <= self._headers[header].validated_seq:
-                if now_ms - modified_ms[name] >= self.grace_ms:
+                if age_ms >= self.grace_ms:
                     self._read(name, _Use.EXECUTE)
             elif name.suffix < self.suffix:
                 self._read(name, _Use.HINT)
-        self._remove(name for name in modified_ms if self._is_spent(name, newest, lists))
-
-    def _is_spent(
-        self, name: QueueName, newest: Mapping[Suffix, HeaderName], lists: Iterable[ListName]
-    ) -> bool:
-        """A header that says nothing any more. The first own one is the claim, and stays."""
-        if isinstance(name, ListName):
-            return False
-        if name.suffix == self.suffix:
-            return 0 < name.seq < newest[name.suffix].seq
-        return all(each.suffix != name.suffix for each in lists)
+        self._remove(found.spent)
 
     def _read(self, name: ListName, use: _Use) -> None:
         self._used[name] = use
@@ -358,8 +378,7 @@ class DeletionQueue:
     def _give_hints(self, name: ListName, deletions: DeletionList) -> None:
         texts = defaultdict[TimelineId, list[str]](list)
         for attachment, found in deletions.names.items():
-            if attachment.timeline in self._attached:
-                texts[attachment.timeline] += found
+            texts[attachment.timeline] += found
         self._hinted[name] = set(texts)
         for timeline, found in texts.items():
             self._actions.append(Hint(timeline, name, tuple(map(_named, found))))
@@ -373,16 +392,9 @@ class DeletionQueue:
             if not waiting:
                 self._answered.append(name)
 
-    def _detached(self, timeline: TimelineId) -> None:
-        self._attached.discard(timeline)
-        for name in list(self._hinted):
-            self._looked_at(name, timeline)
 
-
-def newest_headers(listing: QueueListed) -> dict[Suffix, HeaderName]:
-    """Of each suffix."""
-    headers = (name for name in listing.modified_ms if isinstance(name, HeaderName))
-    return {name.suffix: name for name in sorted(headers)}
+def _order(item: tuple[QueueName, int]) -> tuple[Suffix, int]:
+    return item[0].suffix, item[0].seq
 
 
 def _named(text: str) -> LayerName | FrameName | IndexName:

@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from consensus.ids import TimelineId
+from generations.suffix import Suffix
+from pageserver.attachment import Attachment
 from pageserver.page_index import LayerRef, PageIndex
 from pageserver.page_keys import (
     ClaimName,
@@ -45,6 +47,7 @@ class PageserverLaws:
         self.trimmed_lsn: dict[TimelineId, int] = {}
         self.tombstone_us: dict[TimelineId, int] = {}
         self._writers: dict[tuple[Any, Any], str] = {}
+        self._horizon_lsn: dict[tuple[TimelineId, Suffix], int] = {}
         self._contents: dict[tuple[Any, str], Any] = {}
         #: What is read from while its successor is MULTI: by the tenant's timeline.
         self._multi: dict[TimelineId, PageIndex] = {}
@@ -62,7 +65,7 @@ class PageserverLaws:
         if isinstance(name, IndexName) and folder not in self.tombstone_us:
             newest = self.chosen.get(folder)
             if newest is None or name > newest.name:
-                self._check_chosen(folder, found, newest)
+                self._check_chosen(folder, found)
                 self.chosen[folder] = found
 
     def created_again(self, folder: Any, found: StoredObject, content: Any, writer: str) -> None:
@@ -75,9 +78,7 @@ class PageserverLaws:
         text = f"{found.name.format()} by {found.writer} and {writer}"
         check("SuffixUnique", writer == found.writer, text)
 
-    def _check_chosen(
-        self, timeline: TimelineId, found: StoredObject, before: StoredObject | None
-    ) -> None:
+    def _check_chosen(self, timeline: TimelineId, found: StoredObject) -> None:
         index, objects = found.content, self._world.store.pages[timeline]
         for ref in (*index.layers, *index.frames):
             text = ref.name.format()
@@ -86,9 +87,15 @@ class PageserverLaws:
         trimmed_lsn = self.trimmed_lsn.get(timeline, 0)
         is_safe = index.newest_redo_lsn >= trimmed_lsn
         check("TrimSafe", is_safe, found.name.format(), index.newest_redo_lsn, "<", trimmed_lsn)
-        if before is not None:
-            is_kept = index.horizon_lsn >= before.content.horizon_lsn
-            check("HistoryServed", is_kept, found.name.format(), "has a lower horizon")
+        self._check_horizon(timeline, found)
+
+    def _check_horizon(self, timeline: TimelineId, found: StoredObject) -> None:
+        """An index goes on from that before it, of its suffix, or which it began with."""
+        key = timeline, found.name.suffix
+        before_lsn = self._horizon_lsn.get(key, 0)
+        is_kept = found.content.horizon_lsn >= before_lsn
+        check("HistoryServed", is_kept, found.name.format(), "has a lower horizon")
+        self._horizon_lsn[key] = found.content.horizon_lsn
 
     def _check_served(self, timeline: TimelineId, found: StoredObject) -> None:
         """By each part of the layers up to a cut: all of the log below it; and by its frame."""
@@ -131,7 +138,8 @@ class PageserverLaws:
             has_redo_lsn = newest.content.newest_redo_lsn if newest else 0
             check("TrimSafe", has_redo_lsn >= lsn, f"trimmed to {lsn}, needed from {has_redo_lsn}")
 
-    def became_active(self, timeline: TimelineId, listed_us: int) -> None:
+    def became_active(self, timeline: TimelineId, core: Attachment, listed_us: int) -> None:
+        self._horizon_lsn[timeline, core.suffix] = core.index.horizon_lsn
         tombstone_us = self.tombstone_us.get(timeline)
         is_lawful = tombstone_us is None or listed_us <= tombstone_us
         check("NoResurrection", is_lawful, f"{timeline} is attached after it was deleted")
@@ -170,6 +178,9 @@ class PageserverLaws:
             for found in objects:
                 if isinstance(found.name, LayerName | FrameName) and found.name not in named:
                     return f"GarbageEnds: {found.name.format()} is there"
+        return ""
+
+    def lists(self) -> str:
         for node_id, queue in self._world.store.queues.items():
             lists = [found for found in queue.values() if isinstance(found.name, ListName)]
             if lists:

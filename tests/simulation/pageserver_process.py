@@ -92,8 +92,7 @@ class Process:
         self.node_generation, tenants = answer
         suffix = Suffix.pack(0, self.node_id, self.node_generation)
         self.queue = DeletionQueue(suffix, self.name, self.world.grace_ms)
-        timelines = {t for t in self.world.timelines if t.tenant_id in tenants}
-        self.step_queue(deleting.QueueBegun(frozenset(timelines)))
+        self.step_queue(deleting.QueueBegun())
         self.attach(tenants)
 
     def attach(self, tenants: dict[bytes, Tenant]) -> None:
@@ -127,6 +126,8 @@ class Process:
         incarnation = f"{self.name}/{self._starts}"
         world = self.world
         core = Attachment(suffix, incarnation, mode, world.history_s, LOCAL_BYTES_MAX)
+        if timeline in self.attached:
+            self.step_queue(deleting.TimelineDetached(timeline))
         there = self.attached[timeline] = Attached(core, AttachmentId(timeline, suffix))
         self.step_attached(there, attaching.Begun())
 
@@ -203,7 +204,7 @@ class Process:
         actions = there.core.step(event)
         self.world.stepped(f"{self.name} {there.core.suffix}", event, actions)
         if there.core.phase is Phase.ACTIVE and not was_active:
-            self.world.laws.became_active(there.id.timeline, there.listed_us)
+            self.world.laws.became_active(there.id.timeline, there.core, there.listed_us)
             there.end_lsn = there.core.index.newest_end_lsn
         is_bad = isinstance(event, attaching.Validated) and event.verdict is not Verdict.VALID
         self._execute(partial(self._attached_action, there), actions)
@@ -232,7 +233,8 @@ class Process:
                 self._write(there, action, name, index,
                             lambda _: step(attaching.IndexUploaded(name)))  # fmt: skip
             case attaching.Condemn(names, hint):
-                world.laws.writes(self, there.told_stale, "deletes")
+                if names:
+                    world.laws.writes(self, there.told_stale, "deletes")
                 self.step_queue(deleting.Condemned(there.id, names, hint))
             case attaching.Publish(visible_lsn):
                 delay_us = world.random.choice((100, 2000, 30_000))
@@ -403,6 +405,8 @@ class Process:
                 self.world.count("hints", len(names))
                 if timeline in self.attached:
                     self.step_attached(self.attached[timeline], attaching.Hinted(hint, names))
+                else:
+                    self.step_queue(deleting.TimelineDetached(timeline))
             case deleting.EndQueue():
                 self.world.count("processes that found a successor")
                 self.kill()
@@ -416,7 +420,7 @@ class Process:
 
     def flush(self) -> None:
         if self.queue is not None and self.queue.phase is QueuePhase.ACTIVE:
-            self.step_queue(deleting.FlushDue())
+            self.step_queue(deleting.RoundDue())
 
     # ---- validation
 

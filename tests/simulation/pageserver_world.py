@@ -49,6 +49,8 @@ PROCESSES_MAX = 6
 #: What must be at rest within this time after the last fault.
 SETTLE_US = 3_000_000
 WAL_BYTES_PER_MS = 50
+#: When the last request has landed, once there are no faults.
+LATEST_MS = 200
 
 
 class PageserverWorld:
@@ -65,8 +67,10 @@ class PageserverWorld:
         self.counts: Counter[str] = Counter()
         self.steps = 0
         self.clock = self.trace.clock = Clock()
-        #: No faults any more; and then, no changes.
-        self.is_calm = self.is_quiet = False
+        self.is_calm = False
+        #: In the end: what is not done any more, as it makes garbage itself.
+        self._ended_work: tuple[str, ...] = ()
+        self._quiet_us = 0
         self.timelines = TIMELINES
         self.grace_ms = random.choice((5, 20, 40))
         self.history_s = random.choice((10, 40))
@@ -161,8 +165,18 @@ class PageserverWorld:
                 return f"Advances: {timeline} is attached {len(ready)} times"
             if self.laws.trimmed_lsn.get(timeline, 0) < self.plan.horizon_us * WAL_BYTES_PER_MS // 1000:
                 return f"Advances: WAL of {timeline} is not given up"
-        self.is_quiet = True
-        return self.laws.garbage()
+        return self._littered()
+
+    def _littered(self) -> str:
+        """Nothing changes any more, then nothing is looked for any more, then lists are empty."""
+        if not self._ended_work:
+            self._ended_work = ("ingest", "compact", "collect")
+            self._quiet_us = self.clock.now_us
+        quiet_ms = (self.clock.now_us - self._quiet_us) // 1000
+        if quiet_ms < LATEST_MS + 8 * self.grace_ms:
+            return "GarbageEnds: it has not begun"
+        self._ended_work = ("ingest", "compact", "collect", "scrub")
+        return self.laws.lists() or self.laws.garbage()
 
     # ---- what happens by itself
 
@@ -189,7 +203,7 @@ class PageserverWorld:
             self.laws.multi_ended(timeline)
 
     def _work(self, work: str) -> None:
-        if self.is_quiet and work in ("ingest", "compact", "collect"):
+        if work in self._ended_work:
             return
         for process in self.running():
             if process.is_frozen:
