@@ -267,15 +267,14 @@ class DeletionQueue:
             del self._buffer[attachment]
         if ticket != self._ticket:
             return
-        begin, end = self.header.validated_seq + 1, self._asked_seq + 1
-        asked = frozenset().union(*(self._lists.get(seq, ()) for seq in range(begin, end)))
+        seqs = range(self.header.validated_seq + 1, self._asked_seq + 1)
+        asked = frozenset().union(*(self._lists.get(seq, ()) for seq in seqs))
+        # For ever: a list that was removed may come back, by a request that lands late.
         invalid = self.header.invalid | {
             each for each in asked if verdicts.get(each) is not Verdict.VALID
         }
-        outstanding = frozenset().union(*self._lists.values())
-        self.header = QueueHeader(
-            self.incarnation, max(self.header.validated_seq, self._asked_seq), invalid & outstanding
-        )
+        validated_seq = max(self.header.validated_seq, self._asked_seq)
+        self.header = QueueHeader(self.incarnation, validated_seq, invalid)
 
     # ---- a round: laws 2, 3 and 4
 

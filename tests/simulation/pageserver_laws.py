@@ -59,10 +59,12 @@ class PageserverLaws:
         if isinstance(name, TombstoneName):
             self.tombstone_us.setdefault(folder, self._world.clock.now_us)
             return
+        if folder in self.tombstone_us:
+            return  # late: it will be removed
         self._check_writer(folder, found)
         before = self._contents.setdefault((folder, name.format()), found.content)
         check("SuffixUnique", before == found.content, name.format(), "has another content")
-        if isinstance(name, IndexName) and folder not in self.tombstone_us:
+        if isinstance(name, IndexName):
             newest = self.chosen.get(folder)
             if newest is None or name > newest.name:
                 self._check_chosen(folder, found)

@@ -240,11 +240,13 @@ class PageserverWorld:
                 process.kill()
 
     def operator_advances(self) -> None:
-        """Tells the service what the store has seen."""
+        """Tells the service what the store has seen, and a copy may have forgotten."""
         for timeline in TIMELINES:
             names = [each.name for each in self.store.list(timeline)]
             for name in names:
-                if not isinstance(name, TombstoneName):
+                if isinstance(name, TombstoneName):
+                    self.service.delete_timeline(timeline)
+                else:
                     self.service.advance(timeline.tenant_id, name.suffix)
         for node_id in NODE_IDS:
             for found in self.store.list(node_id):
