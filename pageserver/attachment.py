@@ -402,7 +402,9 @@ class Attachment:
 
     def _validated(self, ticket: int, verdict: Verdict) -> None:
         if verdict is not Verdict.VALID:
-            self._become_stale(AlarmKind.STALE, f"the attachment is {verdict.value}")
+            is_rivalled = verdict is Verdict.RIVALLED
+            kind = AlarmKind.RIVALLED if is_rivalled else AlarmKind.STALE
+            self._become_stale(kind, f"a validation has said {verdict.value}")
         elif ticket == self._ticket and self.is_validated and self._asked_lsn > self.visible_lsn:
             self.visible_lsn = self._asked_lsn
             self._actions.append(Publish(self.visible_lsn))

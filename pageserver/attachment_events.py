@@ -28,8 +28,8 @@ class Mode(Enum):
 class AlarmKind(Enum):
     """What an administrator should hear of."""
 
-    RIVALLED = "rivalled"  # the store has a suffix above the own one
-    STALE = "stale"
+    RIVALLED = "rivalled"  # the store has a suffix above, which the service may not know: advance
+    STALE = "stale"  # the service has given the tenant to another one
     LOCAL_FULL = "local_full"  # a stale attachment has taken its share of the local disk
     DAMAGED = "damaged"
 

@@ -77,6 +77,12 @@ class RoundDue:
 
 
 @dataclass(frozen=True, slots=True)
+class LookDue:
+    """The next round begins although no list is known: a late request may have brought one back.
+    Once an hour is enough."""
+
+
+@dataclass(frozen=True, slots=True)
 class ListPersisted:
     name: ListName
 
@@ -189,6 +195,6 @@ class QueueFailed:
 
 QueueEvent: TypeAlias = (
     QueueBegun | HeaderCreated | QueueListed | HeaderRead | ListRead | ListDamaged | Condemned
-    | RoundDue | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted | Removed
+    | RoundDue | LookDue | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted | Removed
     | TimelineDetached | QueueFailed
 )  # fmt: skip

@@ -45,6 +45,7 @@ from pageserver.deletion_events import (
     ListPersisted,
     ListQueue,
     ListRead,
+    LookDue,
     PersistList,
     QueueAction,
     QueueBegun,
@@ -173,7 +174,7 @@ class DeletionQueue:
 
     def _active(
         self,
-        event: QueueListed | HeaderRead | ListRead | ListDamaged | Condemned | RoundDue
+        event: QueueListed | HeaderRead | ListRead | ListDamaged | Condemned | RoundDue | LookDue
         | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted | Removed
         | TimelineDetached,
     ) -> None:  # fmt: skip
@@ -192,6 +193,8 @@ class DeletionQueue:
             case RoundDue():
                 self._flush()
                 self._begin_round()
+            case LookDue():
+                self._is_round_due = True
             case ListPersisted(name):
                 self._persisted(name)
             case QueueValidationBegun(ticket):

@@ -21,12 +21,16 @@ class PageserverPlan(Plan):
     def of(cls, seed: int) -> Plan:
         random = Random(f"pageserver plan {seed}")
         horizon_us = random.choice((150_000, 300_000, 500_000))
-        weights = [weight * random.choice((0, 0.3, 1, 3)) for weight in WEIGHTS.values()]
+        focus = random.choice(list(FOCI))
+        weights = [
+            FOCUS_WEIGHT if kind in FOCI[focus] else weight * random.choice((0, 0.3, 1, 3))
+            for kind, weight in WEIGHTS.items()
+        ]
         count = random.choice((4, 10, 25))
-        kinds = random.choices(list(WEIGHTS), weights, k=count) if any(weights) else []
+        kinds = random.choices(list(WEIGHTS), weights, k=count)
         times = sorted(random.randrange(10_000, horizon_us) for _ in kinds)
         return Plan(
-            focus="none",
+            focus=focus,
             nodes_count=3,
             is_restoring=False,
             is_wild=False,
@@ -161,6 +165,18 @@ WEIGHTS: dict[str, float] = {
     "copy_service": 2, "put_service_back": 2, "emergency": 2, "delete_timeline": 0.7,
     "bad_store": 3,
 }  # fmt: skip
+
+#: A shape that chance alone makes too rarely, and the faults that make it together.
+FOCI: dict[str, tuple[str, ...]] = {
+    "none": ("kill",),
+    "copies of the service": ("copy_service", "put_service_back", "replace_node"),
+    "migrations": ("migrate", "bad_store"),
+    "moves": ("move", "bad_store", "freeze_between_actions"),
+    "replaced nodes": ("replace_node", "kill_between_actions", "service_slow"),
+    "emergencies": ("emergency", "move", "put_service_back"),
+}
+#: Of each of these faults.
+FOCUS_WEIGHT = 15
 
 KINDS: dict[str, Callable[[PageserverWorld, Random], None]] = {
     name: globals()[name] for name in WEIGHTS

@@ -6,6 +6,7 @@
     SuffixUnique   the objects of one suffix have one writer; a name never has two contents
     NoResurrection nothing begins after the tombstone; in the end there is nothing else
     MultiReads     what the attachment before a migration names is there while it is read from
+    BeginsBelow    an attachment begins with no index above its suffix
     StaleIsQuiet   who was told to be stale asks the store for nothing but reads
     GarbageEnds    in quiet, what no index names goes; so do lists
     Advances       in quiet, WAL is given up
@@ -142,6 +143,9 @@ class PageserverLaws:
 
     def became_active(self, timeline: TimelineId, core: Attachment, listed_us: int) -> None:
         self._horizon_lsn[timeline, core.suffix] = core.index.horizon_lsn
+        if core.index_name is not None:
+            is_below = core.index_name.suffix <= core.suffix
+            check("BeginsBelow", is_below, core.suffix, "with", core.index_name.format())
         tombstone_us = self.tombstone_us.get(timeline)
         is_lawful = tombstone_us is None or listed_us <= tombstone_us
         check("NoResurrection", is_lawful, f"{timeline} is attached after it was deleted")

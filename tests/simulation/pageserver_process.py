@@ -253,6 +253,8 @@ class Process:
                 world.clock.call_later(5000, world.operator_reads_refusal, self, timeline)
             case attaching.Alarm(kind, _):
                 world.count(f"alarm: {kind.value}")
+                if kind is attaching.AlarmKind.RIVALLED:
+                    world.clock.call_later(5000, world.operator_advances)
 
     def _list_indices(self, there: Attached, action: attaching.ListIndices) -> None:
         """In two requests: the tombstone is looked for behind the list, as it comes before all."""
@@ -420,6 +422,8 @@ class Process:
 
     def flush(self) -> None:
         if self.queue is not None and self.queue.phase is QueuePhase.ACTIVE:
+            if self.world.random.random() < 0.1:
+                self.step_queue(deleting.LookDue())
             self.step_queue(deleting.RoundDue())
 
     # ---- validation

@@ -120,7 +120,7 @@ class PageStore:
         if world.is_calm or random.random() >= world.chance_of_fault:
             call_later(delay_us, self._land, land, answered)
             return
-        fault = random.choice(("lost", "unanswered", "late", "late", "doubled", "slow"))
+        fault = random.choice(("lost", "unanswered", "late", "late", "doubled", "slow", "unheard"))
         world.count(f"store: {fault}")
         late_us = random.choice((5_000, 40_000, 150_000))
         match fault:
@@ -138,6 +138,9 @@ class PageStore:
                     call_later(late_us, self._land, land, ignored)
             case "slow":
                 call_later(late_us, self._land, land, answered)
+            case "unheard":
+                heard = lambda answer: call_later(late_us, answered, answer)  # noqa: E731
+                call_later(delay_us, self._land, land, heard)
 
     def _land(self, land: Callable[[], Any], answered: Callable[[Any], None]) -> None:
         answer = land()
