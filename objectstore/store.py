@@ -31,6 +31,8 @@ Data: TypeAlias = bytes | Iterable[bytes | memoryview]
 PIECE_BYTES = 1 << 20
 #: Of one request to delete (S3: DeleteObjects).
 DELETE_KEYS_MAX = 1000
+#: Of those that an error is about.
+NAMED_KEYS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,12 @@ def delete_requests(keys: Iterable[str]) -> Iterator[tuple[str, ...]]:
     rest = iter(keys)
     while request := tuple(islice(rest, DELETE_KEYS_MAX)):
         yield request
+
+
+def named_keys(keys: Sequence[str]) -> str:
+    """Some of them, as an error names them."""
+    some = ", ".join(f'"{key}"' for key in keys[:NAMED_KEYS])
+    return some if len(keys) <= NAMED_KEYS else f"{some} and {len(keys) - NAMED_KEYS} more"
 
 
 def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
