@@ -3,7 +3,7 @@ each operation promises.
 
 Laws. A number is read, raised and written in one transaction, and returned after its COMMIT. Where
 a tenant is attached changes only together with its number. Nothing is kept in memory: what was true
-a moment ago is no reason to delete anything. (`returned_numbers.py` only ever refuses.)
+a moment ago is no reason to delete anything. (What is in `returned_numbers.py` may only say no.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from generations.messages import (
     Validation,
 )
 from generations.protocol import GenerationService
-from generations.returned_numbers import ReturnedNumbers
+from generations.returned_numbers import LowerBounds, ReturnedNumbers
 from generations.store import Store, Transaction, Work, open_store
 from generations.suffix import (
     ATTACHMENT_GENERATION_MAX,
@@ -70,12 +70,11 @@ class Generations(GenerationService):
     def register_node(self, node_id: int, incarnation: str) -> NodeRegistration:
         _check_node(node_id)
         _check_incarnation(incarnation)
-        now = self._now()
+        now, bounds = self._now(), self._returned.bounds()
 
         def work(transaction: Transaction) -> NodeRegistration:
             before = tables.node_generation(transaction, node_id) or 0
-            self._returned.check(_node(node_id), before)
-            generation = before + 1
+            generation = bounds.greatest(_node(node_id), before) + 1
             _check_left(_node(node_id), generation, NODE_GENERATION_MAX)
             tables.put_node(transaction, NodeState(node_id, generation, incarnation, now))
             tables.add_change(transaction, now, "register", "", node_id, generation)
@@ -90,13 +89,12 @@ class Generations(GenerationService):
         _check_node(node_id)
         _check_number("node_generation", node_generation, NODE_GENERATION_MAX)
 
+        bounds = self._returned.bounds()
+
         def work(transaction: Transaction) -> NodeAttachments:
-            return NodeAttachments(
-                node_id,
-                node_generation,
-                tables.node_generation(transaction, node_id) == node_generation,
-                tables.attachments_of_node(transaction, node_id),
-            )
+            is_newest = _is_newest(transaction, bounds, node_id, node_generation)
+            attachments = tables.attachments_of_node(transaction, node_id)
+            return NodeAttachments(node_id, node_generation, is_newest, attachments)
 
         return self.store.read(work)
 
@@ -111,15 +109,12 @@ class Generations(GenerationService):
             number = each.attachment_generation
             _check_number("attachment_generation", number, ATTACHMENT_GENERATION_MAX)
 
+        bounds = self._returned.bounds()
+
         def work(transaction: Transaction) -> Validation:
-            newest = tables.node_generation(transaction, node_id)
-            self._returned.check(_node(node_id), newest or 0)
-            is_newest = newest == node_generation
-            found = {a.tenant: a for a in tables.attachments_of_node(transaction, node_id)}
-            for attachment in found.values():
-                if attachment.mode is not AttachmentMode.STALE:
-                    number = attachment.attachment_generation
-                    self._returned.check(_tenant(attachment.tenant), number)
+            is_newest = _is_newest(transaction, bounds, node_id, node_generation)
+            attachments = tables.attachments_of_node(transaction, node_id)
+            found = {a.tenant: a for a in attachments if _is_in_bounds(bounds, a)}
             validities = (_validity(each, found.get(each.tenant), is_newest) for each in asked)
             return Validation(node_id, node_generation, is_newest, tuple(validities))
 
@@ -199,15 +194,15 @@ class Generations(GenerationService):
         _check_id("tenant", tenant)
         if node_id is not None:
             _check_node(node_id)
-        now = self._now()
+        now, bounds = self._now(), self._returned.bounds()
 
         def work(transaction: Transaction) -> TenantState:
             state = _tenant_state(transaction, tenant)
             check(state)
-            before = state.attachment_generation if state is not None else 0
-            self._returned.check(_tenant(tenant), before)
-            _place_at(transaction, tenant, node_id, before + 1, mode)
-            tables.add_change(transaction, now, operation, tenant, node_id, before + 1)
+            found = state.attachment_generation if state is not None else 0
+            generation = bounds.greatest(_tenant(tenant), found) + 1
+            _place_at(transaction, tenant, node_id, generation, mode)
+            tables.add_change(transaction, now, operation, tenant, node_id, generation)
             return _known_tenant(transaction, tenant)
 
         return self._changed(work)
@@ -231,23 +226,23 @@ class Generations(GenerationService):
 
     def advance(self, tenant: str, suffix: Suffix, *, is_own: bool = False) -> TenantState:
         _check_id("tenant", tenant)
-        now = self._now()
+        now, bounds = self._now(), self._returned.bounds()
 
         def work(transaction: Transaction) -> TenantState:
             _raise_node(transaction, suffix, now)
             state = _tenant_state(transaction, tenant)
-            before = state.attachment_generation if state is not None else 0
+            found = state.attachment_generation if state is not None else 0
+            before = bounds.greatest(_tenant(tenant), found)
             current = state.current if state is not None else None
-            generation = suffix.attachment_generation
-            if is_own and generation > before:
+            seen = suffix.attachment_generation
+            if is_own and seen > before:
                 single = AttachmentMode.SINGLE
-                _place_at(transaction, tenant, suffix.node_id, generation, single)
-            elif not is_own and generation >= before and current is not None:
-                _place_at(transaction, tenant, current.node_id, generation + 1, current.mode)
-            elif generation > before:
-                tables.put_tenant(transaction, tenant, generation)
-            elif state is None:
-                tables.put_tenant(transaction, tenant, 0)
+                _place_at(transaction, tenant, suffix.node_id, seen, single)
+            elif not is_own and current is not None and max(seen + 1, before) > found:
+                above = max(seen, before) + 1
+                _place_at(transaction, tenant, current.node_id, above, current.mode)
+            else:
+                tables.put_tenant(transaction, tenant, max(seen, before))
             after = _known_tenant(transaction, tenant)
             if after != state:
                 number = after.attachment_generation
@@ -302,6 +297,21 @@ def _known_tenant(transaction: Transaction, tenant: str) -> TenantState:
             f"tenant {tenant} is not known", hint="sk generations attach makes it."
         )
     return state
+
+
+def _is_newest(
+    transaction: Transaction, bounds: LowerBounds, node_id: int, node_generation: int
+) -> bool:
+    """Only the database says yes, and only when it has not gone back."""
+    newest = tables.node_generation(transaction, node_id) or 0
+    return bounds.greatest(_node(node_id), newest) == newest == node_generation
+
+
+def _is_in_bounds(bounds: LowerBounds, attachment: TenantAttachment) -> bool:
+    """What is stale is so in any case."""
+    number = attachment.attachment_generation
+    is_stale = attachment.mode is AttachmentMode.STALE
+    return is_stale or bounds.greatest(_tenant(attachment.tenant), number) == number
 
 
 def _validity(
