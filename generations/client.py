@@ -209,7 +209,11 @@ class GenerationClient(GenerationService):
     # ---- HTTP
 
     def _post(self, path: str, request: Struct, kind: type[T]) -> T:
-        return decode_answer(self._ask("POST", path, msgspec.json.encode(request)), kind)
+        try:
+            body = msgspec.json.encode(request)
+        except (OverflowError, UnicodeError) as error:
+            raise RequestInvalid(f"invalid request: {error}") from error
+        return decode_answer(self._ask("POST", path, body), kind)
 
     def _ask(self, method: str, path: str, body: bytes | None) -> bytes:
         """The body of an answer 200. Raises GenerationError."""

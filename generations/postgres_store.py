@@ -26,6 +26,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import (
     DeadlockDetected,
+    FeatureNotSupported,
     LockNotAvailable,
     ReadOnlySqlTransaction,
     SerializationFailure,
@@ -94,9 +95,7 @@ class PostgresStore:
             raise
 
     def _prepare(self, connection: psycopg.Connection[Row], *, create: bool) -> None:
-        exists = "SELECT to_regclass(%s) IS NOT NULL"
-        table = f"{SCHEMA}.format"
-        if connection.execute(exists, (table,)).fetchone() == (True,):
+        if _has_tables(connection):
             return
         if not create:
             raise GenerationDatabaseError(
@@ -106,7 +105,7 @@ class PostgresStore:
         with connection.transaction():
             connection.execute("SET LOCAL synchronous_commit = on")
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (CREATION_LOCK,))
-            if connection.execute(exists, (table,)).fetchone() == (True,):
+            if _has_tables(connection):
                 return  # another one was quicker
             schema = sql.Identifier(SCHEMA)
             connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
@@ -143,7 +142,7 @@ class PostgresStore:
                 f'database "{self.name}" gives no connection within {CONNECT_SECONDS} s',
                 hint="The log on stderr says what it answers.",
             ) from error
-        except ReadOnlySqlTransaction as error:
+        except (ReadOnlySqlTransaction, FeatureNotSupported) as error:
             raise GenerationServiceUnavailable(
                 f'database "{self.name}" is read-only: a standby, or not let write',
                 hint="Name the primary, or all servers with target_session_attrs=read-write.",
@@ -156,6 +155,12 @@ class PostgresStore:
             raise GenerationDatabaseError(
                 f'database "{self.name}" cannot be used: {_said(error)}'
             ) from error
+
+
+def _has_tables(connection: psycopg.Connection[Row]) -> bool:
+    """By a query: to_regclass() may answer from a cache what was so before the lock."""
+    found = "SELECT count(*) FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = %s"
+    return connection.execute(found, (SCHEMA, "format")).fetchone() == (1,)
 
 
 def _run_once(connection: psycopg.Connection[Row], begin: str, work: Work[T]) -> T:

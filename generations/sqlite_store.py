@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,8 +27,10 @@ from generations.store import Row, Transaction, Work
 
 T = TypeVar("T")
 
-#: For other processes that write; each takes milliseconds.
+#: For other processes, each of which takes milliseconds; and between two looks. SQLite's own looks
+#: come each 0.1 s: beside some that write all the time that finds the file locked for ever.
 BUSY_SECONDS = 10.0
+BUSY_PAUSE_SECONDS = 0.002
 SETTINGS = (
     "PRAGMA journal_mode = DELETE",
     "PRAGMA synchronous = EXTRA",
@@ -35,6 +38,8 @@ SETTINGS = (
     "PRAGMA trusted_schema = OFF",
 )
 _FILE_MODE = 0o600
+_TAKE_SHARED_LOCK = "SELECT count(*) FROM sqlite_master"
+_PRIMARY_CODE = 0xFF
 
 
 class SqliteStore:
@@ -48,7 +53,7 @@ class SqliteStore:
         self._open_file(create=create)
         with self._errors():
             self._connection = sqlite3.connect(
-                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                path, timeout=0, isolation_level=None, check_same_thread=False
             )
         try:
             self._file = self._file_now()
@@ -71,7 +76,7 @@ class SqliteStore:
     def _prepare(self, *, create: bool) -> None:
         with self._errors():
             for setting in SETTINGS:
-                self._connection.execute(setting)
+                self._patiently(setting)
         self.write(lambda transaction: self._prepare_tables(transaction, create=create))
 
     def _prepare_tables(self, transaction: Transaction, *, create: bool) -> None:
@@ -95,15 +100,29 @@ class SqliteStore:
     def _run(self, begin: str, work: Work[T]) -> T:
         with self._lock, self._errors():
             self._check_file()
-            self._connection.execute(begin)
+            self._patiently(begin)
             try:
+                self._patiently(_TAKE_SHARED_LOCK)  # after it, reading waits for nobody
                 result = work(SqliteTransaction(self._connection))
-                self._connection.execute("COMMIT")
+                self._patiently("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
             return result
+
+    def _patiently(self, statement: str) -> None:
+        """A statement that may have to wait for a lock. Raises sqlite3.Error."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                self._connection.execute(statement).fetchall()
+                return
+            except sqlite3.OperationalError as error:
+                is_busy = error.sqlite_errorcode & _PRIMARY_CODE == sqlite3.SQLITE_BUSY
+                if not is_busy or time.monotonic() > deadline:
+                    raise
+            time.sleep(BUSY_PAUSE_SECONDS)
 
     def _check_file(self) -> None:
         if self._file_now() != self._file:
