@@ -84,6 +84,7 @@ class PostgresStore:
                 min_size=0,
                 max_size=CONNECTIONS_MAX,
                 timeout=CONNECT_SECONDS,
+                reconnect_timeout=CONNECT_SECONDS,  # its pauses grow: after a long outage, too long
                 check=ConnectionPool.check_connection,
                 name="generations",
                 open=True,

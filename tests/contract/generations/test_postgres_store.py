@@ -93,7 +93,15 @@ def test_a_server_that_was_restarted_is_asked_again(
         with pytest.raises(GenerationServiceUnavailable, match="gives no connection within"):
             generations.register_node(3, "x")
         generations_server.start()
+        wait_until(lambda: answers(generations), TIMEOUT, "a connection")
         assert generations.register_node(3, "x").node_generation == 2
+
+
+def answers(generations: Generations) -> bool:
+    try:
+        return bool(generations.status().nodes)
+    except GenerationServiceUnavailable:
+        return False
 
 
 @pytest.mark.parametrize(
