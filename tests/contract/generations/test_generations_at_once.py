@@ -40,7 +40,7 @@ def test_threads_get_numbers_of_their_own(generations: Generations, tenant: str)
 
 class Registering(ServiceProcess):
     def __init__(self, database: str, tenant: str, log_path: Path) -> None:
-        program = [sys.executable, PROGRAM, database, str(NODE), tenant]
+        program: list[str | Path] = [sys.executable, PROGRAM, database, str(NODE), tenant]
         super().__init__(program, log_path=log_path)
 
     @property

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Event
 
 import pytest
 from conftest import uri_of
@@ -23,7 +24,10 @@ from pg_fixtures.standby import make_standby, wait_replayed
 from pg_fixtures.waiting import wait_until
 
 TIMEOUT = 60.0
-WAITS = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+WAITS = (
+    "SELECT pid FROM pg_stat_activity"
+    " WHERE wait_event = 'SyncRep' AND application_name = 'sk generations'"
+)
 
 
 @pytest.fixture
@@ -55,16 +59,26 @@ def test_nothing_is_answered_that_the_standbys_did_not_confirm(
 ) -> None:
     """Also no validation: a primary that was deposed knows nothing of the moves since. It is the
     COMMIT that waits; one whose wait is cancelled returns with a warning, and is no answer."""
+    ended = Event()
+
+    def ask_on() -> None:
+        """The setting is in force when the checkpointer has read it, some time after a reload."""
+        while not ended.is_set():
+            ask(generations)
+
     with ThreadPoolExecutor(1) as threads:
         with synchronous(generations_server, "nobody"):
-            answer: Future[object] = threads.submit(ask, generations)
-            ((pid,),) = wait_until(
-                lambda: generations_server.execute(WAITS), TIMEOUT, "a COMMIT that waits"
-            )
-            assert not answer.done()
+            answers = threads.submit(ask_on)
+            try:
+                ((pid,),) = wait_until(
+                    lambda: generations_server.execute(WAITS), TIMEOUT, "a COMMIT that waits"
+                )
+            finally:
+                ended.set()
+            assert not answers.done()
             generations_server.execute("SELECT pg_cancel_backend(%s)", (pid,))
             with pytest.raises(GenerationServiceUnavailable, match="was not confirmed"):
-                answer.result(TIMEOUT)
+                answers.result(TIMEOUT)
         assert ask(generations)
 
 
