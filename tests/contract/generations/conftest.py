@@ -8,6 +8,7 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
+from postgres_uri import postgres_uri
 
 from generations.client import GenerationClient
 from generations.operations import Generations, embedded_generations
@@ -38,16 +39,12 @@ def generations_server(
         yield postgres
 
 
-def uri_of(postgres: Postgres, name: str = "postgres") -> str:
-    return f"postgresql://postgres@127.0.0.1:{postgres.port}/{name}?sslmode=disable"
-
-
 @pytest.fixture
 def postgres_database(generations_server: Postgres) -> str:
     """The URI of an empty one."""
     name = f"generations_{next(_numbers)}"
     generations_server.execute(f"CREATE DATABASE {name}")
-    return uri_of(generations_server, name)
+    return postgres_uri(generations_server, name)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

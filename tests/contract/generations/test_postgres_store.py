@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from conftest import uri_of
+from postgres_uri import postgres_uri
 
 from generations import postgres_store
 from generations.errors import (
@@ -91,7 +91,7 @@ def test_a_standby_is_not_asked(
     standby = make_standby(generations_server, tmp_path / "standby", conninfo)
     with standby:
         wait_replayed(standby, generations_server.flush_lsn(), TIMEOUT)
-        uri = uri_of(standby, generations.store.name.partition(" ")[0])
+        uri = postgres_uri(standby, generations.store.name.partition(" ")[0])
         with pytest.raises(GenerationServiceUnavailable, match="read-only: a standby") as refused:
             embedded_generations(uri)
     assert "Name the primary" in refused.value.hint
