@@ -21,8 +21,8 @@ from benchmarks.rounds import Spread, Verdict, interleaved, paired_ratios, sampl
 from pg_fixtures.data_directory import WAL_SEG_SIZE
 from pg_fixtures.errors import FixtureError
 from pgwal.segment import format_segment_name, segment_start_lsn, segno_of
-from spark.records.record_index import RecordIndexer
 from spark.records.wal_decoder import WalDecoder
+from walrecords.record_index import RecordIndexer
 
 OURS, TEXT, STATS, CONTROL = "ours", "pg_waldump", "pg_waldump --stats", "the same again"
 COLUMNS = ("decoder", "CPU seconds", "million records/s", "MB/s", "rate / text", "rate / stats")

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from objectstore.errors import ObjectNotFound, ObjectStoreError
-from objectstore.store import PIECE_BYTES, Data, ObjectInfo
+from objectstore.store import PIECE_BYTES, Data, ObjectInfo, named_keys
 from storage import durable
 from storage.errors import StorageError
 
@@ -85,6 +85,13 @@ class LocalStore:
             file.seek(max(0, size - length))
             return file.read(length)
 
+    def get_range(self, key: str, begin: int, length: int) -> bytes:
+        assert begin >= 0
+        assert length >= 0
+        with _errors(key), self._path(key).open("rb") as file:
+            file.seek(begin)
+            return file.read(length)
+
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         assert not prefix or prefix.endswith("/")
         with _errors(prefix):
@@ -107,6 +114,23 @@ class LocalStore:
                 durable.sync_directory(path.parent)
             if path.parent != self.root and durable.remove_empty_directory(path.parent):
                 durable.sync_directory(path.parent.parent)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """One by one: of a folder nothing else is faster."""
+        left = list[str]()
+        cause: ObjectStoreError | None = None
+        for key in keys:
+            try:
+                self.delete(key)
+            except ObjectStoreError as error:
+                left.append(key)
+                cause = error
+        if cause is not None:
+            raise ObjectStoreError(
+                f"could not delete {named_keys(left)} in {self.url}: {cause}",
+                hint=cause.hint,
+                is_transient=cause.is_transient,
+            ) from cause
 
     def _path(self, key: str) -> Path:
         assert not {"", ".", ".."} & set(key.split("/")), key

@@ -20,7 +20,7 @@ from obstore import exceptions
 from obstore.store import MemoryStore, from_url
 
 from objectstore.errors import ObjectNotFound, ObjectStoreError
-from objectstore.store import PIECE_BYTES, Data, ObjectInfo
+from objectstore.store import PIECE_BYTES, Data, ObjectInfo, delete_requests, named_keys
 
 REQUEST_TIMEOUT_SECONDS = 30
 #: Its own tries, for what breaks in the middle of a request.
@@ -50,11 +50,11 @@ class RemoteStore:
             ) from error
 
     def put(self, key: str, data: Data) -> None:
-        with _gathered(data) as whole, self._errors(key, "write"):
+        with _gathered(data) as whole, self._errors(key, doing="write"):
             obstore.put(self._store, key, whole, use_multipart=False)
 
     def create(self, key: str, data: Data) -> bool:
-        with _gathered(data) as whole, self._errors(key, "write"):
+        with _gathered(data) as whole, self._errors(key, doing="write"):
             try:
                 obstore.put(self._store, key, whole, mode="create", use_multipart=False)
             except exceptions.AlreadyExistsError:
@@ -62,7 +62,7 @@ class RemoteStore:
         return True
 
     def get(self, key: str) -> bytes:
-        with self._errors(key, "read"):
+        with self._errors(key, doing="read"):
             return bytes(obstore.get(self._store, key).bytes())
 
     def get_pieces(self, key: str) -> Iterator[bytes]:
@@ -70,7 +70,7 @@ class RemoteStore:
         begin, size = 0, 1
         same: dict[str, Any] = {}
         while begin < size:
-            with self._errors(key, "read"):
+            with self._errors(key, doing="read"):
                 options = {"range": (begin, begin + RANGE_BYTES), **same}
                 try:
                     found = obstore.get(self._store, key, options=cast(Any, options))
@@ -88,7 +88,7 @@ class RemoteStore:
             begin += len(part)
 
     def get_tail(self, key: str, length: int) -> bytes:
-        with self._errors(key, "read"):
+        with self._errors(key, doing="read"):
             range_option = cast(Any, {"suffix": length})
             try:
                 found = obstore.get(self._store, key, options={"range": range_option})
@@ -98,32 +98,63 @@ class RemoteStore:
                 raise
             return bytes(found.bytes())
 
+    def get_range(self, key: str, begin: int, length: int) -> bytes:
+        assert begin >= 0
+        assert length >= 0
+        with self._errors(key, doing="read"):
+            if length == 0:
+                obstore.head(self._store, key)
+                return b""
+            options = cast(Any, {"range": (begin, begin + length)})
+            try:
+                return bytes(obstore.get(self._store, key, options=options).bytes())
+            except exceptions.BaseError as error:
+                if self._ends_before(key, begin, error):
+                    return b""
+                raise
+
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         assert not prefix or prefix.endswith("/")
-        with self._errors(prefix, "list"):
+        with self._errors(prefix, doing="list"):
             for chunk in obstore.list(self._store, prefix or None, offset=after or None):
                 for meta in sorted(chunk, key=lambda m: m["path"]):
                     yield ObjectInfo(meta["path"], meta["size"], meta["last_modified"])
 
     def list_folders(self, prefix: str) -> Sequence[str]:
-        with self._errors(prefix, "list"):
+        with self._errors(prefix, doing="list"):
             found = obstore.list_with_delimiter(self._store, prefix or None)["common_prefixes"]
             return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
 
     def delete(self, key: str) -> None:
-        with self._errors(key, "delete"):
+        with self._errors(key, doing="delete"):
             try:
                 obstore.delete(self._store, key)
             except NOT_FOUND as error:
                 if _says(error, BUCKET_IS_MISSING):
                     raise
 
+    def delete_many(self, keys: Sequence[str]) -> None:
+        for request in delete_requests(keys):
+            with self._errors(*request, doing="delete"):
+                try:
+                    obstore.delete(self._store, request)
+                except NOT_FOUND as error:
+                    # It may have ended at the first that does not exist: the memory store does.
+                    if _says(error, BUCKET_IS_MISSING):
+                        raise
+                    for key in request:
+                        self.delete(key)
+
     def _is_empty(self, key: str, error: Exception) -> bool:
         """Why a range was refused: of nothing there is none (416)."""
-        return not _is_refused(error) and obstore.head(self._store, key)["size"] == 0
+        return self._ends_before(key, 0, error)
+
+    def _ends_before(self, key: str, begin: int, error: Exception) -> bool:
+        """Why a range was refused: nothing of it is there (416)."""
+        return not _is_refused(error) and obstore.head(self._store, key)["size"] <= begin
 
     @contextmanager
-    def _errors(self, key: str, doing: str) -> Iterator[None]:
+    def _errors(self, *keys: str, doing: str) -> Iterator[None]:
         try:
             yield
         except (exceptions.BaseError, OSError) as error:
@@ -135,15 +166,17 @@ class RemoteStore:
                     is_transient=True,
                 ) from error
             if isinstance(error, NOT_FOUND):
-                raise ObjectNotFound(f'object "{key}" does not exist in {self.url}') from error
+                raise ObjectNotFound(
+                    f"object {named_keys(keys)} does not exist in {self.url}"
+                ) from error
             if _is_refused(error):
                 raise ObjectStoreError(
-                    f'{self.url} does not let us {doing} "{key}": {_reason(error)}',
+                    f"{self.url} does not let us {doing} {named_keys(keys)}: {_reason(error)}",
                     hint="Check the credentials (AWS_ACCESS_KEY_ID, ...) and what they may do.",
                     is_transient=True,
                 ) from error
             raise ObjectStoreError(
-                f'could not {doing} "{key}" in {self.url}: {_reason(error)}',
+                f"could not {doing} {named_keys(keys)} in {self.url}: {_reason(error)}",
                 is_transient=True,
             ) from error
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -28,6 +29,10 @@ from objectstore.errors import ObjectStoreError
 Data: TypeAlias = bytes | Iterable[bytes | memoryview]
 #: Of an object that is read in pieces.
 PIECE_BYTES = 1 << 20
+#: Of one request to delete (S3: DeleteObjects).
+DELETE_KEYS_MAX = 1000
+#: Of those that an error is about.
+NAMED_KEYS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,10 @@ class ObjectStore(Protocol):
     def get_tail(self, key: str, length: int) -> bytes:
         """Its last bytes. Raises ObjectNotFound."""
 
+    def get_range(self, key: str, begin: int, length: int) -> bytes:
+        """`length` bytes from the byte `begin` on; fewer where the object ends before, none behind
+        its end. Raises ObjectNotFound."""
+
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         """All whose key begins with `prefix`, a folder that ends with "/" or nothing, and is
         greater than `after`; in the order of their keys."""
@@ -70,6 +79,24 @@ class ObjectStore(Protocol):
 
     def delete(self, key: str) -> None:
         """One that does not exist is deleted already."""
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """All of them, DELETE_KEYS_MAX a request; one that does not exist is deleted already. An
+        error names keys that may be left, and says of none that it is not deleted: all of them may
+        be asked for again."""
+
+
+def delete_requests(keys: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """The keys, as many at a time as one request may delete."""
+    rest = iter(keys)
+    while request := tuple(islice(rest, DELETE_KEYS_MAX)):
+        yield request
+
+
+def named_keys(keys: Sequence[str]) -> str:
+    """Some of them, as an error names them."""
+    some = ", ".join(f'"{key}"' for key in keys[:NAMED_KEYS])
+    return some if len(keys) <= NAMED_KEYS else f"{some} and {len(keys) - NAMED_KEYS} more"
 
 
 def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:

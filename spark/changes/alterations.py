@@ -20,7 +20,7 @@ import numpy as np
 from pgwal.lsn import format_lsn
 from spark.changes.catalog import ENUM, Catalog, Table
 from spark.changes.heap_scan import INVALIDATIONS, INVALIDATIONS_AT, MARK_LSN, HeapScan
-from spark.records.record_index import Array
+from walrecords.record_index import Array
 
 _MESSAGE = np.dtype(
     {

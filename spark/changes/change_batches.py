@@ -36,7 +36,7 @@ from spark.changes.toast_chunks import ToastChunks
 from spark.changes.transaction_commits import Commits
 from spark.changes.tuple_cells import Cells, TableFormat, read_cells
 from spark.changes.tuple_columns import struct_of
-from spark.records.record_index import Array
+from walrecords.record_index import Array
 
 ROWS_PER_BATCH = 1 << 15
 

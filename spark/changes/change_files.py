@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from spark.changes.catalog import Catalog, Table
-from spark.records.record_index import Array
+from walrecords.record_index import Array
 
 #: what a file is, if it is not `2 * table` or, its TOAST, `2 * table + 1`
 IGNORED, UNKNOWN, FOREIGN = -1, -2, -3

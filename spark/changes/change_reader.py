@@ -47,7 +47,7 @@ from spark.changes.transaction_progress import (
 from spark.errors import CatalogError
 from spark.inputs.wal_input import LostWal, WalInput
 from spark.inputs.wal_reader import Gap, OnDamage, WalRange, read_indexes
-from spark.records.record_index import Array, RecordIndex
+from walrecords.record_index import Array, RecordIndex
 
 #: of WAL: what is decoded at once
 WINDOW_BYTES = 16 << 20

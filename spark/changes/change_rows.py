@@ -38,7 +38,7 @@ from spark.changes.heap_scan import (
     TRUNCATE,
     UPDATE,
 )
-from spark.records.record_index import Array
+from walrecords.record_index import Array
 
 #: an operation of a row that says what could not be decoded
 UNDECODED = 0

@@ -49,9 +49,9 @@ from spark.changes.heap_scan import (
     HeapScan,
 )
 from spark.changes.transaction_commits import Commits
-from spark.records.byte_copy import copy_bytes
-from spark.records.loads import Bytes, Int, Numbers
-from spark.records.record_index import Array, RecordIndex
+from walrecords.byte_copy import copy_bytes
+from walrecords.loads import Bytes, Int, Numbers
+from walrecords.record_index import Array, RecordIndex
 
 #: rows behind those of a scan: the transaction's number, the file's code, the oid of TRUNCATE
 COMMIT, CODE, OID, FIELDS = CHANGE_FIELDS, CHANGE_FIELDS + 1, CHANGE_FIELDS + 2, CHANGE_FIELDS + 3

@@ -22,13 +22,13 @@ from pgwal.errors import WalFormatError
 from pgwal.lsn import Lsn, format_lsn
 from pgwal.record import HEADER, Record, RecordHeader
 from pgwal.versions import WalVersion
-from spark.records.loads import Bytes, Int, Numbers, load_u16, load_u32
-from spark.records.record_index import Array, RecordIndex
-from spark.records.transaction import ENDS, TIME_US, TOP_XID, XactFormat, read_end, xact_format
-from spark.records.transaction import INVALIDATIONS as ENDS_INVALIDATIONS
-from spark.records.transaction import INVALIDATIONS_AT as ENDS_INVALIDATIONS_AT
-from spark.records.transaction import SUBXIDS as ENDS_SUBXIDS
-from spark.records.transaction import SUBXIDS_AT as ENDS_AT
+from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
+from walrecords.record_index import Array, RecordIndex
+from walrecords.transaction import ENDS, TIME_US, TOP_XID, XactFormat, read_end, xact_format
+from walrecords.transaction import INVALIDATIONS as ENDS_INVALIDATIONS
+from walrecords.transaction import INVALIDATIONS_AT as ENDS_INVALIDATIONS_AT
+from walrecords.transaction import SUBXIDS as ENDS_SUBXIDS
+from walrecords.transaction import SUBXIDS_AT as ENDS_AT
 
 #: rows of `HeapScan.changes`
 (

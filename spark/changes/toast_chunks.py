@@ -16,7 +16,7 @@ import numpy as np
 from spark.changes.catalog import Column
 from spark.changes.datum_varlena import DatumError, decompress_datum, parse_pointer
 from spark.changes.tuple_layout import PLAIN, lay_out
-from spark.records.record_index import Array
+from walrecords.record_index import Array
 
 _COLUMNS = tuple(
     Column(name, type_oid, -1, length, 4, length > 0, False, None, None)

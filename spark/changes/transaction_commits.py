@@ -20,7 +20,7 @@ from spark.changes.heap_scan import (
     SUBXIDS_AT,
     HeapScan,
 )
-from spark.records.record_index import Array
+from walrecords.record_index import Array
 
 
 @dataclass(frozen=True, slots=True)

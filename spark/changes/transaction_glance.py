@@ -26,7 +26,7 @@ from spark.changes.heap_scan import (
     HeapScan,
 )
 from spark.changes.transaction_commits import ended_xids
-from spark.records.record_index import Array
+from walrecords.record_index import Array
 
 _RUNNING = struct.Struct("<iiB3xIII")
 _REDO = struct.Struct("<Q")

@@ -19,7 +19,7 @@ import numpy as np
 
 from spark.changes.transaction_commits import Commits
 from spark.changes.transaction_glance import Glance
-from spark.records.record_index import Array
+from walrecords.record_index import Array
 
 #: what comes before a place, the last segment first: (where it begins, glances in their order)
 Backwards = Iterable[tuple[int, list[Glance]]]

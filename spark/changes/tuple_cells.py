@@ -26,8 +26,8 @@ from spark.changes.toast_chunks import ToastChunks, UnchangedToastError
 from spark.changes.tuple_layout import DAMAGED, EXTERNAL, MISSING, PACKED, PLAIN, Values, lay_out
 from spark.changes.tuple_layout import NULL as LAID_NULL
 from spark.changes.tuple_print import COPY, NULL, OMIT, PRINT, is_printable, print_rows, room_of
-from spark.records.loads import Bytes, Int, Numbers
-from spark.records.record_index import Array
+from walrecords.loads import Bytes, Int, Numbers
+from walrecords.record_index import Array
 
 #: types that Arrow stores as Postgres does, but for the epoch
 STORED = {

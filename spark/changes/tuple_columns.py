@@ -29,9 +29,9 @@ from spark.changes.tuple_print import (
     print_texts,
     room_of,
 )
-from spark.records.byte_copy import copy_bytes
-from spark.records.loads import Bytes, Int, Numbers
-from spark.records.record_index import Array
+from walrecords.byte_copy import copy_bytes
+from walrecords.loads import Bytes, Int, Numbers
+from walrecords.record_index import Array
 
 #: Postgres counts from 2000-01-01
 _EPOCH_DAYS = 10_957

@@ -16,8 +16,8 @@ import numpy as np
 from numba import njit
 
 from spark.changes.catalog import Column
-from spark.records.loads import Bytes, Int, Numbers, load_u16, load_u32
-from spark.records.record_index import Array
+from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
+from walrecords.record_index import Array
 
 #: states of a value: PLAIN is there without its header; PACKED is compressed, and there with its
 #: header, as is EXTERNAL, out of line; MISSING: the tuple is older than the column; DAMAGED: the

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from spark.records.byte_copy import copy_bytes
-from spark.records.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
+from walrecords.byte_copy import copy_bytes
+from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
 
 #: kinds of columns; NO_KIND are those that only `datum.py` knows, and floats Arrow prints
 (

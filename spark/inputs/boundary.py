@@ -9,7 +9,7 @@ from __future__ import annotations
 from consensus.messages import ServerFacts
 from pgwal.page import WAL_PAGE_SIZE
 from spark.inputs.wal_input import LostWal, WalInput
-from spark.records.record_index import RecordIndexer, as_boundary
+from walrecords.record_index import RecordIndexer, as_boundary
 
 
 def next_boundary(

@@ -21,7 +21,7 @@ from pgwal.lsn import format_lsn
 from spark.inputs.segment_file import RemovedSegment
 from spark.inputs.segment_folder import SegmentFolder, open_folder
 from spark.inputs.wal_input import LostWal, WalChunk
-from spark.records.record_index import RecordIndexer
+from walrecords.record_index import RecordIndexer
 
 #: of a folder that changes under the reader
 TRIES = 3

@@ -24,10 +24,10 @@ from pgwal.lsn import format_lsn
 from pgwal.page import WAL_PAGE_SIZE
 from spark.errors import WalInputError
 from spark.inputs.wal_input import LostWal, WalInput
-from spark.records.record_index import RecordIndex, RecordIndexer
 from spark.records.wal_decoder import WalDecoder
 from spark.records.wal_filter import WalFilter
 from spark.records.wal_schema import DEFAULT_COLUMNS, schema_of
+from walrecords.record_index import RecordIndex, RecordIndexer
 
 #: of WAL; its rows take several times as much
 PIECE_BYTES = 128 * WAL_PAGE_SIZE

@@ -1,1 +1,1 @@
-"""Records as arrays: from WAL bytes to Arrow columns, in compiled loops; knows no files."""
+"""From records as arrays to Arrow columns; knows no files."""

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from spark.records.byte_copy import copy_bytes
-from spark.records.loads import Bytes, Int, Numbers
-from spark.records.pool_array import pool_array
+from walrecords.byte_copy import copy_bytes
+from walrecords.loads import Bytes, Int, Numbers
+from walrecords.pool_array import pool_array
 
 #: room for each name of a table: short names are copied as fast as the shortest
 _NAME_ROOM = 32

@@ -7,10 +7,10 @@ import pyarrow as pa
 from numba import njit
 
 from spark.records.arrow_columns import NameTable, bool_column, name_column, number_column
-from spark.records.loads import Bytes, Int, Numbers, load_u16, load_u32
-from spark.records.pool_array import pool_array
-from spark.records.record_survey import FORK_MASK, HAS_IMAGE, WILL_INIT, BlockPlaces
 from spark.records.wal_schema import BLOCK, WAL_SCHEMA
+from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32
+from walrecords.pool_array import pool_array
+from walrecords.record_survey import FORK_MASK, HAS_IMAGE, WILL_INIT, BlockPlaces
 
 #: `pg_waldump` names these four; a number is what else it may be
 _FORKS = NameTable.of(["main", "fsm", "vm", "init", *(str(fork) for fork in range(4, 16))])

@@ -9,10 +9,10 @@ import pyarrow as pa
 from numba import njit
 
 from spark.records.arrow_columns import bit_buffer, nullable_column
-from spark.records.loads import Bytes, Int, Numbers, load_u32
-from spark.records.pool_array import pool_array
-from spark.records.transaction import GID_AT, GID_LENGTH, ROW, SUBXIDS, SUBXIDS_AT, TIME_US, TOP_XID
 from spark.records.wal_schema import WAL_SCHEMA
+from walrecords.loads import Bytes, Int, Numbers, load_u32
+from walrecords.pool_array import pool_array
+from walrecords.transaction import GID_AT, GID_LENGTH, ROW, SUBXIDS, SUBXIDS_AT, TIME_US, TOP_XID
 
 #: those that are made of transactions' ends
 TRANSACTION_COLUMNS = frozenset({"top_xid", "xact_time", "subxids", "gid"})

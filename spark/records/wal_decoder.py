@@ -24,12 +24,15 @@ from pgwal.rmgr import is_rmgr_id, rmgr_name
 from pgwal.versions import wal_version
 from spark.records.arrow_columns import NameTable, bytes_column, name_column, number_column
 from spark.records.block_columns import block_column
-from spark.records.byte_copy import copy_bytes
-from spark.records.loads import Bytes, Numbers
-from spark.records.operation import operation_name, operation_names
-from spark.records.pool_array import pool_array
-from spark.records.record_index import RecordIndex
-from spark.records.record_survey import (
+from spark.records.transaction_columns import TRANSACTION_COLUMNS, transaction_column
+from spark.records.wal_filter import WalFilter, filter_tables
+from spark.records.wal_schema import DEFAULT_COLUMNS, schema_of
+from walrecords.byte_copy import copy_bytes
+from walrecords.loads import Bytes, Numbers
+from walrecords.operation import operation_name, operation_names
+from walrecords.pool_array import pool_array
+from walrecords.record_index import RecordIndex
+from walrecords.record_survey import (
     BlockPlaces,
     RecordFacts,
     block_format,
@@ -38,10 +41,7 @@ from spark.records.record_survey import (
     record_facts,
     survey_records,
 )
-from spark.records.transaction import ENDS, read_ends, xact_format
-from spark.records.transaction_columns import TRANSACTION_COLUMNS, transaction_column
-from spark.records.wal_filter import FilterTables, WalFilter
-from spark.records.wal_schema import DEFAULT_COLUMNS, schema_of
+from walrecords.transaction import ENDS, read_ends, xact_format
 
 #: offsets of an Arrow list or string are of 32 bits, and no row has more than its record
 INDEX_BYTES_MAX = (1 << 31) - 1
@@ -63,7 +63,7 @@ class WalDecoder:
         self.schema = schema_of(columns)
         self._fields = [_Field(field.name, field.type) for field in self.schema]
         self._version = wal_version(version_major)
-        self._passes = FilterTables.of(wal_filter, version_major)
+        self._passes = filter_tables(wal_filter, version_major)
         self._passes_all = wal_filter == WalFilter()
         self._block_format = block_format(self._version)
         self._xact_format = xact_format(self._version)

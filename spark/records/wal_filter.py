@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from pgwal.rmgr import is_rmgr_id, rmgr_name
 from pgwal.versions import wal_version
 from spark.errors import FilterError
-from spark.records.loads import Int, Numbers
+from walrecords.filter_tables import FilterTables
+from walrecords.loads import Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,39 +30,30 @@ class WalFilter:
     xids: frozenset[int] = frozenset()
 
 
-class FilterTables(NamedTuple):
-    """A WalFilter as compiled loops read it: a flag for each rmgr id, and sorted u32."""
-
-    rmgrs: Numbers
-    relations: Numbers
-    databases: Numbers
-    xids: Numbers
-
-    @classmethod
-    def of(cls, wal_filter: WalFilter, version_major: int) -> FilterTables:
-        """Raises FilterError for an rmgr that this version does not have, or a number that is
-        no oid and no xid."""
-        version = wal_version(version_major)
-        ids = {
-            rmgr_name(rmgr_id, version_major).lower(): rmgr_id
-            for rmgr_id in range(256)
-            if is_rmgr_id(rmgr_id, version)
-        }
-        passes = np.full(256, not wal_filter.rmgrs)
-        for name in sorted(wal_filter.rmgrs):
-            if name.lower() not in ids:
-                names = ", ".join(rmgr_name(i, version_major) for i in ids.values() if i < 128)
-                raise FilterError(
-                    f'Postgres {version_major} has no resource manager "{name}"',
-                    hint=f"They are: {names}.",
-                )
-            passes[ids[name.lower()]] = True
-        return cls(
-            passes,
-            _sorted("relation", wal_filter.relations),
-            _sorted("database", wal_filter.databases),
-            _sorted("xid", wal_filter.xids),
-        )
+def filter_tables(wal_filter: WalFilter, version_major: int) -> FilterTables:
+    """Raises FilterError for an rmgr that this version does not have, or a number that is
+    no oid and no xid."""
+    version = wal_version(version_major)
+    ids = {
+        rmgr_name(rmgr_id, version_major).lower(): rmgr_id
+        for rmgr_id in range(256)
+        if is_rmgr_id(rmgr_id, version)
+    }
+    passes = np.full(256, not wal_filter.rmgrs)
+    for name in sorted(wal_filter.rmgrs):
+        if name.lower() not in ids:
+            names = ", ".join(rmgr_name(i, version_major) for i in ids.values() if i < 128)
+            raise FilterError(
+                f'Postgres {version_major} has no resource manager "{name}"',
+                hint=f"They are: {names}.",
+            )
+        passes[ids[name.lower()]] = True
+    return FilterTables(
+        passes,
+        _sorted("relation", wal_filter.relations),
+        _sorted("database", wal_filter.databases),
+        _sorted("xid", wal_filter.xids),
+    )
 
 
 def _sorted(what: str, numbers: Iterable[int]) -> Numbers:
@@ -72,16 +62,3 @@ def _sorted(what: str, numbers: Iterable[int]) -> Numbers:
         wrong = ordered[0] if ordered[0] < 0 else ordered[-1]
         raise FilterError(f"invalid {what} {wrong}: expected a number of 32 bits")
     return np.array(ordered, dtype=np.uint32)
-
-
-@njit(cache=True, nogil=True)
-def is_among(ordered: Numbers, number: Int) -> bool:
-    """Whether it is one of these, as FilterTables has them."""
-    low, high = 0, len(ordered)
-    while low < high:
-        middle = (low + high) // 2
-        if ordered[middle] < number:
-            low = middle + 1
-        else:
-            high = middle
-    return bool(low < len(ordered) and ordered[low] == number)

@@ -6,6 +6,7 @@
 --seed 7 --files                       on real files, which lose what is not synced; many seeds, too
 --seed 7 --changing                    members join, leave, move, lose their disks; many seeds, too
 --seed 7 --limbo                       transactions wait for the quorum; many seeds, too
+--seed 7 --pageserver                  pageservers, their generation service and store; many seeds, too
 --mutants                              the planted bugs; fails if one is not caught; rare ones
 --exhaustive                           every interleaving of small models; --minutes of a larger one
 """
@@ -25,6 +26,7 @@ from .file_world import run_on_files
 from .limbo_world import LimboWorld
 from .limits import small_limits
 from .minimise import command, minimise
+from .pageserver_world import PageserverWorld
 from .planted_bugs import CHANGE_PLANTS, LIMBO_PLANTS, PLANTS, RARE_LIMBO_PLANTS, RARE_PLANTS
 from .trace import Trace
 from .world import World, plan_with
@@ -64,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--files", action="store_true")
     parser.add_argument("--changing", action="store_true")
     parser.add_argument("--limbo", action="store_true")
+    parser.add_argument("--pageserver", action="store_true")
     parser.add_argument("--mutants", action="store_true")
     parser.add_argument("--exhaustive", action="store_true")
     return parser
@@ -95,7 +98,9 @@ def _one(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _kind(arguments: argparse.Namespace) -> type[World]:
+def _kind(arguments: argparse.Namespace) -> type[World | PageserverWorld]:
+    if arguments.pageserver:
+        return PageserverWorld
     if arguments.limbo:
         return LimboWorld
     return ChangingWorld if arguments.changing else World
@@ -106,7 +111,7 @@ def _run(
     seed: int,
     plan: Plan | None = None,
     trace: Trace | None = None,
-) -> World:
+) -> World | PageserverWorld:
     """The world after its run. Raises what it fails with."""
     if arguments.files:
         return run_on_files(seed, plan, trace)

@@ -10,9 +10,11 @@ from .broken_law import BrokenLaw
 from .changing_world import ChangingWorld
 from .limbo_world import LimboWorld
 from .limits import small_limits
+from .pageserver_world import PageserverWorld
 from .planted_bugs import (
     CHANGE_PLANTS,
     LIMBO_PLANTS,
+    PAGESERVER_PLANTS,
     RARE_LIMBO_PLANTS,
     RARE_PLANTS,
     Plant,
@@ -42,8 +44,10 @@ def law_of(error: Exception) -> str:
     return f"{type(error).__name__} in a core"
 
 
-def kind_of(bug: Plant) -> type[World]:
+def kind_of(bug: Plant) -> type[World | PageserverWorld]:
     """The kind of world that it can do harm in."""
+    if bug in PAGESERVER_PLANTS:
+        return PageserverWorld
     if bug in LIMBO_PLANTS or bug in RARE_LIMBO_PLANTS:
         return LimboWorld
     return ChangingWorld if bug in CHANGE_PLANTS or bug in RARE_PLANTS else World

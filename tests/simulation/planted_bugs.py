@@ -8,12 +8,14 @@ from . import (
     bugs_of_damage,
     bugs_of_limbo,
     bugs_of_membership,
+    bugs_of_pageserver,
     bugs_of_proposer,
     bugs_of_safekeeper,
 )
 from .planting import (
     CHANGE_PLANTS,
     LIMBO_PLANTS,
+    PAGESERVER_PLANTS,
     PLANTS,
     RARE_LIMBO_PLANTS,
     RARE_PLANTS,
@@ -24,6 +26,7 @@ from .planting import (
 __all__ = [
     "CHANGE_PLANTS",
     "LIMBO_PLANTS",
+    "PAGESERVER_PLANTS",
     "PLANTS",
     "RARE_LIMBO_PLANTS",
     "RARE_PLANTS",
@@ -33,6 +36,7 @@ __all__ = [
     "bugs_of_damage",
     "bugs_of_limbo",
     "bugs_of_membership",
+    "bugs_of_pageserver",
     "bugs_of_proposer",
     "bugs_of_safekeeper",
     "planted",

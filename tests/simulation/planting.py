@@ -15,6 +15,8 @@ RARE_PLANTS: list[Plant] = []
 #: In worlds with a limbo; and those of them that show too rarely for every run.
 LIMBO_PLANTS: list[Plant] = []
 RARE_LIMBO_PLANTS: list[Plant] = []
+#: In worlds of pageservers.
+PAGESERVER_PLANTS: list[Plant] = []
 
 
 def plant(bug: Plant) -> Plant:
@@ -39,6 +41,11 @@ def plant_limbo(bug: Plant) -> Plant:
 
 def plant_rare_limbo(bug: Plant) -> Plant:
     RARE_LIMBO_PLANTS.append(bug)
+    return bug
+
+
+def plant_pageserver(bug: Plant) -> Plant:
+    PAGESERVER_PLANTS.append(bug)
     return bug
 
 

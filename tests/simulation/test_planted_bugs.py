@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from .bugs_of_safekeeper import (
 from .faults import Plan
 from .limits import small_limits
 from .minimise import broken_law, command, minimise
-from .mutants import catch, name_of
+from .mutants import catch, name_of, try_seed
 from .planted_bugs import (
     CHANGE_PLANTS,
     LIMBO_PLANTS,
@@ -34,7 +35,7 @@ from .planted_bugs import (
 from .world import plan_with
 
 PLANTS_MIN = 25
-PROOF = Path(__file__).parents[2] / "docs/proof.md"
+MANUAL = (Path(__file__).parents[2] / "docs/proof.md").read_text()
 
 
 def test_there_are_enough() -> None:
@@ -44,23 +45,30 @@ def test_there_are_enough() -> None:
 
 
 def test_the_manual_names_them_all() -> None:
-    manual = PROOF.read_text()
     for bug in (*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS):
-        assert f"| {name_of(bug)} |" in manual
+        assert f"| {name_of(bug)} |" in MANUAL
     for bug in (*RARE_PLANTS, *RARE_LIMBO_PLANTS):
-        assert f"- {name_of(bug)}\n" in manual
-    core, change = manual.split("\nIn worlds whose members change", maxsplit=1)
+        assert f"- {name_of(bug)}\n" in MANUAL
+    core, change = MANUAL.split("\nIn worlds whose members change", maxsplit=1)
     assert f"All {len(PLANTS)} are caught" in " ".join(core.split())
     change, limbo = change.split("\nIn worlds with a limbo", maxsplit=1)
     assert f"All {len(CHANGE_PLANTS)} are caught" in " ".join(change.split())
     assert f"All {len(LIMBO_PLANTS)} are caught" in " ".join(limbo.split())
 
 
+def manual_seed(bug: Plant) -> int:
+    """The first that catches it, as the manual says."""
+    (needed,) = re.findall(rf"^\| {re.escape(name_of(bug))} \| ([0-9]+) \|", MANUAL, re.MULTILINE)
+    return int(needed) - 1
+
+
 @pytest.mark.parametrize(
     "bug", [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS], ids=lambda bug: bug.__name__
 )
 def test_a_planted_bug_is_caught(bug: Plant) -> None:
-    assert catch(bug) is not None
+    """First by the seed that the manual says, for the seeds before it have taken time for nothing;
+    where a change has made another one catch it, by any of the first."""
+    assert try_seed(bug, manual_seed(bug)) or catch(bug)
 
 
 @pytest.mark.parametrize(

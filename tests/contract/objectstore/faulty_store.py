@@ -80,6 +80,9 @@ class FaultyStore:
     def get_tail(self, key: str, length: int) -> bytes:
         return self._do(lambda: self.store.get_tail(key, length))
 
+    def get_range(self, key: str, begin: int, length: int) -> bytes:
+        return self._do(lambda: self.store.get_range(key, begin, length))
+
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         infos = self._do(lambda: [*self.store.list(prefix, after)])
         cut = (
@@ -94,6 +97,9 @@ class FaultyStore:
 
     def delete(self, key: str) -> None:
         self._do(lambda: self.store.delete(key))
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        self._do(lambda: self.store.delete_many(keys))
 
     def _cuts(self) -> bool:
         return self._happens(self._truncates)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from objectstore.errors import ObjectNotFound, ObjectStoreError
-from objectstore.store import PIECE_BYTES, ObjectStore
+from objectstore.store import DELETE_KEYS_MAX, PIECE_BYTES, ObjectStore, delete_requests
 from storage.errors import StorageError
 
 CLOCK_TOLERANCE = timedelta(seconds=5)  # a store may know whole seconds only
@@ -123,13 +123,27 @@ def test_tails(store: ObjectStore, length: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("begin", "length"), [(0, 1), (0, 100), (37, 20), (90, 100), (99, 1), (100, 1), (500, 9), (3, 0)]
+)
+def test_ranges(store: ObjectStore, begin: int, length: int) -> None:
+    """As far as there is something."""
+    data = bytes(range(100))
+    store.put("a/b", data)
+    store.put("a/empty", b"")
+    assert store.get_range("a/b", begin, length) == data[begin : begin + length]
+    assert store.get_range("a/empty", begin, length) == b""
+
+
+@pytest.mark.parametrize(
     "read",
     [
+        lambda store: store.get_range("a/none", 0, 10),
+        lambda store: store.get_range("a/none", 5, 0),
         lambda store: store.get("a/none"),
         lambda store: next(store.get_pieces("a/none")),
         lambda store: store.get_tail("a/none", 32),
     ],
-    ids=["get", "get_pieces", "get_tail"],
+    ids=["get_range", "get_range of nothing", "get", "get_pieces", "get_tail"],
 )
 def test_what_does_not_exist(store: ObjectStore, read: Callable[[ObjectStore], bytes]) -> None:
     store.put("a/other", b"")
@@ -148,6 +162,30 @@ def test_deleting(store: ObjectStore) -> None:
     assert keys_of(store) == ["a/c"]
     with pytest.raises(ObjectNotFound):
         store.get("a/b")
+
+
+def test_many_are_deleted(store: ObjectStore) -> None:
+    """More than one request may name, among them such as do not exist; nothing else goes."""
+    keys = [f"many/{number:05d}" for number in range(2 * DELETE_KEYS_MAX + 1)]
+    kept = [key for number, key in enumerate(keys) if number % 100 == 1]
+    written = [*kept, *(key for number, key in enumerate(keys) if number % 100 == 0)]
+    for key in written:
+        store.put(key, b"x")
+    store.put("odd/with space + and % & <xml>", b"x")
+    gone = [key for key in keys if key not in kept]
+    store.delete_many([*gone, "odd/with space + and % & <xml>", "none/at/all"])
+    assert keys_of(store) == kept
+    store.delete_many(gone)
+    store.delete_many([])
+    assert keys_of(store) == kept
+
+
+def test_requests_that_delete() -> None:
+    keys = [f"{number}" for number in range(2 * DELETE_KEYS_MAX + 1)]
+    requests = list(delete_requests(keys))
+    assert [len(request) for request in requests] == [DELETE_KEYS_MAX, DELETE_KEYS_MAX, 1]
+    assert [key for request in requests for key in request] == keys
+    assert list(delete_requests([])) == []
 
 
 # ---- lists

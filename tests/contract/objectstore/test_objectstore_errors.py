@@ -26,9 +26,11 @@ REQUESTS: dict[str, Request] = {
     "get": lambda store: store.get(KEY),
     "get_pieces": lambda store: list(store.get_pieces(KEY)),
     "get_tail": lambda store: store.get_tail(KEY, 32),
+    "get_range": lambda store: store.get_range(KEY, 10, 32),
     "list": lambda store: list(store.list("00/")),
     "list_folders": lambda store: store.list_folders("00/"),
     "delete": lambda store: store.delete(KEY),
+    "delete_many": lambda store: store.delete_many([KEY, f"{KEY}.other"]),
 }
 
 
@@ -127,6 +129,16 @@ def test_silence(hostile: HostileS3, request_of: Request) -> None:
         assert failure(store_at(hostile), request_of).is_transient
     finally:
         released.set()
+
+
+def test_some_are_not_deleted(hostile: HostileS3) -> None:
+    """The request was done, but not all of it: that is an error, and names what is left."""
+    error = "<Error><Key>prefix/a/b</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
+    body = f"<DeleteResult><Deleted><Key>prefix/a/c</Key></Deleted>{error}</DeleteResult>"
+    hostile.answer = object_answer(body.encode())
+    found = failure(store_at(hostile), lambda store: store.delete_many(["a/b", "a/c"]))
+    assert "a/b" in str(found)
+    assert not isinstance(found, ObjectNotFound)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 50_000, 99_999])

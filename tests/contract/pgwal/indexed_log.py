@@ -10,9 +10,9 @@ from wal_folder import WalFolder
 from pgwal.errors import WalFormatError
 from pgwal.record import Record
 from pgwal.walker import NEED_DATA, RecordWalker
-from spark.records.record_index import RecordIndex, RecordIndexer, as_boundary
 from spark.records.wal_decoder import WalDecoder
 from spark.records.wal_filter import WalFilter
+from walrecords.record_index import RecordIndex, RecordIndexer, as_boundary
 
 MIB = 1 << 20
 

@@ -15,8 +15,8 @@ from pg_server.binaries import find_postgres
 from pgwal.rmgr import RM_MAX_BUILTIN_ID, RM_XLOG_ID, rmgr_name
 from pgwal.segment import format_segment_name
 from pgwal.versions import wal_version
-from spark.records.operation import operation_name
-from spark.records.transaction import RM_XACT_ID
+from walrecords.operation import operation_name
+from walrecords.transaction import RM_XACT_ID
 
 WAL_SEG_SIZE = 1 << 20
 CUSTOM_RMGR_ID = 200

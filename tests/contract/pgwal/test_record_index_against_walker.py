@@ -18,7 +18,7 @@ from pgwal.page import (
     parse_page_header,
 )
 from pgwal.segment import segno_of
-from spark.records.record_index import RecordIndexer
+from walrecords.record_index import RecordIndexer
 
 DAMAGED_LOGS = 12
 SPLITS = 6

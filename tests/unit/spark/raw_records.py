@@ -9,7 +9,7 @@ import numpy as np
 
 from pgwal.lsn import Lsn
 from pgwal.record import HEADER, Record
-from spark.records.record_index import RecordIndex
+from walrecords.record_index import RecordIndex
 
 START_LSN = 0x1000028
 RELATION = struct.pack("<III", 1663, 5, 16384)

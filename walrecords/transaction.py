@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 
 from pgwal.versions import WalVersion
-from spark.records.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
+from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
 
 RM_XACT_ID = 1
 _OPMASK = 0x70

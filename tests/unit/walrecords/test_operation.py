@@ -6,7 +6,7 @@ import pytest
 
 from pgwal.errors import WalError
 from pgwal.versions import SUPPORTED_MAJORS
-from spark.records.operation import operation_name, operation_names
+from walrecords.operation import operation_name, operation_names
 
 
 @pytest.mark.parametrize(

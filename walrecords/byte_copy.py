@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from spark.records.loads import Bytes, Int
+from walrecords.loads import Bytes, Int
 
 
 def _intrinsic() -> Callable[[Bytes, Int, Bytes, Int, Int], None]:

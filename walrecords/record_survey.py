@@ -18,10 +18,10 @@ from numba import njit
 from pgwal.block_ref import BLOCK_ID_MAX, BLOCK_SIZE
 from pgwal.record import RECORD_HEADER_SIZE
 from pgwal.versions import WalVersion
-from spark.records.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
-from spark.records.pool_array import pool_array
-from spark.records.transaction import ENDS, RM_XACT_ID, TOP_XID, XactFormat, is_end, read_end
-from spark.records.wal_filter import FilterTables, is_among
+from walrecords.filter_tables import FilterTables, is_among
+from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
+from walrecords.pool_array import pool_array
+from walrecords.transaction import ENDS, RM_XACT_ID, TOP_XID, XactFormat, is_end, read_end
 
 _ID_DATA_SHORT = 255
 _ID_DATA_LONG = 254

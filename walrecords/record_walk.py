@@ -26,9 +26,9 @@ from pgwal.record import (
     XLOG_SWITCH,
 )
 from pgwal.rmgr import RM_MAX_BUILTIN_ID, RM_MIN_CUSTOM_ID, RM_XLOG_ID
-from spark.records.byte_copy import copy_bytes
-from spark.records.checksum import extend_crc
-from spark.records.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
+from walrecords.byte_copy import copy_bytes
+from walrecords.checksum import extend_crc
+from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
 
 UNKNOWN = -1
 #: why the compiled loop came back, or that it goes on

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike
 
-from spark.records.loads import Numbers
+from walrecords.loads import Numbers
 
 _POOL = pa.system_memory_pool()
 

@@ -38,8 +38,8 @@ from pgwal.record import (
 )
 from pgwal.segment import check_wal_seg_size
 from pgwal.versions import wal_version
-from spark.records.pool_array import pool_array
-from spark.records.record_walk import (
+from walrecords.pool_array import pool_array
+from walrecords.record_walk import (
     AT,
     BAD_PAGE,
     BAD_RECORD,

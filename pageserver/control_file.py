@@ -1,0 +1,47 @@
+"""`ControlFile`: the part of global/pg_control that says where a server's data is.
+
+    system identifier u64 | version u32 | catalog version u32 | state u32, 4 empty | time i64 |
+    checkpoint: its record u64 | its redo u64 | timeline u32 | ... | 192: max_prepared_xacts i32
+
+Source: Postgres `catalog/pg_control.h`, the same in 13 to 18 up to there.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from pageserver.errors import LayerDamaged
+
+CONTROL_FILE = "global/pg_control"
+_HEAD = struct.Struct("<QIII4xqQQI")
+_PREPARED_MAX = struct.Struct("<i")
+_PREPARED_MAX_AT = 192
+
+
+@dataclass(frozen=True, slots=True)
+class ControlFile:
+    """The checkpoint is the one that recovery begins at."""
+
+    system_id: int
+    catalog_version: int
+    checkpoint_lsn: int
+    redo_lsn: int
+    tli: int
+    prepared_max: int
+
+    @classmethod
+    def parse(cls, data: bytes) -> ControlFile:
+        """Raises LayerDamaged."""
+        size = _PREPARED_MAX_AT + _PREPARED_MAX.size
+        if len(data) < size:
+            raise LayerDamaged(
+                f"{CONTROL_FILE} is too short: expected {size} bytes, found {len(data)}"
+            )
+        system_id, _, catalog, _, _, checkpoint_lsn, redo_lsn, tli = _HEAD.unpack_from(data)
+        (prepared_max,) = _PREPARED_MAX.unpack_from(data, _PREPARED_MAX_AT)
+        return cls(system_id, catalog, checkpoint_lsn, redo_lsn, tli, prepared_max)
+
+    def version_folder(self, pg_major: int) -> str:
+        """TABLESPACE_VERSION_DIRECTORY."""
+        return f"PG_{pg_major}_{self.catalog_version}"

@@ -1,0 +1,34 @@
+"""Errors of `pageserver`; each says in one sentence what is wrong, and in `hint` what to do.
+
+PageserverError
+|-- SurveyError       WAL that cannot be surveyed: it needs what is not here
+|-- RedoError         the server that replays an epoch did not do what it was asked
+|-- LayerDamaged      an object of layers or frames is not what it should be
+`-- PageNotFound      there is no such page, relation or cut
+"""
+
+from __future__ import annotations
+
+
+class PageserverError(Exception):
+    """Base of all."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class SurveyError(PageserverError):
+    """WAL that cannot be surveyed, or replayed, with what is here."""
+
+
+class RedoError(PageserverError):
+    """The server that replays an epoch ended otherwise than it was asked to."""
+
+
+class LayerDamaged(PageserverError):
+    """Bytes of a layer or a frame are not what they should be."""
+
+
+class PageNotFound(PageserverError):
+    """There is no such page, relation or cut."""

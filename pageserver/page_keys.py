@@ -1,0 +1,198 @@
+"""Names of the objects of a timeline's pages, and of a node's deletion queue. Pure.
+
+    TENANT/TIMELINE/pages/
+        attachments/000007000300001A                             claimed, with a random incarnation
+        deleted                                                  tombstone: the timeline is gone
+        frames/0000000005000028-000007000300001A-0000002A        end LSN, suffix, sequence
+        index/000007000300001A-0000002A                          suffix, sequence
+        layers/0000000005000028-0001-000007000300001A-0000002A   end LSN, part, suffix, sequence
+    deletion/0003/
+        0000002A-000000000300001A.list                           sequence, suffix
+        header-000000000300001A-0000002A                         suffix, sequence
+
+Laws. A name never recurs: a suffix belongs to one attachment (its claim is created once), and the
+attachment numbers its objects through. The suffix of an old object is its own; no function has a
+default for it. Numbers are hex digits in upper case, so that names are ordered as what they mean.
+`parse` and `format` are each other's inverse; what a stranger has put there parses to None.
+
+A name is relative to `pages/`, or to `deletion/NODE/`; a key is the whole. A suffix of the deletion
+queue has attachment generation 0: it is the node's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from consensus.ids import TimelineId
+from generations.suffix import Suffix
+from objectstore.keys import timeline_prefix
+
+CLAIMS = "attachments/"
+FRAMES = "frames/"
+INDICES = "index/"
+LAYERS = "layers/"
+TOMBSTONE = "deleted"
+DELETION = "deletion/"
+
+SEQ_MAX = (1 << 32) - 1
+PART_MAX = (1 << 16) - 1
+LSN_MAX = (1 << 64) - 1
+
+_SUFFIX = "([0-9A-F]{16})"
+_SEQ = "([0-9A-F]{8})"
+_LSN = "([0-9A-F]{16})"
+_CLAIM = re.compile(rf"{CLAIMS}{_SUFFIX}\Z")
+_INDEX = re.compile(rf"{INDICES}{_SUFFIX}-{_SEQ}\Z")
+_LAYER = re.compile(rf"{LAYERS}{_LSN}-([0-9A-F]{{4}})-{_SUFFIX}-{_SEQ}\Z")
+_FRAME = re.compile(rf"{FRAMES}{_LSN}-{_SUFFIX}-{_SEQ}\Z")
+_LIST = re.compile(rf"{_SEQ}-{_SUFFIX}\.list\Z")
+_HEADER = re.compile(rf"header-{_SUFFIX}-{_SEQ}\Z")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ClaimName:
+    """Of an attachment, for ever."""
+
+    suffix: Suffix
+
+    def format(self) -> str:
+        return f"{CLAIMS}{self.suffix}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class IndexName:
+    """The greatest is the newest."""
+
+    suffix: Suffix
+    seq: int
+
+    def format(self) -> str:
+        return f"{INDICES}{self.suffix}-{self.seq:08X}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LayerName:
+    """A part of the pages changed up to `end_lsn`."""
+
+    end_lsn: int
+    part: int
+    suffix: Suffix
+    seq: int
+
+    def format(self) -> str:
+        return f"{LAYERS}{self.end_lsn:016X}-{self.part:04X}-{self.suffix}-{self.seq:08X}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FrameName:
+    """What is no relation's, at `end_lsn`."""
+
+    end_lsn: int
+    suffix: Suffix
+    seq: int
+
+    def format(self) -> str:
+        return f"{FRAMES}{self.end_lsn:016X}-{self.suffix}-{self.seq:08X}"
+
+
+@dataclass(frozen=True, slots=True)
+class TombstoneName:
+    def format(self) -> str:
+        return TOMBSTONE
+
+
+#: What `pages/` has.
+PageName: TypeAlias = ClaimName | IndexName | LayerName | FrameName | TombstoneName
+#: Of these an index names the ones that are needed; the others are garbage.
+StoredName: TypeAlias = LayerName | FrameName
+
+
+def parse_page_name(name: str) -> PageName | None:
+    """Relative to `pages/`; None for a stranger's object."""
+    if match := _LAYER.match(name):
+        end_lsn, part, suffix, seq = match.groups()
+        return LayerName(int(end_lsn, 16), int(part, 16), Suffix(int(suffix, 16)), int(seq, 16))
+    if match := _FRAME.match(name):
+        end_lsn, suffix, seq = match.groups()
+        return FrameName(int(end_lsn, 16), Suffix(int(suffix, 16)), int(seq, 16))
+    if match := _INDEX.match(name):
+        return IndexName(Suffix(int(match[1], 16)), int(match[2], 16))
+    if match := _CLAIM.match(name):
+        return ClaimName(Suffix(int(match[1], 16)))
+    return TombstoneName() if name == TOMBSTONE else None
+
+
+@dataclass(frozen=True, slots=True)
+class PageKeys:
+    """Of one timeline."""
+
+    timeline: TimelineId
+
+    @property
+    def prefix(self) -> str:
+        return f"{timeline_prefix(self.timeline)}pages/"
+
+    def key(self, name: PageName) -> str:
+        return self.prefix + name.format()
+
+    def parse(self, key: str) -> PageName | None:
+        """None for what is not below `pages/`, and for a stranger's object there."""
+        name = key.removeprefix(self.prefix)
+        return parse_page_name(name) if len(name) < len(key) else None
+
+
+# ---- the deletion queue
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ListName:
+    """Of names to be deleted. Sequences of different suffixes have nothing to do with each other."""
+
+    suffix: Suffix
+    seq: int
+
+    def format(self) -> str:
+        return f"{self.seq:08X}-{self.suffix}.list"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HeaderName:
+    """How far the lists of its suffix are validated; the greatest of a suffix is the newest."""
+
+    suffix: Suffix
+    seq: int
+
+    def format(self) -> str:
+        return f"header-{self.suffix}-{self.seq:08X}"
+
+
+QueueName: TypeAlias = ListName | HeaderName
+
+
+def parse_queue_name(name: str) -> QueueName | None:
+    """Relative to `deletion/NODE/`; None for a stranger's object."""
+    if match := _LIST.match(name):
+        return ListName(Suffix(int(match[2], 16)), int(match[1], 16))
+    if match := _HEADER.match(name):
+        return HeaderName(Suffix(int(match[1], 16)), int(match[2], 16))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """Of one node id, whatever process has it."""
+
+    node_id: int
+
+    @property
+    def prefix(self) -> str:
+        return f"{DELETION}{self.node_id:04X}/"
+
+    def key(self, name: QueueName) -> str:
+        return self.prefix + name.format()
+
+    def parse(self, key: str) -> QueueName | None:
+        name = key.removeprefix(self.prefix)
+        return parse_queue_name(name) if len(name) < len(key) else None

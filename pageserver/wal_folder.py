@@ -1,0 +1,81 @@
+"""`WalFolder`: WAL segments in a folder, under Postgres' names, as an epoch needs them.
+
+    000000010000000000000005  000000010000000000000006  000000020000000000000006  00000002.history
+
+Of a segment that more than one timeline has, the newest up to the wanted one counts: it begins with
+the same WAL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from consensus.messages import ServerFacts
+from pageserver.errors import SurveyError
+from pgwal.errors import SegmentNameError, WalFormatError
+from pgwal.lsn import format_lsn
+from pgwal.page import WAL_PAGE_SIZE
+from pgwal.segment import parse_segment_name
+from walrecords.record_index import RecordIndex, RecordIndexer
+
+#: of WAL that is surveyed at once
+PIECE_BYTES = 512 * WAL_PAGE_SIZE
+
+
+class WalFolder:
+    """Files that are not changed while they are read."""
+
+    def __init__(self, path: Path, server: ServerFacts) -> None:
+        self.path = path
+        self.server = server
+
+    def segments(self, begin_lsn: int, end_lsn: int, tli: int) -> list[Path]:
+        """Those of [begin_lsn, end_lsn), in order. Raises SurveyError when one is missing."""
+        seg_size = self.server.wal_seg_size
+        newest: dict[int, tuple[int, Path]] = {}
+        for path in self.path.iterdir():
+            try:
+                name = parse_segment_name(path.name, seg_size)
+            except SegmentNameError:
+                continue
+            if not name.partial and name.tli <= tli and name.tli >= newest.get(name.segno, (0,))[0]:
+                newest[name.segno] = name.tli, path
+        found = []
+        for segno in range(begin_lsn // seg_size, (end_lsn - 1) // seg_size + 1):
+            if segno not in newest:
+                raise SurveyError(
+                    f"the segment of WAL at {format_lsn(segno * seg_size)} is missing"
+                )
+            found.append(newest[segno][1])
+        return found
+
+    def histories(self) -> list[Path]:
+        """The history files."""
+        return sorted(self.path.glob("*.history"))
+
+    def records(self, begin_lsn: int, end_lsn: int, tli: int) -> Iterator[RecordIndex]:
+        """Those that begin in [begin_lsn, end_lsn), both boundaries of records. Raises SurveyError:
+        WAL is missing, or not valid."""
+        indexer = RecordIndexer(
+            begin_lsn,
+            end_lsn,
+            wal_seg_size=self.server.wal_seg_size,
+            version_major=self.server.pg_major,
+            system_id=self.server.system_id,
+            is_boundary=True,
+        )
+        first_lsn = indexer.fed_lsn
+        try:
+            for path in self.segments(begin_lsn, end_lsn, tli):
+                with path.open("rb") as file:
+                    file.seek(first_lsn % self.server.wal_seg_size)
+                    while not indexer.is_done and (piece := file.read(PIECE_BYTES)):
+                        yield indexer.feed(piece)
+                first_lsn = 0
+        except WalFormatError as error:
+            raise SurveyError(f"WAL cannot be surveyed: {error}") from error
+        if not indexer.is_done:
+            raise SurveyError(
+                f"the WAL ends at {format_lsn(indexer.next_lsn)}, before {format_lsn(end_lsn)}"
+            )

@@ -1,0 +1,190 @@
+"""`PageStore`: the object store of pageserver worlds, whose requests come late, twice, or not at all.
+
+    request -> (lost) -> lands -> (again, much later) -> answer -> (lost)
+
+Every request lands as a whole, but for a list: its second half may be listed later than its first.
+Who asks hears an answer, or that it failed; a request that failed may land long afterwards.
+Objects are values; every fourth seed takes each through its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from consensus.ids import TimelineId
+from pageserver.deletion_list import (
+    DeletionList,
+    QueueHeader,
+    decode_claim,
+    decode_header,
+    decode_list,
+    encode_claim,
+    encode_header,
+    encode_list,
+)
+from pageserver.page_index import PageIndex, decode_index, encode_index
+from pageserver.page_keys import PageKeys, QueueKeys
+
+if TYPE_CHECKING:
+    from .pageserver_world import PageserverWorld
+
+N = TypeVar("N")
+
+#: What is not on this side of the store's clock: it is ahead of everyone.
+CLOCK_AHEAD_MS = 7_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """`writer` is the incarnation that created it."""
+
+    name: Any
+    content: Any
+    modified_ms: int
+    writer: str
+
+
+class PageStore:
+    """Keys by folder: `pages/` of a timeline, `deletion/` of a node."""
+
+    def __init__(self, world: PageserverWorld) -> None:
+        self._world = world
+        self.pages: dict[TimelineId, dict[str, StoredObject]] = {}
+        self.queues: dict[int, dict[str, StoredObject]] = {}
+        self._takes_bytes = world.seed % 4 == 0
+
+    # ---- what a request does when it lands
+
+    def create(self, folder: Any, name: Any, content: Any, writer: str) -> StoredObject:
+        """What is there afterwards."""
+        objects, text = self.folder(folder), name.format()
+        found = objects.get(text)
+        if found is None:
+            parse = PageKeys(folder).parse if isinstance(folder, TimelineId) else None
+            parse = parse or QueueKeys(folder).parse
+            key = (PageKeys if isinstance(folder, TimelineId) else QueueKeys)(folder).prefix + text
+            assert parse(key) == name, key
+            content = through_bytes(content) if self._takes_bytes else content
+            found = objects[text] = StoredObject(name, content, self.now_ms, writer)
+            self._world.laws.created(folder, found)
+        else:
+            self._world.laws.created_again(folder, found, content, writer)
+        return found
+
+    def get(self, folder: Any, name: Any) -> Any:
+        """Its content, or None."""
+        found = self.folder(folder).get(name.format())
+        return None if found is None else found.content
+
+    def delete(self, folder: Any, text: str) -> None:
+        objects = self.folder(folder)
+        if text in objects:
+            found = objects.pop(text)
+            self._world.laws.deleted(folder, found)
+
+    def delete_key(self, key: str) -> None:
+        for timeline in self._world.timelines:
+            prefix = PageKeys(timeline).prefix
+            if key.startswith(prefix):
+                self.delete(timeline, key.removeprefix(prefix))
+
+    def list(self, folder: Any, above: str = "") -> list[StoredObject]:
+        objects = self.folder(folder)
+        return [objects[text] for text in sorted(objects) if text > above]
+
+    def folder(self, folder: Any) -> dict[str, StoredObject]:
+        if isinstance(folder, TimelineId):
+            return self.pages.setdefault(folder, {})
+        return self.queues.setdefault(folder, {})
+
+    @property
+    def now_ms(self) -> int:
+        return self._world.clock.now_us // 1000 + CLOCK_AHEAD_MS
+
+    # ---- requests
+
+    def ask(
+        self,
+        land: Callable[[], Any],
+        answered: Callable[[Any], None],
+        failed: Callable[[], None],
+        *,
+        is_write: bool,
+    ) -> None:
+        """`land` happens in the store; then one of the others, or both never when the caller is
+        gone."""
+        world, random, call_later = self._world, self._world.random, self._world.clock.call_later
+        delay_us = random.choice(world.request_us)
+        if world.is_calm or random.random() >= world.chance_of_fault:
+            call_later(delay_us, self._land, land, answered)
+            return
+        fault = random.choice(("lost", "unanswered", "late", "late", "doubled", "slow", "unheard"))
+        world.count(f"store: {fault}")
+        late_us = random.choice((5_000, 40_000, 150_000))
+        match fault:
+            case "lost":
+                call_later(2 * delay_us, failed)
+            case "unanswered":
+                call_later(delay_us, self._land, land, ignored)
+                call_later(2 * delay_us, failed)
+            case "late":
+                call_later(2 * delay_us, failed)
+                call_later(late_us, self._land, land, ignored)
+            case "doubled":
+                call_later(delay_us, self._land, land, answered)
+                if is_write:
+                    call_later(late_us, self._land, land, ignored)
+            case "slow":
+                call_later(late_us, self._land, land, answered)
+            case "unheard":
+                heard = lambda answer: call_later(late_us, answered, answer)  # noqa: E731
+                call_later(delay_us, self._land, land, heard)
+
+    def _land(self, land: Callable[[], Any], answered: Callable[[Any], None]) -> None:
+        answer = land()
+        self._world.clock.call_later(self._world.random.choice(self._world.request_us), answered, answer)
+
+    def ask_list(
+        self,
+        folder: Any,
+        answered: Callable[[list[StoredObject]], None],
+        failed: Callable[[], None],
+        above: str = "",
+    ) -> None:
+        """Half of the lists come in two pages, with time between."""
+        random = self._world.random
+        if random.random() < 0.5:
+            self.ask(lambda: self.list(folder, above), answered, failed, is_write=False)
+            return
+
+        def second(first: list[StoredObject]) -> None:
+            last = first[-1].name.format() if first else above
+            rest = lambda: first + self.list(folder, last)  # noqa: E731
+            self.ask(rest, answered, failed, is_write=False)
+
+        def half() -> list[StoredObject]:
+            found = self.list(folder, above)
+            return found[: len(found) // 2]
+
+        self.ask(half, second, failed, is_write=False)
+
+
+def ignored(_: Any) -> None:
+    """The answer to a request whose caller has given up."""
+
+
+def through_bytes(content: Any) -> Any:
+    """What a reader makes of it."""
+    match content:
+        case PageIndex():
+            return decode_index(encode_index(content), "index")
+        case DeletionList():
+            return decode_list(encode_list(content), "list")
+        case QueueHeader():
+            return decode_header(encode_header(content), "header")
+        case str():
+            return decode_claim(encode_claim(content), "claim")
+        case _:
+            return content
