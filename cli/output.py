@@ -26,6 +26,7 @@ from backup.errors import BackupError
 from consensus.errors import ConsensusError
 from generations.errors import GenerationError, GenerationServiceUnavailable
 from objectstore.errors import ObjectStoreError
+from pageserver.errors import PageserverError
 from pg_server.errors import PgServerError
 from pgwal.errors import WalError
 from safekeeper.errors import SafekeeperError
@@ -78,6 +79,7 @@ LIBRARY_ERRORS = (
     ObjectStoreError,
     BackupError,
     GenerationError,
+    PageserverError,
     SparkWalError,
     PgServerError,
     ConsensusError,

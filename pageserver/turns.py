@@ -9,7 +9,6 @@ store, the generation service, a replay) is work, and its outcome comes back as 
 from __future__ import annotations
 
 import heapq
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,7 @@ class Turns:
         self._timers: list[tuple[float, int, Call]] = []
         self._numbers = count()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="page work")
-        self._is_ended = threading.Event()
+        self._is_ended = False
 
     def post(self, call: Call) -> None:
         """It has a turn soon."""
@@ -61,21 +60,17 @@ class Turns:
         self._pool.submit(run)
 
     def end(self) -> None:
-        """run() returns soon. Any thread."""
-        self._is_ended.set()
-        self.post(lambda: None)
-
-    @property
-    def is_ended(self) -> bool:
-        return self._is_ended.is_set()
+        """run() returns soon. Any thread, and a handler of signals: no lock is taken."""
+        self._is_ended = True
+        self._calls.put(lambda: None)
 
     def run(self) -> None:
         """Until end(). An error of a turn is a bug: it ends all of it, and is raised."""
         try:
-            while not self._is_ended.is_set():
+            while not self._is_ended:
                 self._turn()
         finally:
-            self._is_ended.set()
+            self._is_ended = True
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _turn(self) -> None:

@@ -1,0 +1,306 @@
+"""`Ingest`: one timeline from WAL to cuts: receives, finds where a cut is due, replays, hands over.
+
+    safekeepers -> segments -> checkpoints -> an epoch -> layer and frame -> the attachment
+                                     ^ a cut is due        (uploads both; an index names them)
+
+A thread of its own. Laws. The next epoch begins on what the store has of the one before: an index
+names it. What was received and is below the redo of the newest cut is removed, nothing else. An
+error ends the epoch, never the thread: it is said, the WAL is kept, and it is tried again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import TypeAlias
+
+import structlog
+
+from backup.archived_wal import ArchivedWalSource
+from backup.backup_catalog import BackupCatalog
+from backup.backup_record import Backup
+from backup.safekeeper_wal import Safekeeper
+from consensus.ids import TimelineId
+from objectstore.archive import TimelineArchive
+from pageserver.backup_base import BackupBase
+from pageserver.base_cache import cached_backup
+from pageserver.checkpoint_scan import CheckpointScan
+from pageserver.cut_rule import CutRule
+from pageserver.epoch import EpochInput, EpochOutput, EpochReplay
+from pageserver.errors import PageserverError
+from pageserver.frame import Frame
+from pageserver.page_index import Cut, PageIndex
+from pageserver.page_objects import PageObjects
+from pageserver.page_stack import Layer, PageStack
+from pageserver.redo import RedoServer
+from pageserver.touches import Checkpoint
+from pageserver.wal_folder import WalFolder
+from pageserver.wal_receiver import WalReceiver
+from pgwal.errors import SegmentNameError
+from pgwal.lsn import format_lsn
+from pgwal.page import WAL_PAGE_SIZE
+from pgwal.segment import parse_segment_name
+
+WAL_FOLDER, EPOCH_FOLDER = "wal", "epoch"
+FEED_BYTES = 4 << 20
+RETRY_SECONDS = 5.0
+WAIT_SECONDS = 1.0
+
+log = structlog.get_logger()
+
+
+#: (the cut, the base backup's id, what was made) -> whether it is stored
+HandOver: TypeAlias = "Callable[[Cut, str, EpochOutput], Callable[[float], bool | None]]"
+
+
+@dataclass(frozen=True, slots=True)
+class IngestConfig:
+    """What all timelines share. `server_of` finds the programs of a major version."""
+
+    safekeepers_of: Callable[[TimelineId], Sequence[Safekeeper]]
+    rule: CutRule
+    server_of: Callable[[int], RedoServer]
+
+
+@dataclass(slots=True)
+class IngestState:
+    """For status pages; written by the thread, read by others."""
+
+    phase: str = "starting"
+    problem: str = ""
+    received_lsn: int = 0
+    cut_lsn: int = 0
+    epochs: int = 0
+    wal_bytes: int = 0
+    pages: int = 0
+    replay_seconds: float = 0.0
+    cut_at: datetime | None = None
+    needs_base: int = 0
+
+
+@dataclass(slots=True)
+class _Stand:
+    """What the next epoch begins on. `last` None: no cut yet; the first one lies behind
+    `consistent_lsn`."""
+
+    frame: Frame
+    base: BackupBase
+    layers: list[Layer]
+    redo_lsn: int
+    last: Checkpoint | None
+    consistent_lsn: int
+
+
+class Ingest(threading.Thread):
+    """Of one attachment. `index_of` is its index as it is now. `hand_over` gives a replayed epoch
+    to it; what it returns waits for so many seconds: True when an index names the epoch, False when
+    none ever will, None when it is not known yet."""
+
+    def __init__(
+        self,
+        archive: TimelineArchive,
+        objects: PageObjects,
+        index_of: Callable[[], PageIndex],
+        folder: Path,
+        config: IngestConfig,
+        hand_over: HandOver,
+    ) -> None:
+        super().__init__(name=f"ingest {archive.timeline}", daemon=True)
+        self.state = IngestState()
+        self._archive = archive
+        self._objects = objects
+        self._index_of = index_of
+        self._folder = folder
+        self._config = config
+        self._hand_over = hand_over
+        self._server = config.server_of(archive.facts.server.pg_major)
+        self._progress = threading.Event()
+        self._stopping = threading.Event()
+        self._receiver: WalReceiver | None = None
+        self._backup: Backup | None = None
+        self._log = log.bind(timeline=str(archive.timeline))
+
+    def stop(self) -> None:
+        """Returns when it has ended; an epoch that is being replayed is waited for."""
+        self._stopping.set()
+        self._progress.set()
+        self.join()
+
+    def publish(self, visible_lsn: int) -> None:
+        """WAL below may be removed by the safekeepers."""
+        if self._receiver is not None:
+            self._receiver.visible_lsn = visible_lsn
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._follow(self._stand())
+            except Exception as error:  # said, and tried again: the WAL is kept
+                self.state.problem = " ".join(str(error).split())
+                hint = getattr(error, "hint", "")
+                self._log.error("ingest stands still", reason=self.state.problem, hint=hint)
+                self._stopping.wait(RETRY_SECONDS)
+            finally:
+                if self._receiver is not None:
+                    self._receiver.stop()
+                    self._receiver = None
+
+    # ---- where it begins
+
+    def _stand(self) -> _Stand:
+        self.state.phase = "opening"
+        catalog = BackupCatalog(self._archive)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        index = self._index_of()
+        backup = self._backup = (
+            catalog.get(index.base_backup_id) if index.base_backup_id else self._choose(catalog)
+        )
+        files, frame = cached_backup(catalog, backup, self._folder)
+        base = BackupBase(catalog, backup, files)
+        if not index.cuts:
+            return _Stand(frame, base, [], backup.start_lsn, None, backup.stop_lsn)
+        cut = index.cuts[-1]
+        ref = next(ref for ref in reversed(index.frames) if ref.end_lsn == cut.end_lsn)
+        frame = self._objects.fetch_frame(ref, self._folder / "frame.tar")
+        at = datetime.fromtimestamp(cut.time_unix_s, UTC)
+        last = Checkpoint(cut.checkpoint_lsn, cut.end_lsn, cut.redo_lsn, cut.tli, at)
+        self.state.cut_lsn, self.state.cut_at = cut.end_lsn, at
+        layers = open_layers(self._objects, index)
+        return _Stand(frame, base, layers, cut.redo_lsn, last, cut.end_lsn)
+
+    def _choose(self, catalog: BackupCatalog) -> Backup:
+        """The newest one that is sound. Raises PageserverError."""
+        sound = [each for each in catalog.backups() if not each.checksum_failures]
+        if not sound:
+            raise PageserverError(
+                f"the archive has no base backup of timeline {self._archive.timeline}",
+                hint="Take one, the only one ever: sk backup create.",
+            )
+        return sound[-1]
+
+    # ---- WAL
+
+    def _follow(self, stand: _Stand) -> None:
+        facts = self._archive.facts.server
+        wal = WalFolder(self._folder / WAL_FOLDER, facts)
+        shutil.rmtree(wal.path, ignore_errors=True)
+        wal.path.mkdir(parents=True)
+        self._receiver = WalReceiver(
+            wal.path,
+            facts,
+            stand.redo_lsn,
+            self._config.safekeepers_of(self._archive.timeline),
+            ArchivedWalSource(lambda: self._archive),
+            self._progress.set,
+        )
+        self._receiver.start()
+        scan = CheckpointScan(stand.redo_lsn, facts)
+        while not self._stopping.is_set():
+            self._progress.wait(WAIT_SECONDS)
+            self._progress.clear()
+            receiver = self._receiver
+            self.state.received_lsn = receiver.received_lsn
+            self.state.problem = receiver.problem
+            self.state.phase = "receiving"
+            for checkpoint in self._scan(wal, scan, receiver.received_lsn, max(receiver.tli, 1)):
+                if self._config.rule.is_due(stand.last, checkpoint, stand.consistent_lsn):
+                    self._cut(stand, wal, checkpoint)
+
+    def _scan(
+        self, wal: WalFolder, scan: CheckpointScan, received_lsn: int, tli: int
+    ) -> list[Checkpoint]:
+        """Those in what was received, in whole pages."""
+        found = []
+        limit_lsn = received_lsn - received_lsn % WAL_PAGE_SIZE
+        seg_size = wal.server.wal_seg_size
+        while scan.fed_lsn < limit_lsn and not self._stopping.is_set():
+            lsn = scan.fed_lsn
+            (path,) = wal.segments(lsn, lsn + 1, tli)
+            length = min(limit_lsn - lsn, seg_size - lsn % seg_size, FEED_BYTES)
+            with path.open("rb") as file:
+                file.seek(lsn % seg_size)
+                found += scan.feed(file.read(length))
+        return found
+
+    # ---- epochs
+
+    def _cut(self, stand: _Stand, wal: WalFolder, target: Checkpoint) -> None:
+        self.state.phase = "replaying"
+        work_dir = self._folder / EPOCH_FOLDER
+        shutil.rmtree(work_dir, ignore_errors=True)
+        work_dir.mkdir()
+        begun = datetime.now(UTC)
+        given = EpochInput(
+            stand.frame, PageStack(stand.base, stand.layers), wal, stand.redo_lsn, target
+        )
+        output = EpochReplay(work_dir, self._server).run(given)
+        seconds = (datetime.now(UTC) - begun).total_seconds()
+        self._note(stand, target, output, seconds)
+        cut = Cut(
+            target.redo_lsn, target.start_lsn, target.end_lsn, target.tli,
+            int(target.at.timestamp()),
+        )  # fmt: skip
+        assert self._backup is not None
+        is_stored = self._hand_over(cut, self._backup.backup_id, output)
+        self.state.phase = "uploading"
+        while (answer := is_stored(WAIT_SECONDS)) is None:
+            if self._stopping.is_set():
+                return
+        if not answer:
+            raise PageserverError("the attachment writes no more: it is stale, or has ended")
+        self._advance(stand, wal, target, output)
+
+    def _note(self, stand: _Stand, target: Checkpoint, output: EpochOutput, seconds: float) -> None:
+        state, touches = self.state, output.touches
+        state.epochs += 1
+        state.wal_bytes += target.end_lsn - stand.redo_lsn
+        state.pages += touches.page_count
+        state.needs_base += sum(int(each.needs_base.sum()) for each in touches.pages)
+        state.replay_seconds += seconds
+        self._log.info(
+            "replayed",
+            to=format_lsn(target.end_lsn),
+            wal_bytes=target.end_lsn - stand.redo_lsn,
+            pages=touches.page_count,
+            seconds=round(seconds, 2),
+        )
+
+    def _advance(
+        self, stand: _Stand, wal: WalFolder, target: Checkpoint, output: EpochOutput
+    ) -> None:
+        """What is stored is what the next epoch begins on."""
+        made = output.frame
+        path = made.path.replace(self._folder / "frame.tar")
+        stand.frame = Frame(path, made.forks, made.tablespaces, made.kept)
+        index = self._index_of()
+        behind_lsn = stand.last.end_lsn if stand.last is not None else 0
+        stand.layers += open_layers(self._objects, index, behind_lsn)
+        stand.redo_lsn, stand.last = target.redo_lsn, target
+        self.state.cut_lsn, self.state.cut_at = target.end_lsn, target.at
+        remove_segments(wal, target.redo_lsn)
+
+
+def open_layers(objects: PageObjects, index: PageIndex, behind_lsn: int = 0) -> list[Layer]:
+    """Those of an index that end behind `behind_lsn`, oldest first. Raises LayerDamaged."""
+    wanted = (ref for ref in index.layers if ref.end_lsn > behind_lsn)
+    ordered = sorted(wanted, key=lambda ref: (ref.end_lsn, ref.part))
+    return [
+        Layer([objects.open_layer(ref) for ref in refs])
+        for _, refs in groupby(ordered, key=lambda ref: ref.end_lsn)
+    ]
+
+
+def remove_segments(wal: WalFolder, below_lsn: int) -> None:
+    """Whole ones."""
+    for path in list(wal.path.iterdir()):
+        try:
+            name = parse_segment_name(path.name, wal.server.wal_seg_size)
+        except SegmentNameError:
+            continue
+        if (name.segno + 1) * wal.server.wal_seg_size <= below_lsn:
+            path.unlink()

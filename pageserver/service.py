@@ -1,0 +1,174 @@
+"""`PageserverService`: a pageserver's process with its port. It knows everybody.
+
+    process.py                   cores, their shells and the threads that ingest
+    telemetry/status_server.py   the port: /status, /metrics, /healthz
+
+Law: what the port shows is read without a lock, of values that are replaced and never changed: it
+may be a moment old, and is never half of one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from generations.protocol import GenerationService
+from objectstore.store import ObjectStore
+from pageserver.attachment import Phase
+from pageserver.attachment_events import Mode
+from pageserver.errors import PageserverError
+from pageserver.metrics import PageserverCollector
+from pageserver.process import AttachedTimeline, PageserverProcess, ProcessConfig
+from pageserver.turns import Turns
+from pgwal.lsn import format_lsn
+from telemetry.status_server import HttpListener, Pages, StatusServer
+from telemetry.stop_signal import StopSignal
+from telemetry.watched_files import unusable_files
+
+LOCK_FILE = "pageserver.lock"
+
+log = structlog.get_logger()
+
+
+class PageserverService:
+    """run() serves until it is told to stop. Closes `service`."""
+
+    def __init__(
+        self,
+        config: ProcessConfig,
+        store: ObjectStore,
+        service: GenerationService,
+        listener: HttpListener,
+    ) -> None:
+        self._config = config
+        self._listener = listener
+        self._service = service
+        self._turns = Turns()
+        self._process = PageserverProcess(config, self._turns, store, service)
+        self._archive = store.url
+        self._address = ""
+
+    def run(self, stopping: StopSignal) -> None:
+        """Raises ListenError; PageserverError when the folder is in use, or this process is not the
+        newest of its node."""
+        with ExitStack() as stack:
+            stack.callback(self._service.close)
+            stack.enter_context(locked(self._config.data_dir))
+            collector = PageserverCollector(self.status)
+            pages = Pages(self.status, self.health, lambda: collector.registry)
+            http = stack.enter_context(StatusServer(self._listener, pages))
+            http.wait_started()
+            self._address = f"{self._listener.host}:{http.port}"
+            stopping.on_set.append(self._turns.end)
+            self._turns.post(self._process.start)
+            log.info("pageserver started", node_id=self._config.node_id, http=self._address)
+            try:
+                self._turns.run()
+            finally:
+                self._process.close()
+            log.info("pageserver stopped")
+        if self._process.end_reason is not None:
+            message, hint = self._process.end_reason
+            raise PageserverError(message, hint=hint)
+
+    # ---- what it shows
+
+    def status(self) -> dict[str, Any]:
+        """The JSON of /status."""
+        process = self._process
+        queue = process.queue
+        return {
+            "version": version("quorum-wal"),
+            "node_id": self._config.node_id,
+            "node_generation": process.node_generation,
+            "http": self._address,
+            "archive": self._archive,
+            "generation_service": process.service_problem or "ok",
+            "validated_seconds_ago": (
+                round(time.monotonic() - process.validated_at, 1) if process.validated_at else None
+            ),
+            "deleted_objects": queue.deleted_keys if queue is not None else 0,
+            "timelines": {
+                str(timeline): timeline_status(there)
+                for timeline, there in sorted(dict(process.attached).items())
+            },
+            "unusable_files": unusable_files(self._listener.files),
+        }
+
+    def health(self) -> str:
+        """One line of the first thing that is not well; "" when all is."""
+        if not self._process.node_generation:
+            return f"not registered: {self._process.service_problem}"
+        for timeline, there in dict(self._process.attached).items():
+            found = timeline_problem(there)
+            if found:
+                return f"timeline {timeline}: {found}"
+        return ""
+
+
+def timeline_problem(there: AttachedTimeline) -> str:
+    """In words; "" when it is well."""
+    core, ingest = there.shell.core, there.ingest
+    if there.shell.refusal:
+        return there.shell.refusal
+    if core.phase is Phase.BROKEN:
+        return there.shell.alarms[-1]
+    if core.mode is Mode.STALE:
+        return f"generation {core.suffix} is stale: another pageserver has the timeline"
+    return ingest.state.problem if ingest is not None else ""
+
+
+def timeline_status(there: AttachedTimeline) -> dict[str, Any]:
+    """Of one that is attached."""
+    core, ingest = there.shell.core, there.ingest
+    index = core.index
+    page: dict[str, Any] = {
+        "suffix": str(core.suffix),
+        "phase": core.phase.value,
+        "mode": core.mode.value,
+        "problem": timeline_problem(there),
+        "alarms": there.shell.alarms[-5:],
+        "cuts": len(index.cuts),
+        "layers": len(index.layers),
+        "layer_bytes": sum(layer.size_bytes for layer in index.layers),
+        "horizon_lsn": format_lsn(index.horizon_lsn),
+        "projected_lsn": format_lsn(core.projected_lsn),
+        "visible_lsn": format_lsn(core.visible_lsn),
+    }
+    if ingest is not None:
+        state = ingest.state
+        page |= {
+            "ingest": state.phase,
+            "received_lsn": format_lsn(state.received_lsn),
+            "cut_lsn": format_lsn(state.cut_lsn),
+            "cut_at": state.cut_at.isoformat(" ") if state.cut_at else None,
+            "lag_bytes": max(0, state.received_lsn - state.cut_lsn),
+            "epochs": state.epochs,
+            "replayed_wal_bytes": state.wal_bytes,
+            "replayed_pages": state.pages,
+            "base_pages_read": state.needs_base,
+            "replay_seconds": round(state.replay_seconds, 3),
+        }
+    return page
+
+
+@contextmanager
+def locked(data_dir: Path) -> Iterator[None]:
+    """One process a folder, which is made. Raises PageserverError."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / LOCK_FILE).open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise PageserverError(
+                f"{data_dir} is in use by another pageserver",
+                hint="Give each a folder, and a node id, of its own.",
+            ) from error
+        yield
