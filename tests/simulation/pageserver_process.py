@@ -71,6 +71,8 @@ class Process:
         #: Actions until it dies, or stands still.
         self.actions_left: int | None = None
         self.freeze_us = 0
+        #: How late its claims land.
+        self.claim_us = 0
         self.node_generation = 0
         self.attached: dict[TimelineId, Attached] = {}
         self.queue: DeletionQueue | None = None
@@ -215,10 +217,11 @@ class Process:
         step = partial(self.step_attached, there)
         match action:
             case attaching.CreateClaim(suffix, incarnation):
-                self._write(
-                    there, action, ClaimName(suffix), incarnation,
+                claim = partial(
+                    self._write, there, action, ClaimName(suffix), incarnation,
                     lambda found: step(attaching.Claimed(found.content)),
                 )  # fmt: skip
+                world.clock.call_later(self.claim_us, claim)
             case attaching.ListIndices():
                 self._list_indices(there, action)
             case attaching.LoadIndex(name):
@@ -460,8 +463,10 @@ class Process:
                     is_deleted = any(isinstance(o.name, TombstoneName) for o in found)
                     step(validating.ClaimsListed(ticket, attachment, tuple(above), is_deleted))
 
+                heard, late_us = self.later(listed), world.claims_unheard_us
                 world.store.ask_list(
-                    attachment.timeline, self.later(listed),
+                    attachment.timeline,
+                    lambda found: world.clock.call_later(late_us, heard, found),
                     self.later(lambda: step(validating.ValidationFailed(action))),
                     ClaimName(attachment.suffix).format(),
                 )  # fmt: skip

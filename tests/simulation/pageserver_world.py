@@ -76,6 +76,10 @@ class PageserverWorld:
         self.history_s = random.choice((10, 40))
         self.request_us = random.choice(((200, 500, 1000), (500, 2000, 8000)))
         self.chance_of_fault = random.choice((0.0, 0.05, 0.15))
+        #: Of a write that lands once more, much later: a proxy between had kept it.
+        self.chance_of_copies = random.choice((0.0, 0.0, 0.3))
+        #: How late the answers to lists of claims come.
+        self.claims_unheard_us = 0
         self.period_us = {
             work: random.choice((5_000, 15_000, 40_000))
             for work in ("ingest", "compact", "collect", "scrub", "flush", "validate")
@@ -135,6 +139,7 @@ class PageserverWorld:
     def end_faults(self) -> None:
         self.trace("world", "all faults end", [], "")
         self.is_calm = True
+        self.claims_unheard_us = 0
         self.service.is_down, self.service.delays_us = False, (500, 1000)
         for process in self.running():
             process.actions_left = None
