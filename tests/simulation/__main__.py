@@ -6,7 +6,7 @@
 --seed 7 --files                       on real files, which lose what is not synced; many seeds, too
 --seed 7 --changing                    members join, leave, move, lose their disks; many seeds, too
 --seed 7 --limbo                       transactions wait for the quorum; many seeds, too
---seed 7 --pageserver                  pageservers, their generation service and store; many seeds, too
+--seed 7 --pageserver                  pageservers, their service and store; many seeds, too
 --mutants                              the planted bugs; fails if one is not caught; rare ones
 --exhaustive                           every interleaving of small models; --minutes of a larger one
 """

@@ -1,4 +1,4 @@
-"""Planted bugs of pageservers: of attachments, validation, the deletion queue, garbage and scrubs."""
+"""Planted bugs of pageservers: of attachments, validation, deletion, garbage and scrubs."""
 
 from __future__ import annotations
 
@@ -430,6 +430,7 @@ def objects_listed_after_the_index_was_read(patch: Patch) -> None:
     """What is named by an index that comes between is not seen."""
     begin = Scrub.__init__
     step = Process._step_scrub
+
     def started(self: Scrub, suffix: Suffix, name: IndexName, _: int) -> None:
         begin(self, suffix, name, 0)
 
@@ -498,4 +499,3 @@ def objects_deleted_before_the_tombstone(patch: Patch) -> None:
 def orphans_are_never_looked_for(patch: Patch) -> None:
     """What is leaked is a few objects."""
     patch(Process, "scrub", lambda *_: None)
-

@@ -78,19 +78,26 @@ def replace_node(world: PageserverWorld, random: Random) -> None:
 
 
 def move(world: PageserverWorld, random: Random) -> None:
-    tenant = random.choice(sorted(world.service.state.tenants))
-    other = [n for n in world.service.state.nodes if n != world.service.state.tenants[tenant].node_id]
+    tenant, node_id = _some_move(world, random)
     if random.random() < 0.3:
         freeze(world, random)
-    world.move(tenant, random.choice(other), Mode.SINGLE)
+    world.move(tenant, node_id, Mode.SINGLE)
 
 
 def migrate(world: PageserverWorld, random: Random) -> None:
     """As a move, but who had it is read from for some time."""
-    tenant = random.choice(sorted(world.service.state.tenants))
-    other = [n for n in world.service.state.nodes if n != world.service.state.tenants[tenant].node_id]
-    world.move(tenant, random.choice(other), Mode.MULTI)
-    world.clock.call_later(random.choice((60_000, 150_000)), world.settle, tenant)
+    tenant, node_id = _some_move(world, random)
+    if world.service.state.tenants[tenant].mode is not Mode.MULTI:
+        world.move(tenant, node_id, Mode.MULTI)
+        world.clock.call_later(random.choice((100_000, 250_000)), world.settle, tenant)
+
+
+def _some_move(world: PageserverWorld, random: Random) -> tuple[bytes, int]:
+    """A tenant, and a node that it is not on."""
+    state = world.service.state
+    tenant = random.choice(sorted(state.tenants))
+    others = [node_id for node_id in state.nodes if node_id != state.tenants[tenant].node_id]
+    return tenant, random.choice(others)
 
 
 def service_down(world: PageserverWorld, random: Random) -> None:
@@ -183,7 +190,8 @@ def _some_time(random: Random) -> int:
 WEIGHTS: dict[str, float] = {
     "kill": 3, "kill_between_actions": 6, "freeze": 3, "freeze_between_actions": 6,
     "replace_node": 4, "move": 5, "migrate": 3, "service_down": 2, "service_slow": 2,
-    "copy_service": 2, "put_service_back": 2, "emergency": 2, "move_during_validation": 2, "late_claim": 1,
+    "copy_service": 2, "put_service_back": 2, "emergency": 2,
+    "move_during_validation": 2, "late_claim": 1,
     "delete_timeline": 0.7, "bad_store": 3,
 }  # fmt: skip
 

@@ -212,8 +212,8 @@ class Process:
         self._execute(partial(self._attached_action, there), actions)
         there.told_stale |= is_bad
 
-    def _attached_action(self, there: Attached, action: attaching.Action) -> None:
-        timeline, world, core = there.id.timeline, self.world, there.core
+    def _attached_request(self, there: Attached, action: attaching.Request) -> None:
+        timeline, world = there.id.timeline, self.world
         step = partial(self.step_attached, there)
         match action:
             case attaching.CreateClaim(suffix, incarnation):
@@ -235,6 +235,10 @@ class Process:
             case attaching.UploadIndex(name, index):
                 self._write(there, action, name, index,
                             lambda _: step(attaching.IndexUploaded(name)))  # fmt: skip
+
+    def _attached_action(self, there: Attached, action: attaching.Action) -> None:
+        timeline, world, core = there.id.timeline, self.world, there.core
+        match action:
             case attaching.Condemn(names, hint):
                 if names:
                     world.laws.writes(self, there.told_stale, "deletes")
@@ -258,6 +262,8 @@ class Process:
                 world.count(f"alarm: {kind.value}")
                 if kind is attaching.AlarmKind.RIVALLED:
                     world.clock.call_later(5000, world.operator_advances)
+            case _:
+                self._attached_request(there, action)
 
     def _list_indices(self, there: Attached, action: attaching.ListIndices) -> None:
         """In two requests: the tombstone is looked for behind the list, as it comes before all."""
@@ -277,9 +283,7 @@ class Process:
 
         world.store.ask_list(timeline, self.later(listed), fail, "index/")
 
-    def _write(
-        self, there: Attached, action: Any, name: Any, content: Any, answered: Any
-    ) -> None:
+    def _write(self, there: Attached, action: Any, name: Any, content: Any, answered: Any) -> None:
         self.world.laws.writes(self, there.told_stale, name.format())
         timeline, writer = there.id.timeline, there.core.incarnation
         land = partial(self.world.store.create, timeline, name, content, writer)
@@ -326,7 +330,9 @@ class Process:
         first = random.randrange(len(layers) - 1)
         dropped = tuple(layers[first : first + random.randint(2, 4)])
         objects = self.world.store.folder(there.id.timeline)
-        ranges = [objects[ref.name.format()].content for ref in dropped if ref.name.format() in objects]
+        ranges = [
+            objects[ref.name.format()].content for ref in dropped if ref.name.format() in objects
+        ]
         if len(ranges) < len(dropped):
             return  # those of `desired` may be on their way
         self._changes += 1
@@ -386,8 +392,10 @@ class Process:
 
         match action:
             case deleting.CreateHeader(name, header):
-                write(partial(store.create, node, name, header, self.name),
-                      lambda found: step(deleting.HeaderCreated(name, found.content.incarnation)))  # fmt: skip
+                created = lambda found: step(  # noqa: E731
+                    deleting.HeaderCreated(name, found.content.incarnation)
+                )
+                write(partial(store.create, node, name, header, self.name), created)
             case deleting.ListQueue():
                 store.ask_list(node, self.later(lambda found: step(deleting.QueueListed(
                     {each.name: each.modified_ms for each in found}))), failed)  # fmt: skip
@@ -458,6 +466,7 @@ class Process:
                     self.later(lambda: step(validating.ValidationFailed(action))),
                 )
             case validating.ListClaims(ticket, attachment):
+
                 def listed(found: list[StoredObject]) -> None:
                     above = [o.name.suffix for o in found if isinstance(o.name, ClaimName)]
                     is_deleted = any(isinstance(o.name, TombstoneName) for o in found)

@@ -1,4 +1,4 @@
-"""`PageStore`: the object store of pageserver worlds, whose requests come late, twice, or not at all.
+"""`PageStore`: the object store of pageserver worlds. Requests come late, twice, or not at all.
 
     request -> (lost) -> lands -> (again, much later) -> answer -> (lost)
 
@@ -148,7 +148,9 @@ class PageStore:
 
     def _land(self, land: Callable[[], Any], answered: Callable[[Any], None]) -> None:
         answer = land()
-        self._world.clock.call_later(self._world.random.choice(self._world.request_us), answered, answer)
+        self._world.clock.call_later(
+            self._world.random.choice(self._world.request_us), answered, answer
+        )
 
     def ask_list(
         self,
