@@ -256,7 +256,7 @@ class Process:
                 there.scrub = Scrub(core.suffix, name, world.grace_ms)
                 self._step_scrub(there, there.scrub, scrubbing.ScrubBegun())
             case attaching.Refuse(message, _):
-                world.count(f"refused: {message.split(' ', 2)[1]}")
+                world.count(f"refused: {message.split(' ', 1)[0]}")
                 world.clock.call_later(5000, world.operator_reads_refusal, self, timeline)
             case attaching.Alarm(kind, _):
                 world.count(f"alarm: {kind.value}")
