@@ -54,24 +54,31 @@ class Port:
     lacks: tuple[str, ...]
 
 
+_TLS_OPTIONS = (
+    click.option("--tls-cert", type=PATH, help="Certificate; demands TLS. Reread when changed."),
+    click.option("--tls-key", type=PATH, help="Private key of --tls-cert."),
+)
+_HTTP_TOKEN_OPTION = click.option(
+    "--http-token-file",
+    type=PATH,
+    help="File with the bearer token that HTTP demands, for all but /healthz.",
+)
+_INSECURE_OPTION = click.option(
+    "--insecure", is_flag=True, help="Listen beyond this machine without TLS, users or token."
+)
+
+
 def tls_options(function: F) -> F:
     """--tls-cert, --tls-key, --http-token-file, --insecure."""
-    options = (
-        click.option(
-            "--tls-cert", type=PATH, help="Certificate; demands TLS. Reread when changed."
-        ),
-        click.option("--tls-key", type=PATH, help="Private key of --tls-cert."),
-        click.option(
-            "--http-token-file",
-            type=PATH,
-            help="File with the bearer token that HTTP demands, for all but /healthz.",
-        ),
-        click.option(
-            "--insecure",
-            is_flag=True,
-            help="Listen beyond this machine without TLS, users or token.",
-        ),
-    )
+    return _with(function, *_TLS_OPTIONS, _HTTP_TOKEN_OPTION, _INSECURE_OPTION)
+
+
+def tokenless_tls_options(function: F) -> F:
+    """The same of a service that has tokens of its own: --tls-cert, --tls-key, --insecure."""
+    return _with(function, *_TLS_OPTIONS, _INSECURE_OPTION)
+
+
+def _with(function: F, *options: Callable[[F], F]) -> F:
     for option in reversed(options):
         function = option(function)
     return function

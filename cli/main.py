@@ -33,6 +33,7 @@ COMMANDS = {
     "archive": "cli.archive:archive",
     "backup": "cli.backup:backup",
     "restore": "cli.restore:restore",
+    "generations": "cli.generations:generations",
     "catalog": "cli.catalog:catalog",
     "spark": "cli.spark:spark",
     "dev": "cli.dev:dev",

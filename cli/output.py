@@ -24,6 +24,7 @@ import click
 from access.errors import AccessError
 from backup.errors import BackupError
 from consensus.errors import ConsensusError
+from generations.errors import GenerationError, GenerationServiceUnavailable
 from objectstore.errors import ObjectStoreError
 from pg_server.errors import PgServerError
 from pgwal.errors import WalError
@@ -76,6 +77,7 @@ LIBRARY_ERRORS = (
     StorageError,
     ObjectStoreError,
     BackupError,
+    GenerationError,
     SparkWalError,
     PgServerError,
     ConsensusError,
@@ -88,6 +90,7 @@ def command_error(error: Exception) -> CommandError:
     codes: dict[type[Exception], ExitCode] = {
         Fenced: ExitCode.FENCED,
         Unreachable: ExitCode.UNREACHABLE,
+        GenerationServiceUnavailable: ExitCode.UNREACHABLE,
         CommitsWait: ExitCode.BLOCKED,
     }
     code = codes.get(type(error), ExitCode.FAILED)

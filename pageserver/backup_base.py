@@ -28,6 +28,7 @@ from pageserver.errors import LayerDamaged
 from pageserver.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind, parse_file
 from pageserver.fork_table import ForkTable
 from pageserver.frame import AUTO_CONF, Frame, FrameWriter
+from pageserver.page_run import Run, consecutive
 from pageserver.touches import Numbers
 
 #: Says where recovery begins, and when it is consistent. So the first cut lies behind the backup.
@@ -129,26 +130,29 @@ class BackupBase:
         self._files = files
         self._kept: OrderedDict[str, bytes] = OrderedDict()
 
-    def read(self, fork: Fork, blocks: Numbers) -> Iterator[tuple[int, bytes]]:
+    def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
         """Those that it has, whole."""
-        for block in blocks.tolist():
-            segment, position = divmod(block, SEGMENT_BLOCKS)
+        for at, first, count in consecutive(blocks):
+            segment, position = divmod(first, SEGMENT_BLOCKS)
             place = self._files.places.get((fork, segment))
-            if place is not None and (position + 1) * PAGE_BYTES <= place.length:
+            if place is not None:
+                count = min(count, place.length // PAGE_BYTES - position)
+            if place is not None and count > 0:
                 offset = place.offset + position * PAGE_BYTES
-                yield block, self._content(place.archive, offset, PAGE_BYTES)
+                data = self._content(place.archive, offset, count * PAGE_BYTES)
+                yield blocks[at : at + count], data
 
-    def _content(self, number: int, offset: int, length: int) -> bytes:
+    def _content(self, number: int, offset: int, length: int) -> memoryview:
         archive = self._backup.archives[number]
-        found = b""
+        pieces = []
         while length:
             part, begin = divmod(offset, PART_BYTES)
-            piece = self._part(archive, part + 1)[begin : begin + length]
+            piece = memoryview(self._part(archive, part + 1))[begin : begin + length]
             if not piece:
                 raise LayerDamaged(f"{archive.name} of {self._backup.backup_id} is too short")
-            found += piece
+            pieces.append(piece)
             offset, length = offset + len(piece), length - len(piece)
-        return found
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def _part(self, archive: BackupArchive, number: int) -> bytes:
         key = self._catalog.part_key(self._backup.backup_id, archive.name, number)

@@ -27,6 +27,7 @@ from crc32c import crc32c
 from objectstore.sealed import ZSTD_LEVEL
 from pageserver.errors import LayerDamaged
 from pageserver.fork import PAGE_BYTES, Fork, ForkKind
+from pageserver.page_run import PageRun, Run
 from pageserver.touches import Database, Numbers
 
 MAGIC = b"QWPL"
@@ -79,13 +80,10 @@ class Limits:
         return self.blocks.get(fork)
 
 
-Pages = Iterable[tuple[Fork, int, bytes]]
-
-
 def write_layer(
     epoch: Epoch,
     limits: Limits,
-    pages: Pages,
+    pages: Iterable[PageRun],
     open_part: Callable[[int], IO[bytes]],
     *,
     part_bytes: int = PART_BYTES,
@@ -93,17 +91,34 @@ def write_layer(
 ) -> int:
     """Parts, each to a file of `open_part`, which is closed; their number, 1 at least. `pages` come
     in order."""
-    source = iter(pages)
+    source = _frames(pages)
     part, pending = 0, next(source, None)
     while pending is not None or part == 0:
         with open_part(part) as file:
             writer = _PartWriter(file, zstandard.ZstdCompressor(level=level))
             while pending is not None and writer.length < part_bytes:
-                writer.add(*pending)
+                writer.add(pending)
                 pending = next(source, None)
             writer.finish(epoch, part, limits if part == 0 else Limits({}, frozenset()))
         part += 1
     return part
+
+
+def _frames(runs: Iterable[PageRun]) -> Iterator[list[PageRun]]:
+    """Runs of FRAME_PAGES pages together; the last frame may have fewer."""
+    frame: list[PageRun] = []
+    room = FRAME_PAGES
+    for run in runs:
+        at = 0
+        while at < len(run.blocks):
+            taken = run.part(at, at + room)
+            frame.append(taken)
+            at, room = at + len(taken.blocks), room - len(taken.blocks)
+            if room == 0:
+                yield frame
+                frame, room = [], FRAME_PAGES
+    if frame:
+        yield frame
 
 
 class _PartWriter:
@@ -111,42 +126,36 @@ class _PartWriter:
         self.length = 0
         self._file = file
         self._compressor = compressor
-        self._frame: list[bytes] = []
         self._frames: list[tuple[int, int, int]] = []
         self._forks: list[tuple[Fork, int]] = []
-        self._blocks: list[int] = []
+        self._blocks: list[Numbers] = []
 
-    def add(self, fork: Fork, block: int, page: bytes) -> None:
-        assert len(page) == PAGE_BYTES
-        last = self._forks[-1] if self._forks else None
-        if last is not None and last[0] == fork:
-            assert block > self._blocks[-1], "pages come in order"
-            self._forks[-1] = fork, last[1] + 1
-        else:
-            assert last is None or fork > last[0], "forks come in order"
-            self._forks.append((fork, 1))
-        self._blocks.append(block)
-        self._frame.append(page)
-        if len(self._frame) == FRAME_PAGES:
-            self._end_frame()
-
-    def _end_frame(self) -> None:
-        packed = self._compressor.compress(b"".join(self._frame))
+    def add(self, frame: Sequence[PageRun]) -> None:
+        """Which is full, unless it is the last."""
+        for run in frame:
+            last = self._forks[-1] if self._forks else None
+            if last is not None and last[0] == run.fork:
+                assert run.blocks[0] > self._blocks[-1][-1], "pages come in order"
+                self._forks[-1] = run.fork, last[1] + len(run.blocks)
+            else:
+                assert last is None or run.fork > last[0], "forks come in order"
+                self._forks.append((run.fork, len(run.blocks)))
+            self._blocks.append(run.blocks)
+        content = frame[0].data if len(frame) == 1 else b"".join(run.data for run in frame)
+        packed = self._compressor.compress(content)
         self._frames.append((self.length, len(packed), crc32c(packed)))
         self._file.write(packed)
         self.length += len(packed)
-        self._frame.clear()
 
     def finish(self, epoch: Epoch, part: int, limits: Limits) -> None:
-        if self._frame:
-            self._end_frame()
+        blocks = np.concatenate(self._blocks) if self._blocks else np.empty(0)
         footer = Footer(
             system_id=epoch.system_id,
             redo_lsn=epoch.redo_lsn,
             end_lsn=epoch.end_lsn,
             part=part,
             forks=[(*_numbers(fork), count) for fork, count in self._forks],
-            blocks=np.array(self._blocks, "<u4").tobytes(),
+            blocks=blocks.astype("<u4").tobytes(),
             frames=np.array(self._frames, "<u4").tobytes(),
             limits=[(*_numbers(fork), blocks) for fork, blocks in sorted(limits.blocks.items())],
             fresh_databases=[(each.tablespace, each.database) for each in sorted(limits.databases)],
@@ -162,6 +171,15 @@ def _numbers(fork: Fork) -> tuple[int, int, int, int]:
 
 #: (offset, length) -> bytes of the part
 ReadRange = Callable[[int, int], bytes]
+
+
+def _gathered(frame: bytes, positions: Numbers) -> memoryview:
+    """These pages of a frame."""
+    first, last = int(positions[0]), int(positions[-1])
+    if last - first + 1 == len(positions):
+        return memoryview(frame)[first * PAGE_BYTES : (last + 1) * PAGE_BYTES]
+    pages = np.frombuffer(frame, np.uint8).reshape(-1, PAGE_BYTES)
+    return memoryview(pages[positions].tobytes())
 
 
 class LayerPart:
@@ -199,28 +217,25 @@ class LayerPart:
         begin, end = self._places.get(fork, (0, 0))
         return self._blocks[begin:end]
 
-    def read(self, fork: Fork, blocks: Numbers) -> Iterator[tuple[int, bytes]]:
-        """Of these, sorted, those that are here; a frame is unpacked once."""
-        begin, _ = self._places.get(fork, (0, 0))
-        own = self.blocks(fork)
+    def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
+        """Of these, sorted, those that are here, in that order; a frame is unpacked once."""
+        begin, end = self._places.get(fork, (0, 0))
+        own = self._blocks[begin:end]
+        if not len(own):
+            return
         found = np.searchsorted(own, blocks)
-        found = (
-            found[(found < len(own)) & (own[np.minimum(found, len(own) - 1)] == blocks)]
-            if (len(own))
-            else found[:0]
-        )
-        last, frame = -1, b""
-        for position in (found + begin).tolist():
-            number, index = divmod(position, FRAME_PAGES)
-            if number != last:
-                last, frame = number, self._unpack(number)
-            yield int(self._blocks[position]), frame[index * PAGE_BYTES : (index + 1) * PAGE_BYTES]
+        found = found[own[np.minimum(found, len(own) - 1)] == blocks] + begin
+        numbers = found // FRAME_PAGES
+        for number in np.unique(numbers).tolist():
+            positions = found[numbers == number]
+            frame, first = self._unpack(number), number * FRAME_PAGES
+            yield self._blocks[positions], _gathered(frame, positions - first)
 
-    def pages(self) -> Iterator[tuple[Fork, int, bytes]]:
+    def pages(self) -> Iterator[PageRun]:
         """All of them, in order."""
         for fork in self._places:
-            for block, page in self.read(fork, self.blocks(fork)):
-                yield fork, block, page
+            for blocks, data in self.read(fork, self.blocks(fork)):
+                yield PageRun(fork, blocks, data)
 
     def _unpack(self, number: int) -> bytes:
         offset, length, crc = self._frames[number].tolist()

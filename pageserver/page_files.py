@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from pageserver.errors import PageserverError
 from pageserver.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork
-from pageserver.page_stack import ZERO_PAGE, PageBase
+from pageserver.page_run import RUN_BLOCKS_MAX, PageRun, consecutive
+from pageserver.page_stack import PageBase
 from pageserver.touches import Numbers
 
 Give = Callable[[Path], None]
-#: of pages that are read together
+#: of pages that are asked of a source at once
 READ_BLOCKS = 4096
+ZEROS = memoryview(bytes(RUN_BLOCKS_MAX * PAGE_BYTES))
 
 
 class PageFiles:
@@ -40,33 +44,49 @@ class PageFiles:
             self._give(path)
 
     def fill(self, fork: Fork, blocks: Numbers, source: PageBase) -> None:
+        """With these pages of `source`; holes stay where it has none, or only zeros."""
         if not len(blocks):
             return
-        fds: dict[int, int] = {}
-        try:
-            for block, page in source.read(fork, blocks):
-                segment, offset = divmod(block, SEGMENT_BLOCKS)
-                if segment not in fds:
-                    fds[segment] = os.open(self.path(fork, segment), os.O_WRONLY)
-                if page != ZERO_PAGE:
-                    os.pwrite(fds[segment], page, offset * PAGE_BYTES)
-        finally:
-            for fd in fds.values():
-                os.close(fd)
+        with _Descriptors(lambda segment: os.open(self.path(fork, segment), os.O_WRONLY)) as fds:
+            for found, data in source.read(fork, blocks):
+                for at, first, count in consecutive(found):
+                    piece = data[at * PAGE_BYTES : (at + count) * PAGE_BYTES]
+                    if piece != ZEROS[: len(piece)]:
+                        segment, offset = divmod(first, SEGMENT_BLOCKS)
+                        os.pwrite(fds[segment], piece, offset * PAGE_BYTES)
 
-    def read(self, fork: Fork, blocks: Numbers) -> Iterator[tuple[int, bytes]]:
-        number, fd = -1, -1
-        try:
-            for block in blocks.tolist():
-                segment, offset = divmod(block, SEGMENT_BLOCKS)
-                if segment != number:
-                    if fd >= 0:
-                        os.close(fd)
-                    number, fd = segment, os.open(self.path(fork, segment), os.O_RDONLY)
-                page = os.pread(fd, PAGE_BYTES, offset * PAGE_BYTES)
-                if len(page) != PAGE_BYTES:
-                    raise PageserverError(f"file of {fork} ends inside block {block}")
-                yield block, page
-        finally:
-            if fd >= 0:
-                os.close(fd)
+    def read(self, fork: Fork, blocks: Numbers) -> Iterator[PageRun]:
+        """These pages, which the files have. Raises PageserverError."""
+        with _Descriptors(lambda segment: os.open(self.path(fork, segment), os.O_RDONLY)) as fds:
+            for at, first, count in consecutive(blocks):
+                segment, offset = divmod(first, SEGMENT_BLOCKS)
+                data = os.pread(fds[segment], count * PAGE_BYTES, offset * PAGE_BYTES)
+                if len(data) != count * PAGE_BYTES:
+                    raise PageserverError(
+                        f"the file of {fork} ends inside or before block {first + count - 1}"
+                    )
+                yield PageRun(fork, blocks[at : at + count], memoryview(data))
+
+
+class _Descriptors(dict[int, int]):
+    """A context manager: of the GiBs of a fork, opened when they are asked for."""
+
+    def __init__(self, opened: Callable[[int], int]) -> None:
+        super().__init__()
+        self._opened = opened
+
+    def __missing__(self, segment: int) -> int:
+        self[segment] = self._opened(segment)
+        return self[segment]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for fd in self.values():
+            os.close(fd)

@@ -17,6 +17,7 @@ import numpy as np
 
 from pageserver.fork import PAGE_BYTES, Fork
 from pageserver.layer_file import LayerPart, Limits
+from pageserver.page_run import Run
 from pageserver.touches import Numbers
 
 ZERO_PAGE = bytes(PAGE_BYTES)
@@ -25,8 +26,8 @@ ZERO_PAGE = bytes(PAGE_BYTES)
 class PageBase(Protocol):
     """What is below all layers: a base backup."""
 
-    def read(self, fork: Fork, blocks: Numbers) -> Iterator[tuple[int, bytes]]:
-        """Of these, sorted, those that it has. Raises PageserverError."""
+    def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
+        """Of these, sorted, those that it has, in that order. Raises PageserverError."""
 
 
 class Layer:
@@ -40,7 +41,7 @@ class Layer:
         """Those of its pages that are here, sorted."""
         return np.concatenate([part.blocks(fork) for part in self.parts])
 
-    def read(self, fork: Fork, blocks: Numbers) -> Iterator[tuple[int, bytes]]:
+    def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
         """Of these, sorted, those that are here."""
         for part in self.parts:
             yield from part.read(fork, blocks)
@@ -53,7 +54,7 @@ class PageStack:
         self._base = base
         self._layers = tuple(layers)
 
-    def read(self, fork: Fork, blocks: Numbers) -> Iterator[tuple[int, bytes]]:
+    def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
         """These pages, in no order; one that is in no layer and not in the base is left out: it is
         all zeros. Raises PageserverError."""
         wanted = np.asarray(blocks, np.uint32)
@@ -72,5 +73,5 @@ class PageStack:
     def read_one(self, fork: Fork, block: int) -> bytes:
         """That page."""
         for _, page in self.read(fork, np.array([block], np.uint32)):
-            return page
+            return bytes(page)
         return ZERO_PAGE

@@ -21,6 +21,7 @@ from pageserver.errors import RedoError
 from pageserver.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind, database_path
 from pageserver.fork_table import ForkTable, fork_blocks, relation_files, relation_folders
 from pageserver.page_files import READ_BLOCKS, Give, PageFiles
+from pageserver.page_run import PageRun
 from pageserver.page_stack import PageBase
 from pageserver.touches import Database, ForkPages, Touches
 
@@ -49,7 +50,7 @@ class SparseFiles:
                     last = min(first + READ_BLOCKS, forks[fork])
                     self._files.fill(fork, np.arange(first, last, dtype=np.uint32), source)
 
-    def pages(self, touches: Touches) -> Iterator[tuple[Fork, int, bytes]]:
+    def pages(self, touches: Touches) -> Iterator[PageRun]:
         """After the epoch: all that it may have changed, in order. Raises RedoError."""
         copies = {target for _, target in touches.copied_databases}
         self._check_named(touches, copies)
@@ -63,8 +64,7 @@ class SparseFiles:
             else:
                 named = touches.by_fork.get(fork)
                 blocks = named.blocks[named.blocks < length] if named else np.empty(0, np.uint32)
-            for block, page in self._files.read(fork, blocks):
-                yield fork, block, page
+            yield from self._files.read(fork, blocks)
 
     def _forks_of(self, database: Database) -> set[Fork]:
         folder = self._data_dir / database_path(
@@ -88,21 +88,22 @@ class SparseFiles:
                 self._check_file(touches.by_fork.get(fork), fork, segment, path)
 
     def _check_file(self, named: ForkPages | None, fork: Fork, segment: int, path: Path) -> None:
+        has_content = np.zeros(SEGMENT_BLOCKS + 1, np.bool_)
+        first = segment * SEGMENT_BLOCKS
         with path.open("rb") as file:
             for begin, end in _extents(file.fileno()):
-                first, last = begin // PAGE_BYTES, -(-end // PAGE_BYTES)
-                blocks = np.arange(first, last, dtype=np.uint32) + segment * SEGMENT_BLOCKS
-                if named is not None:
-                    blocks = blocks[~np.isin(blocks, named.blocks, assume_unique=True)]
-                for block in blocks.tolist():
-                    at = (block - segment * SEGMENT_BLOCKS) * PAGE_BYTES
-                    if os.pread(file.fileno(), PAGE_BYTES, at).strip(b"\0"):
-                        raise RedoError(
-                            f"replaying the epoch changed block {block} of {fork}, which the "
-                            "survey of its WAL does not name",
-                            hint="This is a bug of the survey, or WAL of an unknown kind. Nothing "
-                            "of the epoch is used; the WAL is kept.",
-                        )
+                has_content[begin // PAGE_BYTES : -(-end // PAGE_BYTES)] = True
+            if named is not None:
+                begin, end = np.searchsorted(named.blocks, [first, first + SEGMENT_BLOCKS])
+                has_content[named.blocks[begin:end] - first] = False
+            for block in np.flatnonzero(has_content).tolist():
+                if os.pread(file.fileno(), PAGE_BYTES, block * PAGE_BYTES).strip(b"\0"):
+                    raise RedoError(
+                        f"replaying the epoch changed block {first + block} of {fork}, which the "
+                        "survey of its WAL does not name",
+                        hint="This is a bug of the survey, or WAL of an unknown kind. Nothing of "
+                        "the epoch is used; the WAL is kept.",
+                    )
 
 
 def _database(fork: Fork) -> Database:

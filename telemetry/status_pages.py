@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,8 +25,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from pgwire.transport import prepare_socket, shut_down
 from telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
 from telemetry.loopback import is_loopback
-from telemetry.status_server import HTTP_CONNECTIONS_MAX, HttpListener, Pages, Route
+from telemetry.status_server import HttpListener, Pages, Route
 from telemetry.watched_files import WatchedFiles
+
+T = TypeVar("T")
 
 TLS_HANDSHAKE_TIMEOUT_SECONDS = 10.0
 
@@ -70,7 +72,7 @@ async def _serve(
     started: Callable[[Callable[[], None]], None],
 ) -> None:
     handlers = _Handlers(listener, pages)
-    app = web.Application(middlewares=[handlers.demand_token])
+    app = web.Application(middlewares=[handlers.refuse_in_json, handlers.demand_token])
     app.router.add_get("/status", handlers.status)
     app.router.add_get("/metrics", handlers.metrics)
     app.router.add_get("/healthz", handlers.healthz)
@@ -133,7 +135,7 @@ class _Door:
 
     def _make_room(self) -> None:
         self._clients = [client for client in self._clients if client.fileno() >= 0]
-        if len(self._clients) >= HTTP_CONNECTIONS_MAX:
+        if len(self._clients) >= self._listener.connections_max:
             shut_down(self._clients.pop(0))
 
     async def _let_in(self, client: socket.socket) -> None:
@@ -170,6 +172,7 @@ class _Handlers:
         self._listener = listener
         self._pages = pages
         self._registry = pages.registry()
+        self._open = {(r.method, r.path) for r in pages.routes if not r.needs_admin}
 
     @web.middleware
     async def demand_token(
@@ -180,14 +183,32 @@ class _Handlers:
         response: web.StreamResponse = await handler(request)
         return response
 
+    @web.middleware
+    async def refuse_in_json(
+        self, request: web.Request, handler: Callable[[web.Request], Any]
+    ) -> web.StreamResponse:
+        try:
+            response: web.StreamResponse = await handler(request)
+        except web.HTTPException as error:
+            if not self._pages.is_api:
+                raise
+            text = " ".join((error.text or error.reason).split())
+            body = msgspec.json.encode({"error": text, "hint": None})
+            kept = {"WWW-Authenticate", "Allow"} & error.headers.keys()
+            headers = {name: error.headers[name] for name in kept}
+            return web.Response(body=body, status=error.status, content_type=JSON, headers=headers)
+        return response
+
     def _check(self, request: web.Request) -> None:
         """Raises HTTPUnauthorized, HTTPForbidden."""
         token, admin_token = self._listener.token, self._listener.admin_token
         if admin_token is not None and _bears(request, admin_token):
             return
         if request.method not in READING:
-            token = admin_token or token
-            if admin_token is None and not _is_of_this_machine(request):
+            is_open = (request.method, request.path) in self._open
+            token = (token or admin_token) if is_open else (admin_token or token)
+            from_anywhere = is_open and (token is not None or not is_loopback(self._listener.host))
+            if admin_token is None and not from_anywhere and not _is_of_this_machine(request):
                 raise web.HTTPForbidden(text=NOT_FROM_HERE)
         if token is not None and not _bears(request, token):
             raise web.HTTPUnauthorized(headers={"WWW-Authenticate": 'Bearer realm="sk"'})
@@ -201,7 +222,7 @@ class _Handlers:
         return web.Response(body=page, status=answer.status, content_type=JSON)
 
     async def status(self, _: web.Request) -> web.Response:
-        body = msgspec.json.encode(self._pages.status())
+        body = msgspec.json.encode(await self._asked(self._pages.status))
         return web.Response(body=body, content_type=JSON)
 
     async def metrics(self, _: web.Request) -> web.Response:
@@ -209,5 +230,9 @@ class _Handlers:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def healthz(self, _: web.Request) -> web.Response:
-        problem = self._pages.health()
+        problem = await self._asked(self._pages.health)
         return web.Response(text=(problem or "ok") + "\n", status=503 if problem else 200)
+
+    async def _asked(self, question: Callable[[], T]) -> T:
+        """In a thread where it may block."""
+        return await asyncio.to_thread(question) if self._pages.is_api else question()

@@ -55,6 +55,7 @@ class HttpListener:
     token: WatchedFiles[str] | None = None
     spare_ports: Sequence[int] = ()
     admin_token: WatchedFiles[str] | None = None
+    connections_max: int = HTTP_CONNECTIONS_MAX
 
     @property
     def files(self) -> tuple[WatchedFiles[Any] | None, ...]:
@@ -97,22 +98,26 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Route:
     """A page of one service. `answer` is given the body, JSON if there is one; it may block. What
-    is not got by GET changes something, and is for admins."""
+    is not got by GET changes something, and is for admins; unless `needs_admin` is False, then the
+    token is enough, and without any token all are let in whom the listener's address lets in."""
 
     method: str
     path: str
     answer: Callable[[bytes], Answer]
+    needs_admin: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
     """`health` is "" when all is well, else one line that says what is not. `registry` is called
-    once, by the thread that serves."""
+    once, by the thread that serves. `is_api`: the routes are what the service is for; then status
+    and health may block, too, and what the port itself refuses is JSON {error, hint} as well."""
 
     status: Callable[[], dict[str, Any]]
     health: Callable[[], str]
     registry: Callable[[], CollectorRegistry]
     routes: Sequence[Route] = ()
+    is_api: bool = False
 
 
 class StatusServer:

@@ -23,6 +23,7 @@ from backup.backup_record import parse_backup_id
 from backup.base_backup import parse_message
 from backup.errors import BackupError
 from cli import config_file, listening, parameters
+from cli import generations as generation_commands
 from cli.main import cli
 from consensus.codec import decode_proposer_message, decode_safekeeper_message
 from consensus.errors import MessageError
@@ -30,6 +31,10 @@ from consensus.ids import NodeId, TimelineId, parse_id
 from consensus.join import decode_offer
 from consensus.membership_codec import decode_membership
 from consensus.membership_page import split_address
+from generations import messages
+from generations.client import ServiceAddress
+from generations.errors import GenerationError, GenerationServiceUnavailable, RequestInvalid
+from generations.suffix import Suffix
 from objectstore import sealed
 from objectstore.errors import ObjectDamaged
 from objectstore.keys import ArchiveKeys
@@ -334,6 +339,20 @@ PARSERS: list[Parser] = [
            texts=("20261121T101500.123Z-0000000005000028",)),
     Parser("pg_server.postmaster_file.PostmasterFile.parse", PostmasterFile.parse, (),
            texts=("4711\n/data\n1763900000\n5432\n/tmp\n127.0.0.1\n  5432001  3\nready   \n",)),
+    Parser("generations.suffix.Suffix.parse", Suffix.parse, (GenerationError,),
+           texts=("000007000300001A", "FFFFFFFFFFFFFFFF")),
+    Parser("generations.client.ServiceAddress.parse", ServiceAddress.parse, (GenerationError,),
+           texts=("https://sk.example:7670", "http://[::1]:7670/", "http://localhost")),
+    Parser("generations.messages.decode_request",
+           lambda case: messages.decode_request(case, messages.Validate), (RequestInvalid,),
+           seeds=seeds.VALIDATIONS),
+    Parser("generations.messages.decode_answer",
+           lambda case: messages.decode_answer(case, messages.NodeRegistration),
+           (GenerationServiceUnavailable,), seeds=seeds.REGISTRATIONS),
+    Parser("cli.generations.TenantName", _convert(generation_commands.TenantName()),
+           (click.UsageError,), texts=(_ID,)),
+    Parser("cli.generations.SuffixText", _convert(generation_commands.SuffixText()),
+           (click.UsageError,), texts=("000007000300001A",)),
     Parser("cli.config_file.read_config", _config, (click.UsageError,),
            texts=seeds.CONFIG_FILES),
     Parser("cli.parameters.ByteSize", _convert(parameters.ByteSize()), (click.UsageError,),

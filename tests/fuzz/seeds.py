@@ -254,3 +254,13 @@ PORT_CONVERSATIONS = tuple(
     b"".join(message.encode() for message in said)
     for said in ((*_EXTENDED, *_SIMPLE, messages.Terminate()), _EXTENDED, _SIMPLE)
 )
+
+VALIDATIONS = (
+    b'{"node_id": 3, "node_generation": 26, "tenants": [{"tenant": '
+    b'"00112233445566778899aabbccddeeff", "attachment_generation": 7}]}',
+)
+REGISTRATIONS = (
+    b'{"node_id": 3, "node_generation": 26, "attachments": [{"tenant": '
+    b'"00112233445566778899aabbccddeeff", "node_id": 3, "attachment_generation": 7, '
+    b'"mode": "single"}], "more": [1e9, null]}',
+)

@@ -39,6 +39,7 @@ PACKAGES = (
     "pg_server",
     "cluster",
     "qsync",
+    "generations",
 )
 #: What is no parser of its own, with the reason.
 NO_PARSERS = {

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
@@ -30,6 +33,7 @@ class Service:
     @property
     def pages(self) -> Pages:
         routes = [self._route(method) for method in ("GET", "POST", "DELETE")]
+        routes.append(Route("POST", "/open", lambda body: self._answer("open", body), False))
         return Pages(lambda: {}, lambda: "", CollectorRegistry, routes)
 
     def _route(self, method: str) -> Route:
@@ -136,6 +140,52 @@ def test_where_there_is_one_token_it_is_demanded_here_too(
     ask = start(admin=True)
     assert ask("POST") == HTTPStatus.UNAUTHORIZED
     assert ask("GET", "/status") == HTTPStatus.OK
+
+
+def test_what_needs_no_admin_needs_a_token_all_the_same(
+    start: Callable[..., Ask], service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = start(token=True, admin=True)
+    for bearer in ("", "guess"):
+        assert ask("POST", "/open", bearer=bearer) == HTTPStatus.UNAUTHORIZED
+    for bearer in (TOKEN, ADMIN):
+        assert ask("POST", "/open", bearer=bearer) == HTTPStatus.ACCEPTED
+    only_admin = start(admin=True)
+    assert only_admin("POST", "/open") == HTTPStatus.UNAUTHORIZED
+    assert only_admin("POST", "/open", bearer=ADMIN) == HTTPStatus.ACCEPTED
+    bare = start()
+    assert bare("POST", "/open") == HTTPStatus.ACCEPTED
+    elsewhere = {**JSON, "Host": "evil.example"}
+    assert bare("POST", "/open", headers=elsewhere) == HTTPStatus.FORBIDDEN
+    assert ask("POST", "/open", bearer=TOKEN, headers=elsewhere) == HTTPStatus.ACCEPTED
+    # A port that was opened to others without tokens, by --insecure, is open to those for this.
+    monkeypatch.setattr(status_pages, "is_loopback", lambda host: False)
+    assert bare("POST", "/open", headers=elsewhere) == HTTPStatus.ACCEPTED
+    assert bare("POST", headers=elsewhere) == HTTPStatus.FORBIDDEN
+    assert {method for method, _ in service.asked} == {"open"}
+
+
+def test_an_api_refuses_in_json_and_may_block(service: Service) -> None:
+    """Its status waits for something that its own pages do."""
+    happened = Event()
+
+    def status() -> dict[str, bool]:
+        return {"happened": happened.wait(30)}
+
+    pages = replace(service.pages, status=status, is_api=True)
+    listener = http_listener("127.0.0.1", 0, None, None)
+    with StatusServer(listener, pages) as server, ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(ask, server.port, "GET", "/status")
+        assert ask(server.port, "GET", "/healthz") == HTTPStatus.OK
+        with closing(HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
+            connection.request("PUT", "/thing", b"", JSON)
+            response = connection.getresponse()
+            assert response.headers["Allow"] == "DELETE,GET,POST"
+            answer = json.loads(response.read())
+        assert answer == {"error": "405: Method Not Allowed", "hint": None}
+        assert not waiting.done()
+        happened.set()
+        assert waiting.result(30) == HTTPStatus.OK
 
 
 def test_other_methods_and_pages_are_not_there(start: Callable[..., Ask]) -> None:

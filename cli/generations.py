@@ -1,0 +1,358 @@
+"""`sk generations`: run the generation service; see and change where tenants are attached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cli.listening import (
+    PATH,
+    HostPort,
+    port,
+    refuse_open_ports,
+    tls_files,
+    tokenless_tls_options,
+)
+from cli.output import CommandError, console, plain_table, print_json
+from cli.parameters import json_option
+from consensus.errors import MessageError
+from consensus.ids import parse_id
+from generations.client import GenerationClient
+from generations.errors import GenerationError
+from generations.messages import AttachmentMode, GenerationStatus, TenantState
+from generations.operations import embedded_generations
+from generations.protocol import GenerationService
+from generations.store import is_postgres
+from generations.suffix import NODE_ID_MAX, Suffix
+from telemetry.service_manager import ServiceManager
+from telemetry.status_server import ListenError, http_listener
+from telemetry.stop_signal import StopSignal
+
+if TYPE_CHECKING:
+    from generations.service import GenerationServer
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_PORT = 7670
+DEFAULT_SERVICE = f"http://127.0.0.1:{DEFAULT_PORT}"
+
+
+class TenantName(click.ParamType[str]):
+    """32 hex digits, dashes as in a UUID."""
+
+    name = "tenant"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        try:
+            return parse_id(str(value), "tenant").hex()
+        except MessageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class SuffixText(click.ParamType[Suffix]):
+    """As it is in the name of an object."""
+
+    name = "suffix"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Suffix:
+        if isinstance(value, Suffix):
+            return value
+        try:
+            return Suffix.parse(str(value))
+        except GenerationError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Database(click.ParamType[str]):
+    """A path or a URI of Postgres; messages never repeat a URI."""
+
+    name = "path|uri"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        if "://" in str(value) and not is_postgres(str(value)):
+            self.fail("expected the path of a file, or postgresql://...", param, ctx)
+        return str(value)
+
+
+@click.group()
+def generations() -> None:
+    """Generation numbers: which pageserver is the one, where each tenant is attached.
+
+    See docs/generations.md.
+    """
+
+
+# ---- the service
+
+
+@generations.command()
+@click.option(
+    "--database",
+    type=Database(),
+    required=True,
+    help="A file of SQLite, made if it is not there; or postgresql://..., on the primary, and not "
+    "the database that is protected.",
+)
+@click.option(
+    "--listen",
+    type=HostPort(),
+    default=f"127.0.0.1:{DEFAULT_PORT}",
+    show_default=True,
+    help="Address for pageservers, administrators, status, metrics and health (HTTP).",
+)
+@click.option(
+    "--node-token-file",
+    type=PATH,
+    help="File with the bearer token of pageservers and readers. Reread when changed.",
+)
+@click.option(
+    "--admin-token-file",
+    type=PATH,
+    help="File with the bearer token that attach, detach, move and fence demand.",
+)
+@tokenless_tls_options
+def serve(
+    database: str,
+    listen: tuple[str, int],
+    node_token_file: Path | None,
+    admin_token_file: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    insecure: bool,
+) -> None:
+    """Run the service in the foreground until SIGTERM or SIGINT."""
+    from generations.service import GenerationServer  # the other commands need no server
+
+    tls = tls_files(tls_cert, tls_key)
+    protection = {
+        "--tls-cert": tls,
+        "--node-token-file": node_token_file,
+        "--admin-token-file": admin_token_file,
+    }
+    refuse_open_ports([port("--listen", listen[0], protection)], insecure=insecure)
+    try:
+        listener = http_listener(*listen, tls, node_token_file, admin_token_file=admin_token_file)
+    except (OSError, ValueError) as error:
+        raise CommandError(
+            f"could not secure the port: {error}", getattr(error, "hint", "")
+        ) from error
+    stopping = StopSignal().install()
+    _serve(GenerationServer(embedded_generations(database), listener), stopping)
+
+
+def _serve(server: GenerationServer, stopping: StopSignal) -> None:
+    """Raises GenerationError, CommandError."""
+    manager = ServiceManager()
+    try:
+        with server:
+            manager.notify("READY=1", f"STATUS=serving on {server.address}")
+            stopping.wait()
+            manager.notify("STOPPING=1")
+    except ListenError as error:
+        raise CommandError(str(error), "Choose another --listen.") from error
+
+
+# ---- which service is asked
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A service, or a database of this machine's."""
+
+    service: str | None
+    database: str | None
+    token_file: Path | None
+    ca_file: Path | None
+
+    @contextmanager
+    def opened(self) -> Iterator[GenerationService]:
+        """Raises GenerationError, click.UsageError."""
+        if self.database is None:
+            found: GenerationService = GenerationClient(
+                self.service or DEFAULT_SERVICE, token_file=self.token_file, ca_file=self.ca_file
+            )
+        elif self.service or self.token_file or self.ca_file:
+            raise click.UsageError("--database is asked itself, without a service")
+        else:
+            found = embedded_generations(self.database, create=False)
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+def target_options(function: F) -> Callable[..., Any]:
+    """--service and what it needs, or --database; the command gets them as `target`."""
+
+    @click.option(
+        "--service", metavar="URL", help=f"The generation service.  [default: {DEFAULT_SERVICE}]"
+    )
+    @click.option("--token-file", type=PATH, help="File with the bearer token of the service.")
+    @click.option(
+        "--ca-file", type=PATH, help="Authority of the service's certificate, if not the system's."
+    )
+    @click.option(
+        "--database", type=Database(), help="Instead of a service its database, as it serves it."
+    )
+    @wraps(function)
+    def command(
+        service: str | None,
+        token_file: Path | None,
+        ca_file: Path | None,
+        database: str | None,
+        **options: Any,
+    ) -> Any:
+        return function(target=Target(service, database, token_file, ca_file), **options)
+
+    return command
+
+
+tenant_argument = click.argument("tenant", type=TenantName())
+
+
+def node_option(*, required: bool, text: str) -> Callable[[F], F]:
+    return click.option(
+        "--node", type=click.IntRange(0, NODE_ID_MAX), metavar="N", required=required, help=text
+    )
+
+
+# ---- what is so
+
+
+@generations.command()
+@target_options
+@json_option
+def status(target: Target, json: bool) -> None:
+    """Show nodes, tenants and where they are attached, and the last changes."""
+    with target.opened() as service:
+        found = service.status()
+    if json:
+        print_json(found)
+    else:
+        _print_status(found)
+
+
+def _print_status(found: GenerationStatus) -> None:
+    nodes = plain_table("node", "generation", "registered", "incarnation")
+    for node in found.nodes:
+        nodes.add_row(
+            str(node.node_id), str(node.node_generation), node.registered_at, node.incarnation
+        )
+    tenants = plain_table("tenant", "generation", "attached to")
+    for tenant in found.tenants:
+        tenants.add_row(tenant.tenant, str(tenant.attachment_generation), _places(tenant))
+    changes = plain_table("last changes", "operation", "tenant", "node", "generation")
+    for change in found.changes:
+        numbers = ("" if n is None else str(n) for n in (change.node_id, change.generation))
+        changes.add_row(change.changed_at, change.operation, change.tenant, *numbers)
+    for number, table in enumerate((nodes, tenants, changes)):
+        if number:
+            console().print()
+        console().print(table)
+
+
+def _places(tenant: TenantState) -> str:
+    places = (
+        f"node {a.node_id}, {a.mode.value}"
+        + (f" since {a.attachment_generation}" if a.mode is AttachmentMode.STALE else "")
+        for a in tenant.attachments
+    )
+    return "; ".join(places) or "-"
+
+
+def _print_tenant(tenant: TenantState, *, json: bool) -> None:
+    if json:
+        print_json(tenant)
+    else:
+        click.echo(
+            f"tenant {tenant.tenant}: generation {tenant.attachment_generation}, "
+            f"attached to: {_places(tenant)}"
+        )
+
+
+# ---- changes
+
+
+@generations.command()
+@tenant_argument
+@node_option(required=True, text="The pageserver.")
+@target_options
+@json_option
+def attach(tenant: str, node: int, target: Target, json: bool) -> None:
+    """Attach TENANT to a node, with a new generation.
+
+    Refused when it is attached to another one: move it.
+    """
+    with target.opened() as service:
+        _print_tenant(service.attach(tenant, node), json=json)
+
+
+@generations.command()
+@tenant_argument
+@node_option(required=True, text="The pageserver.")
+@target_options
+@json_option
+def detach(tenant: str, node: int, target: Target, json: bool) -> None:
+    """Detach TENANT from a node.
+
+    The last stale attachment that goes lets the current one delete again (move --multi).
+    """
+    with target.opened() as service:
+        _print_tenant(service.detach(tenant, node), json=json)
+
+
+@generations.command()
+@tenant_argument
+@node_option(required=True, text="The pageserver that it moves to.")
+@click.option(
+    "--multi",
+    is_flag=True,
+    help="Delete nothing until the attachments before it are detached: they are read from.",
+)
+@target_options
+@json_option
+def move(tenant: str, node: int, multi: bool, target: Target, json: bool) -> None:
+    """Attach TENANT to another node, with a new generation; the one before is stale.
+
+    The node before need not answer, and may run on: it deletes and trims nothing any more.
+    """
+    mode = AttachmentMode.MULTI if multi else AttachmentMode.SINGLE
+    with target.opened() as service:
+        _print_tenant(service.move(tenant, node, mode), json=json)
+
+
+@generations.command()
+@tenant_argument
+@node_option(required=False, text="Attach it there.")
+@target_options
+@json_option
+def fence(tenant: str, node: int | None, target: Target, json: bool) -> None:
+    """Make all attachments of TENANT stale, wherever they are."""
+    with target.opened() as service:
+        _print_tenant(service.fence_tenant(tenant, node), json=json)
+
+
+@generations.command()
+@tenant_argument
+@click.argument("suffix", type=SuffixText())
+@click.option(
+    "--own",
+    is_flag=True,
+    help="A pageserver claimed SUFFIX in an emergency, and goes on with it.",
+)
+@target_options
+@json_option
+def advance(tenant: str, suffix: Suffix, own: bool, target: Target, json: bool) -> None:
+    """Give out only numbers above SUFFIX, which was found in the object store.
+
+    For a service that was restored from an old copy, or was away in an emergency. Never lowers a
+    number; nothing happens when all are above already.
+    """
+    with target.opened() as service:
+        _print_tenant(service.advance(tenant, suffix, is_own=own), json=json)

@@ -1,0 +1,92 @@
+"""`GenerationServer`: the numbers over HTTP(S). It knows everybody.
+
+    telemetry/status_server.py   the port: TLS, tokens, limits, /healthz, /metrics, /status
+    routes.py                    /v1/...: what is asked, and which error is which answer
+    operations.py                the rules, on a database
+
+Law: nothing is remembered between two requests but counts; so it may be killed at any moment, and
+several may serve one database.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import structlog
+
+from generations.errors import GenerationError
+from generations.metrics import GenerationCollector, RequestCounts
+from generations.operations import Generations
+from generations.routes import GenerationRoutes
+from telemetry.status_server import HttpListener, Pages, StatusServer
+from telemetry.watched_files import unusable_files
+
+log = structlog.get_logger()
+
+#: Each request has a connection of its own, and ends it.
+CONNECTIONS_MAX = 512
+
+
+class GenerationServer:
+    """Context manager: serves inside; closes the database after it."""
+
+    def __init__(self, generations: Generations, listener: HttpListener) -> None:
+        self._generations = generations
+        self._listener = replace(listener, connections_max=CONNECTIONS_MAX)
+        self._counts = RequestCounts()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> GenerationServer:
+        """Raises ListenError."""
+        with ExitStack() as stack:
+            stack.callback(self._generations.close)
+            routes = GenerationRoutes(self._generations, self._counts).routes
+            collector = GenerationCollector(self._counts, self._unusable_files)
+            pages = Pages(self.status, self.health, lambda: collector.registry, routes, is_api=True)
+            self._http = stack.enter_context(StatusServer(self._listener, pages))
+            self._http.wait_started()
+            self._stack = stack.pop_all()
+        log.info(
+            "generation service started",
+            listen=self.address,
+            database=self._generations.store.name,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        log.info("generation service stopped")
+
+    @property
+    def address(self) -> str:
+        """Of its port, as it is."""
+        return f"{self._listener.host}:{self._http.port}"
+
+    def status(self) -> dict[str, Any]:
+        """The JSON of /status."""
+        page: dict[str, Any] = {
+            "version": version("quorum-wal"),
+            "listen": self.address,
+            "database": self._generations.store.name,
+            "error": "",
+            "unusable_files": self._unusable_files(),
+        }
+        try:
+            found = self._generations.status()
+        except GenerationError as error:
+            return {**page, "error": str(error)}
+        return {**page, "generations": found}
+
+    def health(self) -> str:
+        """One line when the database cannot be asked; "" when it can."""
+        try:
+            self._generations.store.read(lambda transaction: transaction.rows("SELECT 1"))
+        except GenerationError as error:
+            return str(error)
+        return ""
+
+    def _unusable_files(self) -> dict[str, str]:
+        return unusable_files(self._listener.files)

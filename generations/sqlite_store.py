@@ -1,0 +1,162 @@
+"""The numbers in a file of SQLite: of a service without a Postgres, or within a pageserver.
+
+Law: what a commit returned survives a power loss. `synchronous=FULL` alone does not give that with
+a rollback journal: the journal's unlink is the commit, and the folder is not synced after it, so
+that the journal may come back and undo it. EXTRA is FULL with that sync. A write-ahead log would be
+quicker; but a copy of the file would then lack what is in the log, and go back in time unnoticed.
+Numbers are given out at starts and moves: some milliseconds each are no matter.
+
+A file that was put in the place of the one that is open (a restore) is refused: others would read
+the new one. Source: sqlite.org/pragma.html#pragma_synchronous, sqlite.org/lockingv3.html.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TypeVar
+
+from generations.errors import GenerationDatabaseError, GenerationServiceUnavailable
+from generations.schema import check_format, create_tables
+from generations.store import Row, Transaction, Work
+
+T = TypeVar("T")
+
+#: For other processes, each of which takes milliseconds; and between two looks. SQLite's own looks
+#: come each 0.1 s: beside some that write all the time that finds the file locked for ever.
+BUSY_SECONDS = 10.0
+BUSY_PAUSE_SECONDS = 0.002
+SETTINGS = (
+    "PRAGMA journal_mode = DELETE",
+    "PRAGMA synchronous = EXTRA",
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA trusted_schema = OFF",
+)
+_FILE_MODE = 0o600
+_TAKE_SHARED_LOCK = "SELECT count(*) FROM sqlite_master"
+_PRIMARY_CODE = 0xFF
+
+
+class SqliteStore:
+    """One connection, which threads use in turn."""
+
+    def __init__(self, path: Path, *, create: bool) -> None:
+        """Raises GenerationDatabaseError, GenerationServiceUnavailable."""
+        self.name = str(path)
+        self._path = path
+        self._lock = Lock()
+        self._open_file(create=create)
+        with self._errors():
+            self._connection = sqlite3.connect(
+                path, timeout=0, isolation_level=None, check_same_thread=False
+            )
+        try:
+            self._file = self._file_now()
+            self._prepare(create=create)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _open_file(self, *, create: bool) -> None:
+        """Where there is none, one that others cannot read."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        try:
+            os.close(os.open(self._path, flags, _FILE_MODE))
+        except OSError as error:
+            raise GenerationDatabaseError(
+                f'could not open database "{self.name}": {error.strerror}',
+                hint="" if create else "sk generations serve makes a new one.",
+            ) from error
+
+    def _prepare(self, *, create: bool) -> None:
+        with self._errors():
+            for setting in SETTINGS:
+                self._patiently(setting)
+        self.write(lambda transaction: self._prepare_tables(transaction, create=create))
+
+    def _prepare_tables(self, transaction: Transaction, *, create: bool) -> None:
+        tables = {row[0] for row in transaction.rows("SELECT name FROM sqlite_master")}
+        if not tables and create:
+            create_tables(transaction)
+        elif "format" not in tables or "tenants" not in tables:
+            raise GenerationDatabaseError(f'database "{self.name}" holds no generations')
+        check_format(transaction, self.name)
+
+    def write(self, work: Work[T]) -> T:
+        return self._run("BEGIN IMMEDIATE", work)
+
+    def read(self, work: Work[T]) -> T:
+        return self._run("BEGIN", work)
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def _run(self, begin: str, work: Work[T]) -> T:
+        with self._lock, self._errors():
+            self._check_file()
+            self._patiently(begin)
+            try:
+                self._patiently(_TAKE_SHARED_LOCK)  # after it, reading waits for nobody
+                result = work(SqliteTransaction(self._connection))
+                self._patiently("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+            return result
+
+    def _patiently(self, statement: str) -> None:
+        """A statement that may have to wait for a lock. Raises sqlite3.Error."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                self._connection.execute(statement).fetchall()
+                return
+            except sqlite3.OperationalError as error:
+                is_busy = error.sqlite_errorcode & _PRIMARY_CODE == sqlite3.SQLITE_BUSY
+                if not is_busy or time.monotonic() > deadline:
+                    raise
+            time.sleep(BUSY_PAUSE_SECONDS)
+
+    def _check_file(self) -> None:
+        if self._file_now() != self._file:
+            raise GenerationDatabaseError(
+                f'database "{self.name}" was replaced while it was open',
+                hint="Start the service again; if the file is an old copy, sk generations advance "
+                "is needed for each tenant.",
+            )
+
+    def _file_now(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:  # locked for too long, full, an I/O error
+            raise GenerationServiceUnavailable(
+                f'database "{self.name}" does not answer: {error}',
+                hint="Is its disk full, or hung?",
+            ) from error
+        except sqlite3.Error as error:
+            raise GenerationDatabaseError(
+                f'database "{self.name}" cannot be used: {error}'
+            ) from error
+
+
+class SqliteTransaction(Transaction):
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def rows(self, statement: str, *parameters: object) -> list[Row]:
+        return self._connection.execute(statement, parameters).fetchall()
