@@ -19,8 +19,9 @@ import obstore
 from obstore import exceptions
 from obstore.store import MemoryStore, from_url
 
+from objectstore.delete_requests import delete_requests
 from objectstore.errors import ObjectNotFound, ObjectStoreError
-from objectstore.store import PIECE_BYTES, Data, ObjectInfo, delete_requests, named_keys
+from objectstore.store import PIECE_BYTES, Data, ObjectInfo, named_keys
 
 REQUEST_TIMEOUT_SECONDS = 30
 #: Its own tries, for what breaks in the middle of a request.

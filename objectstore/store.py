@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 from typing import Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -29,8 +28,6 @@ from objectstore.errors import ObjectStoreError
 Data: TypeAlias = bytes | Iterable[bytes | memoryview]
 #: Of an object that is read in pieces.
 PIECE_BYTES = 1 << 20
-#: Of one request to delete (S3: DeleteObjects).
-DELETE_KEYS_MAX = 1000
 #: Of those that an error is about.
 NAMED_KEYS = 3
 
@@ -84,13 +81,6 @@ class ObjectStore(Protocol):
         """All of them, DELETE_KEYS_MAX a request; one that does not exist is deleted already. An
         error names keys that may be left, and says of none that it is not deleted: all of them may
         be asked for again."""
-
-
-def delete_requests(keys: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """The keys, as many at a time as one request may delete."""
-    rest = iter(keys)
-    while request := tuple(islice(rest, DELETE_KEYS_MAX)):
-        yield request
 
 
 def named_keys(keys: Sequence[str]) -> str:

@@ -63,6 +63,7 @@ from pageserver.attachment_events import (
     Publish,
     Refuse,
     RejectChange,
+    Request,
     Stored,
     Upload,
     Uploaded,
@@ -74,7 +75,6 @@ from pageserver.attachment_id import Verdict
 from pageserver.garbage import may_compact, next_horizon_lsn, without_garbage
 from pageserver.page_index import FrameRef, LayerRef, PageIndex
 from pageserver.page_keys import IndexName, ListName, StoredName
-
 
 _HINT_ADVANCE = "The generation service was put back to an old copy: sk generations advance."
 
@@ -99,7 +99,7 @@ class _Pending:
 
     @property
     def names(self) -> set[StoredName]:
-        return {ref.name for ref in (*self.layers, *self.frames)}
+        return {*(ref.name for ref in self.layers), *(ref.name for ref in self.frames)}
 
 
 @dataclass(slots=True)
@@ -212,9 +212,7 @@ class Attachment:
 
     # ---- beginning: laws 1 and 2
 
-    def _begin(
-        self, event: Begun | Claimed | IndicesListed | IndexLoaded | IndexDamaged
-    ) -> None:
+    def _begin(self, event: Begun | Claimed | IndicesListed | IndexLoaded | IndexDamaged) -> None:
         """What comes late, or twice, finds another phase."""
         match event:
             case Begun():
@@ -294,7 +292,7 @@ class Attachment:
             FrameRef(new.end_lsn, self.suffix, self._next_seq(), new.size_bytes)
             for new in change.frames
         ]
-        refs = [*layers, *frames]
+        refs: list[LayerRef | FrameRef] = [*layers, *frames]
         missing: set[StoredName] = {ref.name for ref in refs}
         self._pending.append(_Pending(change, layers, frames, missing))
         for position, ref in enumerate(refs):
@@ -430,7 +428,7 @@ class Attachment:
 
     # ---- failures
 
-    def _failed(self, request: CreateClaim | ListIndices | LoadIndex | Upload | UploadIndex) -> None:
+    def _failed(self, request: Request) -> None:
         """Whether an error or none, it says nothing of what the store has: it is asked again."""
         match request:
             case CreateClaim():

@@ -195,6 +195,6 @@ class QueueFailed:
 
 QueueEvent: TypeAlias = (
     QueueBegun | HeaderCreated | QueueListed | HeaderRead | ListRead | ListDamaged | Condemned
-    | RoundDue | LookDue | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted | Removed
-    | TimelineDetached | QueueFailed
+    | RoundDue | LookDue | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted
+    | Removed | TimelineDetached | QueueFailed
 )  # fmt: skip

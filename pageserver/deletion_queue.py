@@ -29,14 +29,13 @@ from typing import assert_never
 
 from consensus.ids import TimelineId
 from generations.suffix import Suffix
-from objectstore.store import delete_requests
+from objectstore.delete_requests import delete_requests
 from pageserver.attachment_id import AttachmentId, Verdict
 from pageserver.deletion_events import (
     Condemned,
     CreateHeader,
     DeleteKeys,
     EndQueue,
-    RoundDue,
     HeaderCreated,
     HeaderRead,
     Hint,
@@ -58,6 +57,7 @@ from pageserver.deletion_events import (
     ReadList,
     Removed,
     RemoveFromQueue,
+    RoundDue,
     TimelineDetached,
 )
 from pageserver.deletion_list import DeletionList, QueueHeader
@@ -382,8 +382,8 @@ class DeletionQueue:
         for attachment, found in deletions.names.items():
             texts[attachment.timeline] += found
         self._hinted[name] = set(texts)
-        for timeline, found in texts.items():
-            self._actions.append(Hint(timeline, name, tuple(map(_named, found))))
+        for timeline, of_it in texts.items():
+            self._actions.append(Hint(timeline, name, tuple(map(_named, of_it))))
         if not texts:
             self._answered.append(name)
 

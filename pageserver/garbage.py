@@ -1,19 +1,19 @@
 """What may go, and what must stay. Pure functions of an index, of a listing, of times.
 
-    cuts     |   c1   |   c2   |   c3   |   c4   |   c5   |
-                          ^ horizon: the newest that is older than the history promised
-    go:      cuts below the horizon, and their frames
-    stay:    every layer: c2 is read from all that end at or below it. Only a compaction, which has
-             put others in their place, drops layers, and only such that end at or below the horizon
+cuts     |   c1   |   c2   |   c3   |   c4   |   c5   |
+                      ^ horizon: the newest that is older than the history promised
+go:      cuts below the horizon, and their frames
+stay:    every layer: c2 is read from all that end at or below it. Only a compaction, which has
+         put others in their place, drops layers, and only such that end at or below the horizon
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 
+from generations.suffix import Suffix
 from pageserver.page_index import FrameRef, LayerRef, PageIndex
 from pageserver.page_keys import IndexName
-from generations.suffix import Suffix
 
 #: Newest indices of the own generation that are kept for people.
 KEPT_INDICES = 3

@@ -2,7 +2,8 @@
 
     sealed (objectstore/sealed.py), JSON:
     {"format": 1, "horizon_lsn": 83886120,
-     "cuts": [{"redo_lsn": ..., "checkpoint_lsn": ..., "end_lsn": ..., "tli": 1, "time_unix_s": ...}],
+     "cuts": [{"redo_lsn": ..., "checkpoint_lsn": ..., "end_lsn": ..., "tli": 1,
+               "time_unix_s": ...}],
      "layers": [{"end_lsn": ..., "part": 0, "suffix": "000007000300001A", "seq": 42,
                  "size_bytes": ...}],
      "frames": [{"end_lsn": ..., "suffix": ..., "seq": ..., "size_bytes": ...}]}
@@ -94,7 +95,8 @@ class PageIndex(Struct, frozen=True, dict=True):
     @cached_property
     def names(self) -> frozenset[StoredName]:
         """Of all objects that it needs."""
-        return frozenset(ref.name for ref in (*self.layers, *self.frames))
+        frames = frozenset[StoredName](frame.name for frame in self.frames)
+        return frames.union(layer.name for layer in self.layers)
 
     def with_objects(
         self,
@@ -166,7 +168,10 @@ def encode_index(index: PageIndex) -> bytes:
     page = _Page(
         FORMAT,
         index.horizon_lsn,
-        [_CutPage(c.redo_lsn, c.checkpoint_lsn, c.end_lsn, c.tli, c.time_unix_s) for c in index.cuts],
+        [
+            _CutPage(c.redo_lsn, c.checkpoint_lsn, c.end_lsn, c.tli, c.time_unix_s)
+            for c in index.cuts
+        ],
         [
             _LayerPage(r.end_lsn, r.part, r.suffix.format(), r.seq, r.size_bytes)
             for r in index.layers
@@ -214,7 +219,8 @@ def decode_index(data: bytes, key: str) -> PageIndex:
 def _problem(index: PageIndex) -> str:
     """Which law it breaks, or ""."""
     lsns = [index.horizon_lsn, *(cut.end_lsn for cut in index.cuts)]
-    lsns += [ref.end_lsn for ref in (*index.layers, *index.frames)]
+    lsns += [ref.end_lsn for ref in index.layers]
+    lsns += [ref.end_lsn for ref in index.frames]
     if max(lsns) > LSN_MAX:
         return f"expected positions of 64 bits, found {max(lsns):X}"
     for cut in index.cuts:
@@ -231,7 +237,8 @@ def _problem(index: PageIndex) -> str:
 
 
 def _first_double(index: PageIndex) -> str:
-    names: Counter[StoredName] = Counter(ref.name for ref in (*index.layers, *index.frames))
+    names: Counter[StoredName] = Counter(layer.name for layer in index.layers)
+    names.update(frame.name for frame in index.frames)
     return names.most_common(1)[0][0].format()
 
 

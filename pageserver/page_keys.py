@@ -148,7 +148,7 @@ class PageKeys:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ListName:
-    """Of names to be deleted. Sequences of different suffixes have nothing to do with each other."""
+    """Of names to be deleted. The sequences of two suffixes have nothing to do with each other."""
 
     suffix: Suffix
     seq: int

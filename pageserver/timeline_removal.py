@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from generations.suffix import Suffix
-from objectstore.store import delete_requests
+from objectstore.delete_requests import delete_requests
 from pageserver.page_keys import TOMBSTONE
 
 # ---- events

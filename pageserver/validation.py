@@ -1,6 +1,6 @@
 """The core that asks whether a process, and its attachments, are the newest. Pure.
 
-    begin (all take note of what is in the store) -> ask the service -> list claims above -> announce
+    begin (all note what is in the store) -> ask the service -> list claims above -> announce
 
 Laws. VALID is said of an attachment only when, after the beginning, the service has said so of its
 tenant and its node, and the store had no claim above its suffix and no tombstone. Whom an answer

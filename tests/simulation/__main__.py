@@ -6,7 +6,7 @@
 --seed 7 --files                       on real files, which lose what is not synced; many seeds, too
 --seed 7 --changing                    members join, leave, move, lose their disks; many seeds, too
 --seed 7 --limbo                       transactions wait for the quorum; many seeds, too
---seed 7 --pageserver                  pageservers, their generation service and store; many seeds, too
+--seed 7 --pageserver                  pageservers, their service and store; many seeds, too
 --mutants                              the planted bugs; fails if one is not caught; rare ones
 --exhaustive                           every interleaving of small models; --minutes of a larger one
 """
@@ -27,7 +27,15 @@ from .limbo_world import LimboWorld
 from .limits import small_limits
 from .minimise import command, minimise
 from .pageserver_world import PageserverWorld
-from .planted_bugs import CHANGE_PLANTS, LIMBO_PLANTS, PLANTS, RARE_LIMBO_PLANTS, RARE_PLANTS
+from .planted_bugs import (
+    CHANGE_PLANTS,
+    LIMBO_PLANTS,
+    PAGESERVER_PLANTS,
+    PLANTS,
+    RARE_LIMBO_PLANTS,
+    RARE_PAGESERVER_PLANTS,
+    RARE_PLANTS,
+)
 from .trace import Trace
 from .world import World, plan_with
 
@@ -167,10 +175,10 @@ def _table(counts: Counter[str]) -> str:
 
 
 def _mutants() -> int:
-    bugs = [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS]
+    bugs = [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS, *PAGESERVER_PLANTS]
     escaped = mutants.run(bugs, say)
     print(f"{len(bugs) - len(escaped)} of {len(bugs)} planted bugs were caught")
-    rare_bugs = [*RARE_PLANTS, *RARE_LIMBO_PLANTS]
+    rare_bugs = [*RARE_PLANTS, *RARE_LIMBO_PLANTS, *RARE_PAGESERVER_PLANTS]
     rare = mutants.run_rare(rare_bugs, say)
     print(f"{len(rare_bugs) - len(rare)} of {len(rare_bugs)} rare ones were caught")
     return 1 if escaped else 0

@@ -1,4 +1,4 @@
-"""Planted bugs of pageservers: of attachments, validation, the deletion queue, garbage and scrubs."""
+"""Planted bugs of pageservers: of attachments, validation, deletion, garbage and scrubs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pageserver.scrub import Orphans, Scrub, ScrubEnded
 from pageserver.validation import AskService, ServiceAnswered, Validation
 
 from .pageserver_process import Process
-from .planting import Patch, plant_pageserver
+from .planting import Patch, plant_pageserver, plant_rare_pageserver
 
 # ---- beginning
 
@@ -41,8 +41,10 @@ def claim_ignored(patch: Patch) -> None:
         else:
             refuse(self, message, *hint)
 
+    created = DeletionQueue._header_created
     patch(Attachment, "_claimed", lambda self, _: claimed(self, self.incarnation))
     patch(Attachment, "_refuse", naive)
+    patch(DeletionQueue, "_header_created", lambda self, n, _: created(self, n, self.incarnation))
 
 
 @plant_pageserver
@@ -245,7 +247,7 @@ def unvalidated_list_executed_after_a_restart(patch: Patch) -> None:
     patch(DeletionQueue, "_execute", without_header)
 
 
-@plant_pageserver
+@plant_rare_pageserver
 def a_header_speaks_for_lists_of_other_processes(patch: Patch) -> None:
     """They have one folder, and one sequence."""
     of = deletion_queue._Round.of
@@ -276,7 +278,7 @@ def a_stale_attachment_is_not_dropped_from_a_list(patch: Patch) -> None:
     patch(DeletionQueue, "_validated", naive)
 
 
-@plant_pageserver
+@plant_rare_pageserver
 def what_was_stale_is_forgotten_with_its_list(patch: Patch) -> None:
     """The list is removed: but a late request brings it back."""
     forget = DeletionQueue._forget
@@ -428,6 +430,7 @@ def objects_listed_after_the_index_was_read(patch: Patch) -> None:
     """What is named by an index that comes between is not seen."""
     begin = Scrub.__init__
     step = Process._step_scrub
+
     def started(self: Scrub, suffix: Suffix, name: IndexName, _: int) -> None:
         begin(self, suffix, name, 0)
 
@@ -493,7 +496,6 @@ def objects_deleted_before_the_tombstone(patch: Patch) -> None:
 
 
 @plant_pageserver
-def hints_are_thrown_away(patch: Patch) -> None:
-    """As are orphans: nothing is leaked but a few objects."""
+def orphans_are_never_looked_for(patch: Patch) -> None:
+    """What is leaked is a few objects."""
     patch(Process, "scrub", lambda *_: None)
-

@@ -16,6 +16,7 @@ from .planted_bugs import (
     LIMBO_PLANTS,
     PAGESERVER_PLANTS,
     RARE_LIMBO_PLANTS,
+    RARE_PAGESERVER_PLANTS,
     RARE_PLANTS,
     Plant,
     planted,
@@ -46,7 +47,7 @@ def law_of(error: Exception) -> str:
 
 def kind_of(bug: Plant) -> type[World | PageserverWorld]:
     """The kind of world that it can do harm in."""
-    if bug in PAGESERVER_PLANTS:
+    if bug in PAGESERVER_PLANTS or bug in RARE_PAGESERVER_PLANTS:
         return PageserverWorld
     if bug in LIMBO_PLANTS or bug in RARE_LIMBO_PLANTS:
         return LimboWorld

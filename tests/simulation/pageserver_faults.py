@@ -11,6 +11,7 @@ from pageserver.attachment_events import Mode
 from .faults import Fault, Plan
 
 if TYPE_CHECKING:
+    from .pageserver_process import Process
     from .pageserver_world import PageserverWorld
 
 
@@ -77,19 +78,26 @@ def replace_node(world: PageserverWorld, random: Random) -> None:
 
 
 def move(world: PageserverWorld, random: Random) -> None:
-    tenant = random.choice(sorted(world.service.state.tenants))
-    other = [n for n in world.service.state.nodes if n != world.service.state.tenants[tenant].node_id]
+    tenant, node_id = _some_move(world, random)
     if random.random() < 0.3:
         freeze(world, random)
-    world.move(tenant, random.choice(other), Mode.SINGLE)
+    world.move(tenant, node_id, Mode.SINGLE)
 
 
 def migrate(world: PageserverWorld, random: Random) -> None:
     """As a move, but who had it is read from for some time."""
-    tenant = random.choice(sorted(world.service.state.tenants))
-    other = [n for n in world.service.state.nodes if n != world.service.state.tenants[tenant].node_id]
-    world.move(tenant, random.choice(other), Mode.MULTI)
-    world.clock.call_later(random.choice((30_000, 100_000, 200_000)), world.settle, tenant)
+    tenant, node_id = _some_move(world, random)
+    if world.service.state.tenants[tenant].mode is not Mode.MULTI:
+        world.move(tenant, node_id, Mode.MULTI)
+        world.clock.call_later(random.choice((100_000, 250_000)), world.settle, tenant)
+
+
+def _some_move(world: PageserverWorld, random: Random) -> tuple[bytes, int]:
+    """A tenant, and a node that it is not on."""
+    state = world.service.state
+    tenant = random.choice(sorted(state.tenants))
+    others = [node_id for node_id in state.nodes if node_id != state.tenants[tenant].node_id]
+    return tenant, random.choice(others)
 
 
 def service_down(world: PageserverWorld, random: Random) -> None:
@@ -126,17 +134,37 @@ def put_service_back(world: PageserverWorld, random: Random) -> None:
 
 
 def emergency(world: PageserverWorld, random: Random) -> None:
-    """The service is down, and somebody starts without it; another one may run on."""
-    world.service.is_down = True
+    """Somebody starts without the service: it is down, or only he does not reach it, and those who
+    run go on with it."""
+    world.service.is_down = random.random() < 0.5
     node_id = random.choice(sorted(world.service.state.nodes))
     process = world.start_in_emergency(node_id)
     world.clock.call_later(_some_time(random), _emergency_ends, world, process)
 
 
-def _emergency_ends(world: PageserverWorld, process: object) -> None:
+def _emergency_ends(world: PageserverWorld, process: Process) -> None:
     world.service.is_down = False
     world.operator_advances()
-    process.kill()  # type: ignore[attr-defined]
+    process.kill()
+
+
+def move_during_validation(world: PageserverWorld, random: Random) -> None:
+    """Claims have been listed, but the answer is late, and meanwhile there is another one."""
+    world.claims_unheard_us = random.choice((30_000, 80_000))
+    world.clock.call_later(100_000, _claims_heard, world)
+    world.clock.call_later(random.choice((5_000, 20_000)), move, world, random)
+
+
+def _claims_heard(world: PageserverWorld) -> None:
+    world.claims_unheard_us = 0
+
+
+def late_claim(world: PageserverWorld, random: Random) -> None:
+    """Somebody starts in an emergency, slowly, while others go on and reach the service."""
+    node_id = random.choice(sorted(world.service.state.nodes))
+    process = world.start_in_emergency(node_id)
+    process.claim_us = random.choice((20_000, 60_000))
+    world.clock.call_later(_some_time(random), _emergency_ends, world, process)
 
 
 def delete_timeline(world: PageserverWorld, random: Random) -> None:
@@ -162,18 +190,19 @@ def _some_time(random: Random) -> int:
 WEIGHTS: dict[str, float] = {
     "kill": 3, "kill_between_actions": 6, "freeze": 3, "freeze_between_actions": 6,
     "replace_node": 4, "move": 5, "migrate": 3, "service_down": 2, "service_slow": 2,
-    "copy_service": 2, "put_service_back": 2, "emergency": 2, "delete_timeline": 0.7,
-    "bad_store": 3,
+    "copy_service": 2, "put_service_back": 2, "emergency": 2,
+    "move_during_validation": 2, "late_claim": 1,
+    "delete_timeline": 0.7, "bad_store": 3,
 }  # fmt: skip
 
 #: A shape that chance alone makes too rarely, and the faults that make it together.
 FOCI: dict[str, tuple[str, ...]] = {
     "none": ("kill",),
     "copies of the service": ("copy_service", "put_service_back", "replace_node"),
-    "migrations": ("migrate", "bad_store"),
-    "moves": ("move", "bad_store", "freeze_between_actions"),
+    "migrations": ("migrate",),
+    "moves": ("move_during_validation", "freeze_between_actions"),
     "replaced nodes": ("replace_node", "kill_between_actions", "service_slow"),
-    "emergencies": ("emergency", "move", "put_service_back"),
+    "emergencies": ("emergency", "late_claim"),
 }
 #: Of each of these faults.
 FOCUS_WEIGHT = 15

@@ -1,7 +1,8 @@
 """The laws of pageservers, checked whenever an object lands in the store, or is asked to go.
 
     NamedExists    what the newest index names is there; and what a reader read, within the grace
-    HistoryServed  every cut of the newest index can be read from what it names; no horizon goes back
+    HistoryServed  every cut of the newest index can be read from what it names; no horizon goes
+                   back
     TrimSafe       WAL from the redo of the newest index on was not given up
     SuffixUnique   the objects of one suffix have one writer; a name never has two contents
     NoResurrection nothing begins after the tombstone; in the end there is nothing else

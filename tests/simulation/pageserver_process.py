@@ -71,6 +71,8 @@ class Process:
         #: Actions until it dies, or stands still.
         self.actions_left: int | None = None
         self.freeze_us = 0
+        #: How late its claims land.
+        self.claim_us = 0
         self.node_generation = 0
         self.attached: dict[TimelineId, Attached] = {}
         self.queue: DeletionQueue | None = None
@@ -210,15 +212,16 @@ class Process:
         self._execute(partial(self._attached_action, there), actions)
         there.told_stale |= is_bad
 
-    def _attached_action(self, there: Attached, action: attaching.Action) -> None:
-        timeline, world, core = there.id.timeline, self.world, there.core
+    def _attached_request(self, there: Attached, action: attaching.Request) -> None:
+        timeline, world = there.id.timeline, self.world
         step = partial(self.step_attached, there)
         match action:
             case attaching.CreateClaim(suffix, incarnation):
-                self._write(
-                    there, action, ClaimName(suffix), incarnation,
+                claim = partial(
+                    self._write, there, action, ClaimName(suffix), incarnation,
                     lambda found: step(attaching.Claimed(found.content)),
                 )  # fmt: skip
+                world.clock.call_later(self.claim_us, claim)
             case attaching.ListIndices():
                 self._list_indices(there, action)
             case attaching.LoadIndex(name):
@@ -232,6 +235,10 @@ class Process:
             case attaching.UploadIndex(name, index):
                 self._write(there, action, name, index,
                             lambda _: step(attaching.IndexUploaded(name)))  # fmt: skip
+
+    def _attached_action(self, there: Attached, action: attaching.Action) -> None:
+        timeline, world, core = there.id.timeline, self.world, there.core
+        match action:
             case attaching.Condemn(names, hint):
                 if names:
                     world.laws.writes(self, there.told_stale, "deletes")
@@ -249,12 +256,14 @@ class Process:
                 there.scrub = Scrub(core.suffix, name, world.grace_ms)
                 self._step_scrub(there, there.scrub, scrubbing.ScrubBegun())
             case attaching.Refuse(message, _):
-                world.count(f"refused: {message.split(' ', 2)[1]}")
+                world.count(f"refused: {message.split(' ', 1)[0]}")
                 world.clock.call_later(5000, world.operator_reads_refusal, self, timeline)
             case attaching.Alarm(kind, _):
                 world.count(f"alarm: {kind.value}")
                 if kind is attaching.AlarmKind.RIVALLED:
                     world.clock.call_later(5000, world.operator_advances)
+            case _:
+                self._attached_request(there, action)
 
     def _list_indices(self, there: Attached, action: attaching.ListIndices) -> None:
         """In two requests: the tombstone is looked for behind the list, as it comes before all."""
@@ -274,9 +283,7 @@ class Process:
 
         world.store.ask_list(timeline, self.later(listed), fail, "index/")
 
-    def _write(
-        self, there: Attached, action: Any, name: Any, content: Any, answered: Any
-    ) -> None:
+    def _write(self, there: Attached, action: Any, name: Any, content: Any, answered: Any) -> None:
         self.world.laws.writes(self, there.told_stale, name.format())
         timeline, writer = there.id.timeline, there.core.incarnation
         land = partial(self.world.store.create, timeline, name, content, writer)
@@ -323,7 +330,9 @@ class Process:
         first = random.randrange(len(layers) - 1)
         dropped = tuple(layers[first : first + random.randint(2, 4)])
         objects = self.world.store.folder(there.id.timeline)
-        ranges = [objects[ref.name.format()].content for ref in dropped if ref.name.format() in objects]
+        ranges = [
+            objects[ref.name.format()].content for ref in dropped if ref.name.format() in objects
+        ]
         if len(ranges) < len(dropped):
             return  # those of `desired` may be on their way
         self._changes += 1
@@ -383,8 +392,10 @@ class Process:
 
         match action:
             case deleting.CreateHeader(name, header):
-                write(partial(store.create, node, name, header, self.name),
-                      lambda found: step(deleting.HeaderCreated(name, found.content.incarnation)))  # fmt: skip
+                created = lambda found: step(  # noqa: E731
+                    deleting.HeaderCreated(name, found.content.incarnation)
+                )
+                write(partial(store.create, node, name, header, self.name), created)
             case deleting.ListQueue():
                 store.ask_list(node, self.later(lambda found: step(deleting.QueueListed(
                     {each.name: each.modified_ms for each in found}))), failed)  # fmt: skip
@@ -455,13 +466,16 @@ class Process:
                     self.later(lambda: step(validating.ValidationFailed(action))),
                 )
             case validating.ListClaims(ticket, attachment):
+
                 def listed(found: list[StoredObject]) -> None:
                     above = [o.name.suffix for o in found if isinstance(o.name, ClaimName)]
                     is_deleted = any(isinstance(o.name, TombstoneName) for o in found)
                     step(validating.ClaimsListed(ticket, attachment, tuple(above), is_deleted))
 
+                heard, late_us = self.later(listed), world.claims_unheard_us
                 world.store.ask_list(
-                    attachment.timeline, self.later(listed),
+                    attachment.timeline,
+                    lambda found: world.clock.call_later(late_us, heard, found),
                     self.later(lambda: step(validating.ValidationFailed(action))),
                     ClaimName(attachment.suffix).format(),
                 )  # fmt: skip

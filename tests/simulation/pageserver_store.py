@@ -1,4 +1,4 @@
-"""`PageStore`: the object store of pageserver worlds, whose requests come late, twice, or not at all.
+"""`PageStore`: the object store of pageserver worlds. Requests come late, twice, or not at all.
 
     request -> (lost) -> lands -> (again, much later) -> answer -> (lost)
 
@@ -34,6 +34,8 @@ N = TypeVar("N")
 
 #: What is not on this side of the store's clock: it is ahead of everyone.
 CLOCK_AHEAD_MS = 7_000
+#: Of a request that nobody waits for any more.
+LATE_US = (5_000, 40_000, 150_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +119,15 @@ class PageStore:
         gone."""
         world, random, call_later = self._world, self._world.random, self._world.clock.call_later
         delay_us = random.choice(world.request_us)
+        if is_write and not world.is_calm and random.random() < world.chance_of_copies:
+            world.count("store: copied")
+            call_later(random.choice(LATE_US), self._land, land, ignored)
         if world.is_calm or random.random() >= world.chance_of_fault:
             call_later(delay_us, self._land, land, answered)
             return
         fault = random.choice(("lost", "unanswered", "late", "late", "doubled", "slow", "unheard"))
         world.count(f"store: {fault}")
-        late_us = random.choice((5_000, 40_000, 150_000))
+        late_us = random.choice(LATE_US)
         match fault:
             case "lost":
                 call_later(2 * delay_us, failed)
@@ -134,8 +139,7 @@ class PageStore:
                 call_later(late_us, self._land, land, ignored)
             case "doubled":
                 call_later(delay_us, self._land, land, answered)
-                if is_write:
-                    call_later(late_us, self._land, land, ignored)
+                call_later(late_us, self._land, land, ignored)
             case "slow":
                 call_later(late_us, self._land, land, answered)
             case "unheard":
@@ -144,7 +148,9 @@ class PageStore:
 
     def _land(self, land: Callable[[], Any], answered: Callable[[Any], None]) -> None:
         answer = land()
-        self._world.clock.call_later(self._world.random.choice(self._world.request_us), answered, answer)
+        self._world.clock.call_later(
+            self._world.random.choice(self._world.request_us), answered, answer
+        )
 
     def ask_list(
         self,

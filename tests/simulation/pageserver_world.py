@@ -1,16 +1,18 @@
 """`PageserverWorld`: pageservers of two node ids, one of them twice now and then, their generation
 service, one object store, readers and an operator, under one seed.
 
-chaos until the horizon -> every fault ends -> within SETTLE_US all is attached once, garbage is gone
+chaos until the horizon -> every fault ends -> within SETTLE_US all is attached, garbage is gone
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from random import Random
 from typing import Any
 
 from consensus.ids import TimelineId
+from generations.suffix import Suffix
 from pageserver.attachment import Phase
 from pageserver.attachment_events import Mode
 from pageserver.page_keys import IndexName, TombstoneName
@@ -26,7 +28,6 @@ from pageserver.timeline_removal import (
     TimelineRemoved,
     TombstoneCreated,
 )
-from generations.suffix import Suffix
 
 from .broken_law import BrokenLaw
 from .clock import Clock
@@ -76,6 +77,10 @@ class PageserverWorld:
         self.history_s = random.choice((10, 40))
         self.request_us = random.choice(((200, 500, 1000), (500, 2000, 8000)))
         self.chance_of_fault = random.choice((0.0, 0.05, 0.15))
+        #: Of a write that lands once more, much later: a proxy between had kept it.
+        self.chance_of_copies = random.choice((0.0, 0.0, 0.3))
+        #: How late the answers to lists of claims come.
+        self.claims_unheard_us = 0
         self.period_us = {
             work: random.choice((5_000, 15_000, 40_000))
             for work in ("ingest", "compact", "collect", "scrub", "flush", "validate")
@@ -135,6 +140,7 @@ class PageserverWorld:
     def end_faults(self) -> None:
         self.trace("world", "all faults end", [], "")
         self.is_calm = True
+        self.claims_unheard_us = 0
         self.service.is_down, self.service.delays_us = False, (500, 1000)
         for process in self.running():
             process.actions_left = None
@@ -163,7 +169,10 @@ class PageserverWorld:
             ]
             if len(ready) != 1:
                 return f"Advances: {timeline} is attached {len(ready)} times"
-            if self.laws.trimmed_lsn.get(timeline, 0) < self.plan.horizon_us * WAL_BYTES_PER_MS // 1000:
+            if (
+                self.laws.trimmed_lsn.get(timeline, 0)
+                < self.plan.horizon_us * WAL_BYTES_PER_MS // 1000
+            ):
                 return f"Advances: WAL of {timeline} is not given up"
         return self._littered()
 
@@ -225,9 +234,8 @@ class PageserverWorld:
                 self.start(node_id)
         for process in self.processes:
             if process.queue is not None:
-                ask = self.service.attached
-                answered = process.later(process.attach)
-                self.service.ask(lambda p=process: ask(p.node_id), answered, lambda: None)
+                ask = partial(self.service.attached, process.node_id)
+                self.service.ask(ask, process.later(process.attach), lambda: None)
         for timeline in sorted(self.service.state.deleted):
             self.remove(timeline)
         self.clock.call_later(20_000, self._operate)
@@ -257,16 +265,13 @@ class PageserverWorld:
         self.settle(tenant)
         at = self.service.state.tenants[tenant]
         if mode is Mode.MULTI:
+            suffix = Suffix.pack(at.generation, at.node_id, self.service.state.nodes[at.node_id])
             for process in self.running():
                 for timeline, there in process.attached.items():
-                    suffix = Suffix.pack(at.generation, at.node_id, process.node_generation)
-                    if timeline.tenant_id == tenant and there.core.suffix == suffix:
-                        if there.core.may_write and self._is_newest(process):
-                            self.laws.multi_began(timeline, there.core.index)
+                    is_current = timeline.tenant_id == tenant and there.core.suffix == suffix
+                    if is_current and there.core.may_write:
+                        self.laws.multi_began(timeline, there.core.index)
         self.service.move(tenant, node_id, mode)
-
-    def _is_newest(self, process: Process) -> bool:
-        return self.service.state.nodes[process.node_id] == process.node_generation
 
     def settle(self, tenant: bytes) -> None:
         for timeline in TIMELINES:

@@ -15,8 +15,9 @@ RARE_PLANTS: list[Plant] = []
 #: In worlds with a limbo; and those of them that show too rarely for every run.
 LIMBO_PLANTS: list[Plant] = []
 RARE_LIMBO_PLANTS: list[Plant] = []
-#: In worlds of pageservers.
+#: In worlds of pageservers; and those of them that show too rarely for every run.
 PAGESERVER_PLANTS: list[Plant] = []
+RARE_PAGESERVER_PLANTS: list[Plant] = []
 
 
 def plant(bug: Plant) -> Plant:
@@ -46,6 +47,11 @@ def plant_rare_limbo(bug: Plant) -> Plant:
 
 def plant_pageserver(bug: Plant) -> Plant:
     PAGESERVER_PLANTS.append(bug)
+    return bug
+
+
+def plant_rare_pageserver(bug: Plant) -> Plant:
+    RARE_PAGESERVER_PLANTS.append(bug)
     return bug
 
 

@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from objectstore.delete_requests import DELETE_KEYS_MAX, delete_requests
 from objectstore.errors import ObjectNotFound, ObjectStoreError
-from objectstore.store import DELETE_KEYS_MAX, PIECE_BYTES, ObjectStore, delete_requests
+from objectstore.store import PIECE_BYTES, ObjectStore
 from storage.errors import StorageError
 
 CLOCK_TOLERANCE = timedelta(seconds=5)  # a store may know whole seconds only
@@ -123,7 +124,8 @@ def test_tails(store: ObjectStore, length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("begin", "length"), [(0, 1), (0, 100), (37, 20), (90, 100), (99, 1), (100, 1), (500, 9), (3, 0)]
+    ("begin", "length"),
+    [(0, 1), (0, 100), (37, 20), (90, 100), (99, 1), (100, 1), (500, 9), (3, 0)],
 )
 def test_ranges(store: ObjectStore, begin: int, length: int) -> None:
     """As far as there is something."""

@@ -1,0 +1,42 @@
+"""The cores of pageservers keep their laws, in a world that fails.
+
+A number of seeds, whatever the machine: SEEDS are always the same, FRESH are others in every run.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from . import seeds
+from .pageserver_world import PageserverWorld
+
+SEEDS = 40
+FRESH = 10
+#: What SEEDS must have met, and how often at least: about a third of what they met when this was
+#: written.
+MUST_BE_COVERED = {
+    "changes stored": 1000, "keys deleted": 15_000, "lists removed": 750,
+    "lists of before removed": 50, "hints": 400, "orphans": 18_000, "scrubs": 1000,
+    "scrubs broken off": 120, "readers": 1800, "validations": 1200, "verdict: outdated": 65,
+    "verdict: rivalled": 9, "alarm: stale": 60, "alarm: rivalled": 12, "refused: generation": 10,
+    "emergency starts": 50, "processes that found a successor": 10,
+    "processes that were replaced": 10, "killed between actions": 7, "frozen between actions": 13,
+    "timelines removed": 100, "compactions rejected": 40, "fault: migrate": 12,
+    "fault: put service back": 7, "fault: move during validation": 9, "fault: late claim": 8,
+    "store: copied": 490, "store: late": 200, "store: lost": 100, "store: unheard": 110,
+}  # fmt: skip
+
+
+@pytest.mark.timeout(900)
+def test_the_laws_of_pageservers_hold() -> None:
+    seeds.check(PageserverWorld, SEEDS, FRESH, MUST_BE_COVERED)
+
+
+def test_a_seed_is_a_run() -> None:
+    """Twice the same, or no failure could be repeated."""
+    worlds = [PageserverWorld(11), PageserverWorld(11)]
+    for world in worlds:
+        world.run()
+    one, other = worlds
+    assert (one.steps, one.counts) == (other.steps, other.counts)
+    assert one.store.pages == other.store.pages

@@ -1,0 +1,222 @@
+"""The core of an attachment, step by step: what the simulation does not say in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from generations.suffix import Suffix
+from pageserver.attachment import AttachDecision, Attachment, Phase, decide_attach
+from pageserver.attachment_events import (
+    Action,
+    Alarm,
+    AlarmKind,
+    Begun,
+    Changed,
+    Claimed,
+    CollectDue,
+    Condemn,
+    CreateClaim,
+    Failed,
+    FreshIndex,
+    FreshIndexWanted,
+    Hinted,
+    IndexDamaged,
+    IndexLoaded,
+    IndexUploaded,
+    IndicesListed,
+    ListIndices,
+    LoadIndex,
+    LocalGrown,
+    Mode,
+    ModeSet,
+    NewFrame,
+    NewLayer,
+    Publish,
+    Refuse,
+    RejectChange,
+    Stored,
+    Upload,
+    Uploaded,
+    UploadIndex,
+    Validated,
+    ValidationBegun,
+)
+from pageserver.attachment_id import Verdict
+from pageserver.page_index import Cut, LayerRef, PageIndex
+from pageserver.page_keys import IndexName, ListName
+
+OLD, OWN, NEW = Suffix.pack(1, 1, 1), Suffix.pack(2, 1, 1), Suffix.pack(3, 2, 1)
+LOADED = IndexName(OLD, 9)
+LAYER = LayerRef(100, 0, OLD, 2, 5)
+INDEX = PageIndex(0, (Cut(50, 80, 100, 1, 10),), (LAYER,))
+HINT = ListName(Suffix.pack(0, 1, 1), 4)
+
+
+def claimed(mode: Mode = Mode.SINGLE) -> Attachment:
+    core = Attachment(OWN, "mine", mode, history_seconds=5, local_bytes_max=1000)
+    assert core.step(Begun()) == [CreateClaim(OWN, "mine")]
+    assert core.step(Claimed("mine")) == [ListIndices()]
+    return core
+
+
+def active(mode: Mode = Mode.SINGLE) -> Attachment:
+    """With an index of its own, which says what the one before said."""
+    core = claimed(mode)
+    assert core.step(IndicesListed((LOADED, IndexName(OLD, 8)), False)) == [LoadIndex(LOADED)]
+    assert core.step(IndexLoaded(LOADED, INDEX)) == [UploadIndex(IndexName(OWN, 1), INDEX)]
+    core.step(IndexUploaded(IndexName(OWN, 1)))
+    return core
+
+
+def ingest(core: Attachment, end_lsn: int, number: int = 1) -> list[Action]:
+    """One epoch, until its index is on its way."""
+    cut = Cut(end_lsn - 50, end_lsn - 20, end_lsn, 1, end_lsn // 10)
+    change = Changed(number, cut, (NewLayer(end_lsn, 0, 5),), (NewFrame(end_lsn, 3),))
+    actions = list[Action]()
+    for upload in core.step(change):
+        assert isinstance(upload, Upload)
+        actions = core.step(Uploaded(upload.ref.name))
+    return actions
+
+
+def written(actions: list[Action]) -> UploadIndex:
+    (index,) = (action for action in actions if isinstance(action, UploadIndex))
+    return index
+
+
+def test_a_claim_of_another_incarnation() -> None:
+    core = Attachment(OWN, "mine", Mode.SINGLE, 5, 1000)
+    core.step(Begun())
+    (refusal,) = core.step(Claimed("another"))
+    assert isinstance(refusal, Refuse)
+    assert "advance" in refusal.hint
+    assert core.phase is Phase.REFUSED
+    assert core.step(Claimed("mine")) == []
+
+
+def test_an_own_index_that_it_did_not_write() -> None:
+    (refusal,) = claimed().step(IndicesListed((IndexName(OWN, 3),), False))
+    assert isinstance(refusal, Refuse)
+
+
+def test_a_tombstone() -> None:
+    (refusal,) = claimed().step(IndicesListed((LOADED,), True))
+    assert isinstance(refusal, Refuse)
+    assert "deleted" in refusal.message
+
+
+def test_an_index_above() -> None:
+    """It goes on with the greatest below, and writes nothing, whatever a service says."""
+    core = claimed()
+    alarm, load = core.step(IndicesListed((LOADED, IndexName(NEW, 1)), False))
+    assert isinstance(alarm, Alarm)
+    assert alarm.kind is AlarmKind.RIVALLED
+    assert load == LoadIndex(LOADED)
+    assert core.step(IndexLoaded(LOADED, INDEX)) == []
+    assert (core.phase, core.mode) == (Phase.ACTIVE, Mode.STALE)
+    assert core.step(ModeSet(Mode.SINGLE)) == []
+    assert core.step(ValidationBegun(1)) == core.step(Validated(1, Verdict.VALID)) == []
+    assert core.mode is Mode.STALE
+
+
+def test_an_index_that_is_gone_is_looked_for_again() -> None:
+    core = claimed()
+    core.step(IndicesListed((LOADED,), False))
+    assert core.step(IndexLoaded(LOADED, None)) == [ListIndices()]
+
+
+def test_an_error_says_nothing() -> None:
+    core = claimed()
+    assert core.step(Failed(ListIndices())) == [ListIndices()]
+    core.step(IndicesListed((LOADED,), False))
+    assert core.step(Failed(LoadIndex(LOADED))) == [LoadIndex(LOADED)]
+    assert core.step(Failed(ListIndices())) == []  # one of before
+
+
+def test_a_damaged_index_is_not_passed_over() -> None:
+    core = claimed()
+    core.step(IndicesListed((IndexName(OLD, 8), LOADED), False))
+    (alarm,) = core.step(IndexDamaged(LOADED, "cut short"))
+    assert alarm == Alarm(AlarmKind.DAMAGED, "cut short")
+    assert core.phase is Phase.BROKEN
+
+
+def test_a_first_timeline() -> None:
+    core = claimed()
+    assert core.step(IndicesListed((), False)) == [UploadIndex(IndexName(OWN, 1), PageIndex())]
+
+
+def test_from_ingest_to_feedback() -> None:
+    """What was projected before the validation began, not what is when it ends."""
+    core = active()
+    assert core.projected_lsn == 50
+    upload = written(ingest(core, 200))
+    assert core.step(ValidationBegun(1)) == []
+    assert core.step(IndexUploaded(upload.name)) == [Stored(1)]
+    assert core.projected_lsn == 150
+    assert core.step(Validated(1, Verdict.VALID)) == [Publish(50)]
+    assert core.step(ValidationBegun(2)) == []
+    assert core.step(Validated(1, Verdict.VALID)) == []
+    assert core.step(Validated(2, Verdict.VALID)) == [Publish(150)]
+
+
+def test_what_is_dropped_is_condemned_when_the_index_is_there() -> None:
+    core = active()
+    core.step(IndexUploaded(written(ingest(core, 200)).name))
+    upload = written(core.step(CollectDue(now_unix_s=25)))
+    assert upload.index.horizon_lsn == 200
+    assert core.step(IndexUploaded(upload.name)) == []  # the loaded index had no frame
+    change = Changed(7, None, (NewLayer(200, 0, 8),), (), (LAYER, core.index.layers[1]))
+    (sent,) = core.step(change)
+    assert isinstance(sent, Upload)
+    upload = written(core.step(Uploaded(sent.ref.name)))
+    names = tuple(ref.name for ref in change.dropped)
+    assert all(core.is_needed(name) for name in names)
+    assert core.step(IndexUploaded(upload.name)) == [Stored(7), Condemn(names)]
+    assert core.step(Changed(8, None, (), (), (LAYER,))) == [RejectChange(8)]
+
+
+def test_in_multi_what_is_dropped_waits() -> None:
+    core = active(Mode.MULTI)
+    assert core.step(Hinted(HINT, (LOADED, LAYER.name))) == []
+    assert core.step(ModeSet(Mode.SINGLE)) == [Condemn((LOADED,), HINT)]
+
+
+def test_an_emergency_ends() -> None:
+    core = active(Mode.EMERGENCY)
+    assert not core.is_validated
+    assert core.step(Hinted(HINT, (LOADED,))) == []
+    assert core.step(ValidationBegun(1)) == core.step(Validated(1, Verdict.VALID)) == []
+    assert core.step(ModeSet(Mode.SINGLE)) == [Condemn((LOADED,), HINT)]
+    assert core.is_validated
+
+
+@pytest.mark.parametrize("verdict", [Verdict.OUTDATED, Verdict.RIVALLED, Verdict.DELETED])
+def test_a_stale_one_only_serves(verdict: Verdict) -> None:
+    core = active()
+    upload = written(ingest(core, 200))
+    (alarm,) = core.step(Validated(0, verdict))
+    assert isinstance(alarm, Alarm)
+    assert core.step(Failed(upload)) == core.step(IndexUploaded(upload.name)) == []
+    assert ingest(core, 300, 2) == core.step(FreshIndexWanted()) == []
+    assert core.step(Hinted(HINT, (LOADED,))) == [Condemn((), HINT)]
+    assert core.step(LocalGrown(1000)) == []
+    assert core.phase is Phase.ACTIVE
+    (alarm,) = core.step(LocalGrown(1001))
+    assert isinstance(alarm, Alarm)
+    assert (alarm.kind, core.phase) == (AlarmKind.LOCAL_FULL, Phase.BROKEN)
+
+
+def test_a_fresh_index_for_a_scrub() -> None:
+    core = active()
+    upload = written(core.step(FreshIndexWanted()))
+    assert upload == UploadIndex(IndexName(OWN, 2), INDEX)
+    assert core.step(IndexUploaded(upload.name)) == [FreshIndex(upload.name)]
+    assert core.step(IndexUploaded(upload.name)) == []
+
+
+def test_a_generation_never_goes_down_at_a_node() -> None:
+    assert decide_attach(None, OWN) is AttachDecision.BEGIN
+    assert decide_attach(OLD, OWN) is AttachDecision.BEGIN
+    assert decide_attach(OWN, OWN) is AttachDecision.KEEP
+    assert decide_attach(NEW, OWN) is AttachDecision.REFUSE
