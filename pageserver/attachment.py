@@ -318,7 +318,7 @@ class Attachment:
                 self._actions.append(RejectChange(change.number))
                 continue
             self.desired = self.desired.with_objects(
-                change.cut, pending.layers, pending.frames, change.dropped
+                change.cut, pending.layers, pending.frames, change.dropped, change.base_backup_id
             )
             self._next.dropped += [ref.name for ref in change.dropped]
             self._next.changes.append(change.number)

@@ -99,6 +99,7 @@ class Changed:
     layers: tuple[NewLayer, ...]
     frames: tuple[NewFrame, ...] = ()
     dropped: tuple[LayerRef, ...] = ()
+    base_backup_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

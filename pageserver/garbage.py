@@ -34,6 +34,7 @@ def without_garbage(index: PageIndex, horizon_lsn: int) -> tuple[PageIndex, list
         tuple(cut for cut in index.cuts if cut.end_lsn >= horizon_lsn),
         index.layers,
         tuple(frame for frame in index.frames if frame.end_lsn >= horizon_lsn),
+        index.base_backup_id,
     )
     return kept, [frame for frame in index.frames if frame.end_lsn < horizon_lsn]
 

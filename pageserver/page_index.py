@@ -1,7 +1,8 @@
 """The index of a timeline's pages: which objects are needed, and for what. Pure.
 
     sealed (objectstore/sealed.py), JSON:
-    {"format": 1, "horizon_lsn": 83886120,
+    {"format": 1, "base_backup_id": "20261121T101500.123Z-0000000005000028",
+     "horizon_lsn": 83886120,
      "cuts": [{"redo_lsn": ..., "checkpoint_lsn": ..., "end_lsn": ..., "tli": 1,
                "time_unix_s": ...}],
      "layers": [{"end_lsn": ..., "part": 0, "suffix": "000007000300001A", "seq": 42,
@@ -76,12 +77,13 @@ class FrameRef(Struct, frozen=True):
 
 class PageIndex(Struct, frozen=True, dict=True):
     """What one index object says. `horizon_lsn`: the end of the oldest cut that is promised; 0
-    while all are."""
+    while all are. `base_backup_id`: the base backup below all layers; "" while there is no cut."""
 
     horizon_lsn: int = 0
     cuts: tuple[Cut, ...] = ()
     layers: tuple[LayerRef, ...] = ()
     frames: tuple[FrameRef, ...] = ()
+    base_backup_id: str = ""
 
     @property
     def newest_redo_lsn(self) -> int:
@@ -104,7 +106,9 @@ class PageIndex(Struct, frozen=True, dict=True):
         layers: Iterable[LayerRef],
         frames: Iterable[FrameRef],
         dropped: Iterable[LayerRef] = (),
+        base_backup_id: str = "",
     ) -> PageIndex:
+        """`base_backup_id`: of the first cut; later ones stand on the same."""
         gone = set(dropped)
         kept = [layer for layer in self.layers if layer not in gone]
         return PageIndex(
@@ -112,6 +116,7 @@ class PageIndex(Struct, frozen=True, dict=True):
             self.cuts if cut is None else (*self.cuts, cut),
             (*kept, *layers),
             (*self.frames, *frames),
+            self.base_backup_id or base_backup_id,
         )
 
 
@@ -153,6 +158,7 @@ class _FramePage(Struct, forbid_unknown_fields=True):
 
 class _Page(Struct, forbid_unknown_fields=True):
     format: int
+    base_backup_id: str
     horizon_lsn: _Lsn
     cuts: list[_CutPage]
     layers: list[_LayerPage]
@@ -167,6 +173,7 @@ def encode_index(index: PageIndex) -> bytes:
     """The object, sealed."""
     page = _Page(
         FORMAT,
+        index.base_backup_id,
         index.horizon_lsn,
         [
             _CutPage(c.redo_lsn, c.checkpoint_lsn, c.end_lsn, c.tli, c.time_unix_s)
@@ -208,6 +215,7 @@ def decode_index(data: bytes, key: str) -> PageIndex:
                 FrameRef(r.end_lsn, Suffix.parse(r.suffix), r.seq, r.size_bytes)
                 for r in page.frames
             ),
+            page.base_backup_id,
         )
     except (msgspec.MsgspecError, GenerationError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(key, " ".join(str(error).split())) from error
