@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from backup.backup_catalog import BackupCatalog
+from backup.backup_record import Backup
 from backup.recovery_settings import AUTO_CONF, SignalFile, with_settings
 from backup.restore_plan import RestorePlan
 from backup.unpack import Unpacking
@@ -19,10 +20,15 @@ def restore(
     unpacking: Unpacking,
     signal: SignalFile,
     settings: Mapping[str, str],
+    unpack: Callable[[Backup, Unpacking], None] | None = None,
 ) -> None:
-    """Raises BackupError, ObjectStoreError, StorageError; what it has written then cannot start,
-    or cannot recover."""
-    unpacking.run(catalog, plan.backup)
+    """`unpack` writes the files of the plan's backup, unless it is in the catalog. Raises
+    BackupError, ObjectStoreError, StorageError, and what `unpack` raises; what it has written then
+    cannot start, or cannot recover."""
+    if unpack is not None:
+        unpack(plan.backup, unpacking)
+    else:
+        unpacking.run(catalog, plan.backup)
     folder = unpacking.data_dir
     auto_conf = folder / AUTO_CONF
     text = with_settings(auto_conf.read_text() if auto_conf.exists() else "", settings)

@@ -63,7 +63,7 @@ class Unpacking:
         }
         for archive in backup.archives:
             folder = self.folder_of(archive)
-            _make_folder(folder, self.owner)
+            make_folder(folder, self.owner)
             reader = PartReader(
                 catalog.archive.store,
                 lambda name, number: catalog.part_key(backup.backup_id, name, number),
@@ -186,7 +186,7 @@ def _checked_name(name: str) -> str:
     return "/".join(parts)
 
 
-def _make_folder(folder: Path, owner: Account | None) -> None:
+def make_folder(folder: Path, owner: Account | None) -> None:
     """With the mode that Postgres demands."""
     durable.make_directory(folder)
     with _errors(folder):

@@ -1,179 +1,35 @@
-"""`sk pageserver`: run one; see what it does."""
+"""`sk pageserver`: pages out of the WAL; needs `pip install 'quorum-wal[pageserver]'`."""
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-from typing import Any
+from importlib.util import find_spec
+from typing import ClassVar
 
 import click
 
-from backup.safekeeper_wal import Safekeeper
-from cli.archive_options import archive_options, open_archive
-from cli.listening import PATH, HostPort, port, refuse_open_ports, tls_files, tokenless_tls_options
+from cli.lazy_group import LazyGroup
 from cli.output import CommandError
-from cli.parameters import ByteSize, live_safekeepers_option, with_conninfo
-from consensus.ids import TimelineId
-from generations.client import GenerationClient
-from generations.operations import embedded_generations
-from generations.protocol import GenerationService
-from generations.suffix import NODE_ID_MAX
-from pageserver.cut_rule import CUT_BYTES, CUT_SECONDS, CutRule
-from pageserver.ingest import IngestConfig
-from pageserver.process import ProcessConfig
-from pageserver.redo import SHARED_BUFFERS_MB, RedoServer
-from pageserver.service import PageserverService
-from pg_server.account import server_account
-from pg_server.binaries import PostgresBinaries, find_postgres
-from telemetry.service_manager import ServiceManager
-from telemetry.status_server import ListenError, http_listener
-from telemetry.stop_signal import StopSignal
-
-DEFAULT_PORT = 7680
-GENERATIONS_FILE = "generations.sqlite"
-HISTORY_DAYS = 7.0
-GRACE_HOURS = 24.0
+from cli.restorable_cuts import NEEDED_PACKAGES
 
 
-@click.group()
+class PageserverGroup(LazyGroup):
+    """One module each; none is imported before it is known that it can be."""
+
+    modules: ClassVar = {"run": "cli.pageserver_run:run"}
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        missing = [name for name in NEEDED_PACKAGES if find_spec(name) is None]
+        if missing and cmd_name in self.modules:
+            raise CommandError(
+                f"sk pageserver needs packages that are not installed: {', '.join(missing)}",
+                hint="pip install 'quorum-wal[pageserver]'",
+            )
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=PageserverGroup)
 def pageserver() -> None:
     """Pages out of the WAL: full backups without a backup.
 
     See docs/pageserver.md.
     """
-
-
-@pageserver.command()
-@archive_options()
-@live_safekeepers_option
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="For WAL that is to be replayed, and for what a start would have to read again.",
-)
-@click.option(
-    "--node-id",
-    type=click.IntRange(1, NODE_ID_MAX),
-    default=1,
-    show_default=True,
-    help="Of this pageserver, and of no other one of the same archive.",
-)
-@click.option(
-    "--generations",
-    metavar="URL|DATABASE",
-    help="The generation service, http://... or https://...; or the database of one of its own. "
-    f"[default: {GENERATIONS_FILE} in the data directory]",
-)
-@click.option("--generations-token-file", type=PATH, help="File with the token of that service.")
-@click.option("--generations-ca-file", type=PATH, help="Authority of its certificate.")
-@click.option(
-    "--cut-bytes",
-    type=ByteSize(),
-    default=CUT_BYTES,
-    help="WAL from one cut to the next, at least; or --cut-seconds.  [default: 1GB]",
-)
-@click.option(
-    "--cut-seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=CUT_SECONDS,
-    show_default=True,
-    help="Time from one cut to the next, at least. Cuts are behind checkpoints.",
-)
-@click.option(
-    "--history-days",
-    type=click.FloatRange(min=0),
-    default=HISTORY_DAYS,
-    show_default=True,
-    help="For how long every cut stays.",
-)
-@click.option(
-    "--grace-hours",
-    type=click.FloatRange(min=0),
-    default=GRACE_HOURS,
-    show_default=True,
-    help="For how long an object stays that is not needed any more: readers may still use it.",
-)
-@click.option(
-    "--pg-bin", type=click.Path(path_type=Path), help="Programs of the replaying Postgres."
-)
-@click.option(
-    "--shared-buffers",
-    type=ByteSize(),
-    default=SHARED_BUFFERS_MB << 20,
-    help="Of the Postgres that replays.  [default: 256MB]",
-)
-@click.option(
-    "--http",
-    type=HostPort(),
-    default=f"127.0.0.1:{DEFAULT_PORT}",
-    show_default=True,
-    help="Address for status, metrics and health.",
-)
-@click.option("--http-token-file", type=PATH, help="File with the bearer token of that port.")
-@tokenless_tls_options
-def run(**options: Any) -> None:
-    """Make pages out of a cluster's WAL, in the foreground, until SIGTERM or SIGINT."""
-    tls = tls_files(options["tls_cert"], options["tls_key"])
-    host, number = options["http"]
-    token_file = options["http_token_file"]
-    protection = {"--tls-cert": tls, "--http-token-file": token_file}
-    refuse_open_ports([port("--http", host, protection)], insecure=options["insecure"])
-    if not options["safekeepers"]:
-        raise click.UsageError("--safekeepers: name those that the WAL comes from")
-    try:
-        listener = http_listener(host, number, tls, token_file)
-    except (OSError, ValueError) as error:
-        raise CommandError(
-            f"could not secure the port: {error}", getattr(error, "hint", "")
-        ) from error
-    store = open_archive(options["archive"], options["archive_option"])
-    service = _generations(options)
-    config = _config(options)
-    stopping = StopSignal().install()
-    manager = ServiceManager()
-    manager.notify("READY=1")
-    try:
-        PageserverService(config, store, service, listener).run(stopping)
-    except ListenError as error:
-        raise CommandError(str(error), "Choose another --http.") from error
-
-
-def _generations(options: dict[str, Any]) -> GenerationService:
-    """Raises GenerationError."""
-    named = options["generations"]
-    if named and named.startswith(("http://", "https://")):
-        return GenerationClient(
-            named,
-            token_file=options["generations_token_file"],
-            ca_file=options["generations_ca_file"],
-        )
-    if options["generations_token_file"] or options["generations_ca_file"]:
-        raise click.UsageError("a token and an authority are of a service: --generations URL")
-    options["data_dir"].mkdir(parents=True, exist_ok=True)
-    return embedded_generations(named or str(options["data_dir"] / GENERATIONS_FILE))
-
-
-def _config(options: dict[str, Any]) -> ProcessConfig:
-    addresses = with_conninfo(options["safekeepers"], options["safekeeper_conninfo"])
-
-    def safekeepers_of(timeline: TimelineId) -> list[Safekeeper]:
-        return [Safekeeper(str(each), partial(each.connect, timeline)) for each in addresses]
-
-    def server_of(major: int) -> RedoServer:
-        chosen = options["pg_bin"]
-        binaries = PostgresBinaries.at(chosen) if chosen else find_postgres(major)
-        return RedoServer(binaries, server_account(), options["shared_buffers"] >> 20)
-
-    ingest = IngestConfig(
-        safekeepers_of, CutRule(options["cut_bytes"], options["cut_seconds"]), server_of
-    )
-    named = options["generations"] or ""
-    return ProcessConfig(
-        node_id=options["node_id"],
-        data_dir=options["data_dir"].absolute(),
-        ingest=ingest,
-        attaches_all=not named,
-        history_seconds=int(options["history_days"] * 24 * 3600),
-        grace_seconds=options["grace_hours"] * 3600,
-    )

@@ -26,6 +26,7 @@ from cli.backup import open_catalog
 from cli.output import CommandError, ExitCode
 from cli.parameters import with_conninfo
 from cli.progress import ByteProgress
+from cli.restorable_cuts import RestorableCuts
 from consensus.ids import TimelineId
 from consensus.quorum import has_quorum
 from pg_server.account import account_of
@@ -65,6 +66,7 @@ class RestoreRequest:
     safekeeper_conninfo: str
     target: Target
     options: dict[str, Any]
+    _cuts: RestorableCuts
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> RestoreRequest:
@@ -81,6 +83,7 @@ class RestoreRequest:
             safekeeper_conninfo=conninfo,
             target=target,
             options=options,
+            _cuts=RestorableCuts(catalog.archive),
         )
 
     @property
@@ -102,9 +105,11 @@ class RestoreRequest:
         """Checked, and told."""
         live = self._live_log()
         wanted = self.options["backup_id"]
-        plan = RestorePlanner(self.catalog.archive, live).plan(
-            self.catalog.backups(), self.target, self.catalog.get(wanted) if wanted else None
-        )
+        planner = RestorePlanner(self.catalog.archive, live)
+        if wanted:
+            plan = planner.plan(self.catalog.backups(), self.target, self.catalog.get(wanted))
+        else:
+            plan = self._cuts.plan(planner, self.catalog.backups(), self.target)
         self.binaries(plan)
         for folder in self._unpacking().folders(plan.backup):
             require_empty(folder)
@@ -192,7 +197,8 @@ class RestoreRequest:
     def write(self, plan: RestorePlan, signal: SignalFile, settings: dict[str, str]) -> None:
         with ByteProgress("restore", plan.backup.content_bytes) as bar:
             unpacking = self._unpacking(bar)
-            write_data_directory(self.catalog, plan, unpacking, signal, settings)
+            unpack = self._cuts.writer(plan.backup)
+            write_data_directory(self.catalog, plan, unpacking, signal, settings, unpack)
 
     def _unpacking(self, bar: ByteProgress | None = None) -> Unpacking:
         moved = (pair.partition("=") for pair in self.options["tablespace"])

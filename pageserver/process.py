@@ -56,6 +56,8 @@ T = TypeVar("T")
 
 REGISTER_RETRY_SECONDS = 2.0
 LOOK_SECONDS = 3600.0
+#: After an index was written: its cut lets WAL go, and what it dropped may be deleted.
+VALIDATION_DELAY_SECONDS = 0.5
 MODES = {AttachmentMode.SINGLE: Mode.SINGLE, AttachmentMode.MULTI: Mode.MULTI}
 
 log = structlog.get_logger()
@@ -276,6 +278,9 @@ class PageserverProcess:
         asked = frozenset(due) | self.queue.core.unvalidated
         self._step_validation(validating.ValidationDue(asked))
 
+    def validate_soon(self) -> None:
+        self._turns.call_later(VALIDATION_DELAY_SECONDS, self._validate)
+
     def _step_validation(self, event: validating.Event) -> None:
         for action in self._validation.step(event):
             self._execute_validation(action)
@@ -411,6 +416,7 @@ class AttachedTimeline:
             self.ingest.publish(visible_lsn)
 
     def stored(self, shell: AttachmentShell, change: int) -> None:
+        self._process.validate_soon()
         waiting = self._waiting.pop(change, None)
         if waiting is not None:
             waiting.set()

@@ -1,0 +1,77 @@
+"""The cuts of a pageserver that `sk restore` may begin with, where the archive has any.
+
+Nothing of a pageserver is imported for an archive that has none. One whose cuts cannot be used is
+said to have such, and restored from its base backups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+
+from backup.backup_record import Backup
+from backup.restore_plan import RestorePlan, RestorePlanner
+from backup.target import Target
+from backup.unpack import Unpacking
+from objectstore.archive import TimelineArchive
+from objectstore.errors import ObjectStoreError
+from objectstore.keys import timeline_prefix
+from pageserver.errors import PageserverError
+
+if TYPE_CHECKING:  # needs packages that not every installation has
+    from pageserver.virtual_backups import VirtualBackups
+
+NEEDED_PACKAGES = ("numpy", "numba", "pyarrow")
+
+
+class RestorableCuts:
+    """Of one timeline's archive."""
+
+    def __init__(self, archive: TimelineArchive) -> None:
+        self._archive = archive
+        self._cuts: VirtualBackups | None = None
+        self._ids: frozenset[str] = frozenset()
+
+    def plan(
+        self, planner: RestorePlanner, backups: Sequence[Backup], target: Target
+    ) -> RestorePlan:
+        """From the newest backup or cut that leads to the target. Raises BackupError,
+        ObjectStoreError, WalError."""
+        cuts = self._backups()
+        both = sorted([*backups, *cuts], key=lambda each: each.stop_lsn)
+        plan = planner.plan(both, target)
+        if self._cuts is not None and plan.backup.backup_id in self._ids:
+            return replace(plan, backup=self._cuts.details(plan.backup))
+        return plan
+
+    def writer(self, backup: Backup) -> Callable[[Backup, Unpacking], None] | None:
+        """What writes a cut; None for a backup."""
+        is_cut = self._cuts is not None and backup.backup_id in self._ids
+        return self._cuts.write if is_cut and self._cuts is not None else None
+
+    def _backups(self) -> list[Backup]:
+        pages = f"{timeline_prefix(self._archive.timeline)}pages/"
+        if not self._archive.store.list_folders(pages):
+            return []
+        missing = [name for name in NEEDED_PACKAGES if find_spec(name) is None]
+        if missing:
+            self._warn(f"{', '.join(missing)} missing: pip install 'quorum-wal[pageserver]'")
+            return []
+        from pageserver.virtual_backups import VirtualBackups
+
+        try:
+            self._cuts = VirtualBackups(self._archive, datetime.now(UTC))
+            found = self._cuts.backups()
+        except (ObjectStoreError, PageserverError) as error:
+            self._warn(str(error))
+            return []
+        self._ids = frozenset(each.backup_id for each in found)
+        return found
+
+    def _warn(self, why: str) -> None:
+        click.echo(f"WARNING: the pageserver's cuts cannot be used: {why}", err=True)

@@ -1,0 +1,141 @@
+"""`sk pageserver run` beside a real cluster: cuts, a kill, a successor, a restore from a cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from restored import SEGMENT_BYTES, TIMEOUT, archiving, restored_at, take_backup
+from sk_command import assert_refused, sk, sk_json
+
+from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.generations import GenerationProcess
+from pg_fixtures.pageserver import PageserverProcess
+from pg_fixtures.waiting import wait_until
+from pgwal.lsn import Lsn
+
+
+class Pages:
+    """A cluster with an archive, a base backup in it, and pageservers."""
+
+    def __init__(self, cluster: QuorumCluster, archive: Path, root: Path) -> None:
+        self.cluster = cluster
+        self.archive = archive
+        self.root = root
+        self.primary = cluster.postgres
+        self.primary.execute("CREATE TABLE t AS SELECT g, md5(g::text) AS m"
+                             " FROM generate_series(1, 4000) g")  # fmt: skip
+        self.backup_id = take_backup(archive, self.primary)
+
+    def pageserver(self, node_id: int = 1, *arguments: str) -> PageserverProcess:
+        addresses = [safekeeper.address for safekeeper in self.cluster.safekeepers]
+        return PageserverProcess(
+            self.archive,
+            addresses,
+            self.root / f"pageserver-{node_id}",
+            node_id=node_id,
+            arguments=["--cut-bytes", "1MB", *arguments],
+        )
+
+    def write(self) -> None:
+        self.primary.execute("UPDATE t SET m = m || 'x'")
+        self.primary.execute("INSERT INTO t SELECT g, md5(g::text) FROM generate_series(1, 999) g")
+
+    def checkpoint(self) -> int:
+        """What a cut behind it is at, or behind."""
+        self.primary.execute("CHECKPOINT")
+        ((lsn,),) = self.primary.execute("SELECT redo_lsn::text FROM pg_control_checkpoint()")
+        self.primary.execute("SELECT pg_switch_wal()")  # so that its last page is whole
+        return int(Lsn.parse(lsn))
+
+    def cut(self, pageserver: PageserverProcess) -> dict[str, Any]:
+        self.write()
+        return pageserver.wait_cut(self.checkpoint(), TIMEOUT)
+
+    def rows(self) -> list[Any]:
+        return self.primary.execute("SELECT count(*), md5(string_agg(m, '' ORDER BY g, m)) FROM t")
+
+
+@pytest.fixture
+def pages(quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path) -> Pages:
+    archive = tmp_path / "archive"
+    cluster = quorum_cluster(wal_seg_size=SEGMENT_BYTES, safekeeper_arguments=archiving(archive))
+    return Pages(cluster, archive, tmp_path)
+
+
+def test_cuts_go_on_after_a_kill_and_a_restore_begins_with_one(
+    pages: Pages, tmp_path: Path
+) -> None:
+    with pages.pageserver() as pageserver:
+        first = pages.cut(pageserver)
+        pageserver.kill()
+        pages.write()
+        pageserver.start()
+        second = pages.cut(pageserver)
+        assert second["suffix"] > first["suffix"]
+        assert (second["cuts"], second["problem"]) == (2, "")
+        rows = pages.rows()
+        ((target,),) = pages.primary.execute("SELECT pg_current_wal_insert_lsn()::text")
+        pages.write()
+        ((end,),) = pages.primary.execute("SELECT pg_current_wal_insert_lsn()::text")
+        pages.primary.execute("SELECT pg_switch_wal()")
+        wait_until(lambda: pageserver.timeline()["visible_lsn"] == second["projected_lsn"],
+                   TIMEOUT, "WAL below the cut to be given up")  # fmt: skip
+        wait_until(lambda: Lsn.parse(archived(pages)) >= Lsn.parse(end), TIMEOUT, "the archive")
+    with restored_at(pages.primary.binaries, tmp_path / "restored") as restored:
+        done = restored.restore(
+            pages.archive, "--target-lsn", target, "--start", *restored.starting
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"backup cut-{Lsn.parse(second['cut_lsn']):016X}" in done.stdout
+        query = "SELECT count(*), md5(string_agg(m, '' ORDER BY g, m)) FROM t"
+        assert restored.execute(query) == rows
+
+
+def archived(pages: Pages) -> str:
+    (timeline,) = sk_json("archive", "status", "--archive", pages.archive)
+    return str(timeline["archived_lsn"])
+
+
+@contextmanager
+def generation_service(root: Path) -> Iterator[GenerationProcess]:
+    with GenerationProcess(str(root / "numbers.sqlite"), log_path=root / "numbers.log") as service:
+        yield service
+
+
+def test_one_that_was_replaced_says_so_and_deletes_nothing(pages: Pages, tmp_path: Path) -> None:
+    tenant = next(pages.archive.glob("*/*/timeline.json")).parts[-3]
+    with generation_service(tmp_path) as service:
+        asked = ("--service", service.url)
+        assert sk("generations", "attach", tenant, "--node", 1, *asked).returncode == 0
+        served = ("--generations", service.url)
+        with pages.pageserver(1, *served) as old, pages.pageserver(2, *served) as new:
+            pages.cut(old)
+            assert new.timeline() == {}
+            assert sk("generations", "move", tenant, "--node", 2, *asked).returncode == 0
+            pages.cut(new)
+            stale = wait_until(
+                lambda: is_stale(old), TIMEOUT, "the old one to say that it is stale"
+            )
+            assert "another pageserver has the timeline" in stale["problem"]
+            pages.cut(new)
+            assert new.timeline()["cuts"] == 3
+            assert old.timeline()["cuts"] == stale["cuts"]  # it has stopped, wherever it was
+
+
+def is_stale(pageserver: PageserverProcess) -> dict[str, Any] | None:
+    page = pageserver.timeline()
+    return page if page.get("mode") == "stale" else None
+
+
+def test_what_cannot_begin_says_why(pages: Pages, tmp_path: Path) -> None:
+    with pages.pageserver() as pageserver:
+        pages.cut(pageserver)
+        again = sk("pageserver", "run", "--archive", pages.archive, "--safekeepers", "127.0.0.1:1",
+                   "--data-dir", pageserver.data_dir, "--http", "127.0.0.1:0")  # fmt: skip
+        assert_refused(again, 1, "is in use by another pageserver", "of its own")
+    none = sk("pageserver", "run", "--archive", pages.archive, "--data-dir", tmp_path / "x")
+    assert (none.returncode, "--safekeepers: name those" in none.stderr) == (2, True)
