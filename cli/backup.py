@@ -27,6 +27,7 @@ from cli.progress import ByteProgress
 from consensus.ids import TimelineId
 from objectstore.archive import require_archive
 from objectstore.sealed import ZSTD_LEVEL
+from pageserver.named_bases import named_base_backups
 from pg_server.binaries import find_postgres
 from pg_server.program import run_program
 from pgclient.questions import identify_system
@@ -349,6 +350,12 @@ def delete(
     catalog = open_catalog(archive, archive_option, timeline)
     if backup_id not in catalog.unfinished():
         catalog.get(backup_id)
+        if backup_id in _named_bases(catalog):
+            raise CommandError(
+                f"backup {backup_id} is the base of a pageserver's cuts: without it none of them "
+                "can be read",
+                "It is the one that stays. docs/pageserver.md",
+            )
         others = [b for b in catalog.backups() if b.backup_id != backup_id]
         if not yes and all(each.checksum_failures for each in others):
             raise CommandError(
@@ -357,6 +364,11 @@ def delete(
             )
     catalog.delete(backup_id)
     click.echo(f"{backup_id} is deleted")
+
+
+def _named_bases(catalog: BackupCatalog) -> frozenset[str]:
+    """Those that a pageserver's cuts stand on."""
+    return named_base_backups(catalog.archive.store, catalog.archive.timeline)
 
 
 @backup.command()
@@ -380,8 +392,8 @@ def prune(
 ) -> None:
     """Delete old backups, and what is left of those that broke off days ago.
 
-    With both --keep and --days, what either keeps is kept. The WAL stays: sk archive prune removes
-    what no backup needs any more.
+    With both --keep and --days, what either keeps is kept; so is the base of a pageserver's cuts.
+    The WAL stays: sk archive prune removes what no backup needs any more.
     """
     if keep is None and days is None:
         raise click.UsageError("give --keep N, --days D, or both")
@@ -390,7 +402,7 @@ def prune(
     kept = kept_by_number(backups, keep) if keep is not None else []
     if days is not None:
         kept += kept_by_age(backups, days, now)
-    kept_ids = {each.backup_id for each in kept}
+    kept_ids = {each.backup_id for each in kept} | _named_bases(catalog)
     doomed = [each.backup_id for each in backups if each.backup_id not in kept_ids]
     for backup_id in catalog.unfinished():
         began_at, _ = parse_backup_id(backup_id)
