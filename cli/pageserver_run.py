@@ -19,7 +19,7 @@ from generations.operations import embedded_generations
 from generations.protocol import GenerationService
 from generations.suffix import NODE_ID_MAX
 from pageserver.cut_rule import CUT_BYTES, CUT_SECONDS, CutRule
-from pageserver.ingest import IngestConfig
+from pageserver.ingest import WAL_BYTES_MAX, IngestConfig
 from pageserver.process import ProcessConfig
 from pageserver.redo import SHARED_BUFFERS_MB, RedoServer
 from pageserver.service import PageserverService
@@ -71,6 +71,13 @@ GRACE_HOURS = 24.0
     default=CUT_SECONDS,
     show_default=True,
     help="Time from one cut to the next, at least. Cuts are behind checkpoints.",
+)
+@click.option(
+    "--wal-bytes-max",
+    type=ByteSize(),
+    default=WAL_BYTES_MAX,
+    help="WAL that waits for a cut in the data directory: when there is more, it receives none.  "
+    "[default: 64GB]",
 )
 @click.option(
     "--history-days",
@@ -157,9 +164,8 @@ def _config(options: dict[str, Any]) -> ProcessConfig:
         binaries = PostgresBinaries.at(chosen) if chosen else find_postgres(major)
         return RedoServer(binaries, server_account(), options["shared_buffers"] >> 20)
 
-    ingest = IngestConfig(
-        safekeepers_of, CutRule(options["cut_bytes"], options["cut_seconds"]), server_of
-    )
+    rule = CutRule(options["cut_bytes"], options["cut_seconds"])
+    ingest = IngestConfig(safekeepers_of, rule, server_of, options["wal_bytes_max"])
     named = options["generations"] or ""
     return ProcessConfig(
         node_id=options["node_id"],

@@ -48,7 +48,10 @@ from pgwal.segment import parse_segment_name
 
 WAL_FOLDER, EPOCH_FOLDER = "wal", "epoch"
 FEED_BYTES = 4 << 20
-RETRY_SECONDS = 5.0
+#: WAL that waits for a cut on the local disk: more than max_wal_size of a primary.
+WAL_BYTES_MAX = 64 << 30
+RETRY_SECONDS, RETRY_SECONDS_MAX = 2.0, 300.0
+STOP_SECONDS = 5.0
 WAIT_SECONDS = 1.0
 
 log = structlog.get_logger()
@@ -65,6 +68,7 @@ class IngestConfig:
     safekeepers_of: Callable[[TimelineId], Sequence[Safekeeper]]
     rule: CutRule
     server_of: Callable[[int], RedoServer]
+    wal_bytes_max: int = WAL_BYTES_MAX
 
 
 @dataclass(slots=True)
@@ -126,10 +130,11 @@ class Ingest(threading.Thread):
         self._log = log.bind(timeline=str(archive.timeline))
 
     def stop(self) -> None:
-        """Returns when it has ended; an epoch that is being replayed is waited for."""
+        """Returns when it has ended, or after STOP_SECONDS: a replay ends with the process, and
+        nothing of it was used."""
         self._stopping.set()
         self._progress.set()
-        self.join()
+        self.join(STOP_SECONDS)
 
     def publish(self, visible_lsn: int) -> None:
         """WAL below may be removed by the safekeepers."""
@@ -137,14 +142,19 @@ class Ingest(threading.Thread):
             self._receiver.visible_lsn = visible_lsn
 
     def run(self) -> None:
+        pause_seconds = RETRY_SECONDS
         while not self._stopping.is_set():
+            epochs = self.state.epochs
             try:
                 self._follow(self._stand())
             except Exception as error:  # said, and tried again: the WAL is kept
                 self.state.problem = " ".join(str(error).split())
                 hint = getattr(error, "hint", "")
                 self._log.error("ingest stands still", reason=self.state.problem, hint=hint)
-                self._stopping.wait(RETRY_SECONDS)
+                if self.state.epochs > epochs:
+                    pause_seconds = RETRY_SECONDS
+                self._stopping.wait(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, RETRY_SECONDS_MAX)
             finally:
                 if self._receiver is not None:
                     self._receiver.stop()
@@ -196,7 +206,9 @@ class Ingest(threading.Thread):
             stand.redo_lsn,
             self._config.safekeepers_of(self._archive.timeline),
             ArchivedWalSource(lambda: self._archive),
+            lambda lsn: self._archive.newest_history().tli_at(lsn),
             self._progress.set,
+            self._config.wal_bytes_max,
         )
         self._receiver.start()
         scan = CheckpointScan(stand.redo_lsn, facts)
@@ -283,6 +295,8 @@ class Ingest(threading.Thread):
         stand.redo_lsn, stand.last = target.redo_lsn, target
         self.state.cut_lsn, self.state.cut_at = target.end_lsn, target.at
         remove_segments(wal, target.redo_lsn)
+        if self._receiver is not None:
+            self._receiver.floor_lsn = target.redo_lsn
 
 
 def open_layers(objects: PageObjects, index: PageIndex, behind_lsn: int = 0) -> list[Layer]:

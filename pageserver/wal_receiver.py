@@ -45,7 +45,8 @@ log = structlog.get_logger()
 
 class WalReceiver(threading.Thread):
     """Receives from the segment of `begin_lsn` on. `moved` is called, on this thread, when there is
-    more; `archive` has what safekeepers have removed."""
+    more; `archive` has what safekeepers have removed, and `tli_at` says of which timeline that is.
+    It pauses while there are `bytes_max` behind `floor_lsn`."""
 
     def __init__(
         self,
@@ -54,20 +55,26 @@ class WalReceiver(threading.Thread):
         begin_lsn: int,
         safekeepers: Sequence[Safekeeper],
         archive: WalSource,
+        tli_at: Callable[[int], int],
         moved: Callable[[], None],
+        bytes_max: int,
     ) -> None:
         super().__init__(name="WAL receiver", daemon=True)
         self._folder = folder
         self._server = server
         self._safekeepers = list(safekeepers)
         self._archive = archive
+        self._tli_at = tli_at
         self._moved = moved
+        self._bytes_max = bytes_max
         self._stopping = threading.Event()
         self._file = -1
         self._file_name = ""
         self.received_lsn = begin_lsn - begin_lsn % server.wal_seg_size
         self.tli = 0
         self.visible_lsn = 0
+        #: What is below has been removed here.
+        self.floor_lsn = self.received_lsn
         #: Why nothing comes, in words; "" while it does.
         self.problem = "it has not begun"
 
@@ -79,7 +86,7 @@ class WalReceiver(threading.Thread):
     def run(self) -> None:
         while not self._stopping.is_set():
             for safekeeper in self._safekeepers:
-                if self._stopping.is_set():
+                if self._stopping.is_set() or self._is_full():
                     break
                 self._try(safekeeper)
             self._stopping.wait(RETRY_SECONDS)
@@ -96,6 +103,16 @@ class WalReceiver(threading.Thread):
                 self._fetch_from_archive()
             else:
                 log.warning("WAL does not come", safekeeper=safekeeper.name, reason=words)
+
+    def _is_full(self) -> bool:
+        kept = self.received_lsn - self.floor_lsn
+        if kept < self._bytes_max:
+            return False
+        self.problem = (
+            f"{kept} bytes of WAL wait for a cut, as many as may: the primary has made no "
+            "checkpoint since, or a replay fails"
+        )
+        return True
 
     # ---- one safekeeper
 
@@ -137,7 +154,7 @@ class WalReceiver(threading.Thread):
                         postgres_time_us(time.time_ns()),
                     )
                 )
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._is_full():
                 return
 
     # ---- files
@@ -176,13 +193,15 @@ class WalReceiver(threading.Thread):
         seg_size = self._server.wal_seg_size
         if self.received_lsn % seg_size:
             self.received_lsn -= self.received_lsn % seg_size
-        tli = max(self.tli, 1)
-        name = format_segment_name(tli, self.received_lsn // seg_size, seg_size)
+        segno = self.received_lsn // seg_size
         try:
+            # Of a segment with a switch in it the whole is under the newest timeline.
+            self.tli = self._tli_at((segno + 1) * seg_size - 1)
+            name = format_segment_name(self.tli, segno, seg_size)
             content = self._archive.segment(name)
         except Exception as error:  # of the store, whatever it is: it is asked again
             self.problem = f"archive: {' '.join(str(error).split())}"
-            log.warning("WAL does not come", segment=name, reason=self.problem)
+            log.warning("WAL does not come", reason=self.problem)
             return
         if len(content) < seg_size:
             self.problem = (

@@ -62,4 +62,4 @@ class PageserverProcess(ServiceProcess):
 
     def _cut(self, lsn: int) -> dict[str, Any] | None:
         page = self.timeline()
-        return page if page.get("cuts") and Lsn.parse(page["cut_lsn"]) >= lsn else None
+        return page if Lsn.parse(page.get("cut_lsn", "0/0")) >= lsn else None
