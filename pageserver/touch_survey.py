@@ -177,7 +177,8 @@ class TouchSurveyor:
         keys, flags = keys[order], flags[order]
         groups, starts = np.unique(keys >> np.uint64(KIND_SHIFT), return_index=True)
         found = []
-        for group, begin, end in zip(groups, starts, [*starts[1:], len(keys)], strict=True):
+        ends = [*starts[1:], len(keys)][: len(groups)]  # of no pages there is no group
+        for group, begin, end in zip(groups, starts, ends, strict=True):
             relation = int(group) >> (RELATION_SHIFT - KIND_SHIFT)
             kind = ForkKind(int(group) & 3)
             tablespace, database, number = map(int, relations[relation])

@@ -14,7 +14,11 @@ from sk_command import assert_refused, sk, sk_json
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.generations import GenerationProcess
 from pg_fixtures.pageserver import PageserverProcess
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.proposer import ProposerProcess
+from pg_fixtures.standby import wait_replayed
 from pg_fixtures.waiting import wait_until
+from pgwal.history import history_file_name
 from pgwal.lsn import Lsn
 
 
@@ -144,3 +148,29 @@ def test_what_cannot_begin_says_why(pages: Pages, tmp_path: Path) -> None:
         assert_refused(again, 1, "is in use by another pageserver", "of its own")
     none = sk("pageserver", "run", "--archive", pages.archive, "--data-dir", tmp_path / "x")
     assert (none.returncode, "--safekeepers: name those" in none.stderr) == (2, True)
+
+
+def test_it_follows_a_promotion(pages: Pages, tmp_path: Path) -> None:
+    standby = pages.primary.base_backup(tmp_path / "standby", "--write-recovery-conf")
+    with pages.pageserver() as pageserver, standby:
+        pages.cut(pageserver)
+        pages.write()
+        wait_replayed(standby, pages.primary.flush_lsn(), TIMEOUT)
+        pages.cluster.proposer.kill()
+        pages.primary.crash()
+        standby.execute("SELECT pg_promote()")
+        addresses = [safekeeper.address for safekeeper in pages.cluster.safekeepers]
+        second = ProposerProcess(
+            standby.dsn(), addresses, log_path=tmp_path / "second.log", configure=True
+        )
+        with second:
+            pages.primary = standby
+            after = pages.cut(pageserver)
+            assert (after["problem"], after["alarms"]) == ("", [])
+            switch_lsn = int(Lsn.parse(switch_of(standby)))
+            assert Lsn.parse(after["cut_lsn"]) > switch_lsn
+
+
+def switch_of(promoted: Postgres) -> str:
+    """Where it left the timeline before."""
+    return (promoted.pg_wal / history_file_name(2)).read_text().split()[1]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from random_epochs import NotEqual, run_seed
+from page_world import PageWorld
+from random_epochs import SEGMENT_BYTES, NotEqual, check_epoch, run_seed
 
 from pageserver.errors import PageserverError
+from pg_fixtures.postgres import Postgres
 from pg_server.binaries import PostgresBinaries, all_postgres
 
 SEED = 20261125
@@ -21,3 +23,14 @@ def test_a_random_workload(binaries: PostgresBinaries, tmp_path: Path) -> None:
         run_seed(binaries, tmp_path, SEED)
     except (NotEqual, PageserverError) as error:
         pytest.fail(f"{error} {getattr(error, 'hint', '')}")
+
+
+def test_an_epoch_without_a_change(pg_binaries: PostgresBinaries, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    server = Postgres(pg_binaries, tmp_path / "primary", wal_seg_size=SEGMENT_BYTES)
+    world = PageWorld(server, tmp_path)
+    with server:
+        world.start()
+        world.take_base()
+        check_epoch(world, "first")
+        assert check_epoch(world, "second").page_count == 0
