@@ -28,6 +28,7 @@ from benchmarks import (
     failover,
     lake,
     many,
+    pages,
     profile,
     qsync,
     restart,
@@ -270,6 +271,11 @@ def run_qsync(options: Options) -> Report:
     return Report(qsync.table(samples), verdicts, samples, remark=network.description)
 
 
+def run_pages(options: Options) -> Report:
+    samples = _told(pages.measure(options.binaries, options.directory, options.rounds))
+    return Report(pages.table(samples), pages.verdicts(samples), samples)
+
+
 BENCHMARKS = {
     "commit": run_commit,
     "profile": run_profile,
@@ -285,6 +291,7 @@ BENCHMARKS = {
     "many": run_many,
     "topologies": run_topologies,
     "qsync": run_qsync,
+    "pages": run_pages,
 }
 
 

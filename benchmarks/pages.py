@@ -1,0 +1,208 @@
+"""`pages`: what a pageserver's core costs: WAL surveyed, replayed and packed into a layer.
+
+    images    pgbench: nearly all of the WAL is page images
+    dense     INSERT and UPDATE of tiny rows: records of 60 to 100 bytes
+
+Processor time is that of this process and of the server that replays, together: what one core could
+do, whatever else runs on the machine. The base backup and the WAL are the same for all rounds.
+"""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+
+from backup.backup_catalog import BackupCatalog
+from backup.base_backup import BackupOptions
+from backup.create import BackedUpServer, create_backup
+from benchmarks.rounds import Spread, Verdict
+from consensus.ids import TimelineId
+from consensus.messages import ServerFacts
+from objectstore.archive import ArchivedTimeline, TimelineArchive
+from objectstore.local import LocalStore
+from pageserver.backup_base import BackupBase, read_backup
+from pageserver.checkpoint_scan import checkpoints_of
+from pageserver.epoch import EpochInput, EpochReplay
+from pageserver.page_stack import PageStack
+from pageserver.redo import RedoServer
+from pageserver.touches import Checkpoint
+from pageserver.wal_folder import WalFolder
+from pg_fixtures.postgres import Postgres
+from pg_fixtures.waiting import wait_until
+from pg_server.account import server_account
+from pg_server.binaries import PostgresBinaries
+from pgwal.lsn import Lsn
+
+IMAGES, DENSE = "images", "dense"
+RATE_MIN = {IMAGES: 150.0, DENSE: 50.0}  # MB of WAL a second of processor time
+RSS_MB_MAX = 600.0
+SCALE = 40
+IMAGE_TRANSACTIONS = 12_000
+DENSE_ROWS = 4_000_000
+TIMEOUT = 60.0
+COLUMNS = ("WAL", "MB", "pages", "MB a CPU second", "seconds", "layers, MB", "pages, MB", "RSS MB")
+
+
+@dataclass(frozen=True, slots=True)
+class PagesSample:
+    """Of one epoch. `layer_mb` is packed, `page_mb` what the pages are before."""
+
+    kind: str
+    round: int
+    wal_mb: float
+    pages: int
+    mb_a_cpu_second: float
+    seconds: float
+    layer_mb: float
+    page_mb: float
+    rss_mb: float
+
+
+def measure(binaries: PostgresBinaries, directory: Path, rounds: int) -> Iterator[PagesSample]:
+    """Samples as they are taken."""
+    materials = [_Material(binaries, directory / kind, kind) for kind in (IMAGES, DENSE)]
+    for number in range(rounds):
+        for material in materials:
+            yield material.sample(number)
+
+
+class _Material:
+    """A base backup, and the WAL of one epoch behind it."""
+
+    def __init__(self, binaries: PostgresBinaries, root: Path, kind: str) -> None:
+        root.mkdir()
+        root.chmod(0o755)
+        self._root, self._kind = root, kind
+        self._server = RedoServer(binaries, server_account())
+        wal_dir = root / "wal"
+        wal_dir.mkdir()
+        self._server.give(wal_dir)
+        settings = {
+            "archive_mode": True,
+            "archive_command": f"cp %p {wal_dir}/.%f && mv {wal_dir}/.%f {wal_dir}/%f",
+            "autovacuum": False,
+            "checkpoint_timeout": "1d",
+            "max_wal_size": "32GB",
+            "shared_buffers": "1GB",
+        }
+        primary = Postgres(binaries, root / "primary", settings=settings)
+        primary.init("--data-checksums")
+        with primary:
+            facts = _facts(primary)
+            self._wal = WalFolder(wal_dir, facts)
+            primary.pgbench("--initialize", f"--scale={SCALE}", "--quiet")
+            self._take_base(primary, facts)
+            self._load(primary)
+            self._target = self._cut(primary)
+        shutil.rmtree(primary.data_dir)
+
+    def sample(self, number: int) -> PagesSample:
+        work_dir = self._root / "epoch"
+        work_dir.mkdir()
+        base = BackupBase(self._catalog, self._backup, self._files)
+        redo_lsn = self._backup.start_lsn
+        given = EpochInput(self._frame, PageStack(base, []), self._wal, redo_lsn, self._target)
+        begun, cpu_begun = time.monotonic(), _cpu_seconds()
+        made = EpochReplay(work_dir, self._server).run(given)
+        cpu, seconds = _cpu_seconds() - cpu_begun, time.monotonic() - begun
+        wal_mb = (self._target.end_lsn - redo_lsn) / 1e6
+        sample = PagesSample(
+            kind=self._kind,
+            round=number,
+            wal_mb=wal_mb,
+            pages=made.touches.page_count,
+            mb_a_cpu_second=wal_mb / cpu,
+            seconds=seconds,
+            layer_mb=sum(part.stat().st_size for part in made.parts) / 1e6,
+            page_mb=made.touches.page_count * 8192 / 1e6,
+            rss_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        )
+        shutil.rmtree(work_dir)
+        return sample
+
+    def _take_base(self, primary: Postgres, facts: ServerFacts) -> None:
+        archived = ArchivedTimeline(facts.system_id, facts.pg_version, facts.wal_seg_size, 1, 0)
+        store = LocalStore(str(self._root / "archive"))
+        archive = TimelineArchive.create(store, TimelineId(bytes(16), bytes(16)), archived)
+        self._catalog = BackupCatalog(archive)
+        server = BackedUpServer(facts.system_id, facts.pg_version, False, lambda: datetime.now(UTC))
+        dsn = primary.dsn(replication="true")
+        with closing(psycopg.connect(dsn, autocommit=True)) as connection:
+            self._backup = create_backup(
+                connection, server, self._catalog, BackupOptions(label="base")
+            )
+        frame = self._root / "frame.tar"
+        self._files, self._frame = read_backup(self._catalog, self._backup, frame)
+
+    def _load(self, primary: Postgres) -> None:
+        if self._kind == IMAGES:
+            count = f"--transactions={IMAGE_TRANSACTIONS}"
+            primary.pgbench("--client=4", count, "--no-vacuum", "--skip-some-updates")
+            return
+        primary.execute("CREATE TABLE dense (a int, b int)")
+        primary.execute(f"INSERT INTO dense SELECT g, g FROM generate_series(1, {DENSE_ROWS}) g")
+        primary.execute(f"UPDATE dense SET b = b + 1 WHERE a < {DENSE_ROWS // 3}")
+
+    def _cut(self, primary: Postgres) -> Checkpoint:
+        primary.execute("CHECKPOINT")
+        ((lsn, tli),) = primary.execute(
+            "SELECT checkpoint_lsn::text, timeline_id FROM pg_control_checkpoint()"
+        )
+        ((name,),) = primary.execute("SELECT pg_walfile_name(pg_current_wal_insert_lsn())")
+        primary.execute("SELECT pg_switch_wal()")
+        wait_until(lambda: (self._wal.path / name).exists(), TIMEOUT, f"{name} in the folder")
+        start_lsn = int(Lsn.parse(lsn))
+        for index in self._wal.records(self._backup.start_lsn, start_lsn + 1, tli):
+            for checkpoint in checkpoints_of(index):
+                if checkpoint.start_lsn == start_lsn:
+                    return checkpoint
+        raise AssertionError("the checkpoint is in the WAL")
+
+
+def _facts(primary: Postgres) -> ServerFacts:
+    control = primary.control_data()
+    ((version,),) = primary.execute("SHOW server_version_num")
+    return ServerFacts(
+        int(control["Database system identifier"]),
+        int(version),
+        int(control["Bytes per WAL segment"]),
+    )
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def table(samples: Sequence[PagesSample]) -> list[list[str]]:
+    """Medians."""
+    rows = [list(COLUMNS)]
+    for kind in dict.fromkeys(sample.kind for sample in samples):
+        own = [sample for sample in samples if sample.kind == kind]
+        names = ("wal_mb", "pages", "mb_a_cpu_second", "seconds", "layer_mb", "page_mb", "rss_mb")
+        medians = (Spread.of([getattr(each, name) for each in own]).median for name in names)
+        wal, pages, rate, seconds, *sizes = medians
+        cells = [f"{wal:.0f}", f"{pages:.0f}", f"{rate:.0f}", f"{seconds:.2f}"]
+        rows.append([kind, *cells, *(f"{size:.0f}" for size in sizes)])
+    return rows
+
+
+def verdicts(samples: Sequence[PagesSample]) -> list[Verdict]:
+    """The rate of each kind of WAL, and the memory."""
+    found = []
+    for kind, rate_min in RATE_MIN.items():
+        rate = Spread.of([each.mb_a_cpu_second for each in samples if each.kind == kind])
+        claim = f"{kind}: {rate_min:g} MB of WAL a second of one core"
+        found.append(Verdict(claim, rate, rate_min, True))
+    rss = Spread.of([each.rss_mb for each in samples])
+    found.append(Verdict(f"memory below {RSS_MB_MAX:g} MB", rss, RSS_MB_MAX, False))
+    return found
