@@ -448,10 +448,11 @@ class AttachDecision(Enum):
 
     BEGIN = "begin"  # a new attachment; one that there is ends
     KEEP = "keep"  # it has this one; its mode may be another
-    REFUSE = "refuse"  # a late message: a generation never goes down at a node
+    REFUSE = "refuse"  # a late message, or, again and again, a service that has gone back: advance
 
 
 def decide_attach(attached: Suffix | None, wanted: Suffix) -> AttachDecision:
+    """A generation never goes down at a node."""
     if attached is None or wanted > attached:
         return AttachDecision.BEGIN
     return AttachDecision.KEEP if wanted == attached else AttachDecision.REFUSE
