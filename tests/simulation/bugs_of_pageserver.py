@@ -247,6 +247,18 @@ def projected_value_published(patch: Patch) -> None:
 
 
 @plant_pageserver
+def the_index_that_it_began_with_counts(patch: Patch) -> None:
+    """It is in the store, and the claim is the newest: but an older one may write, late."""
+    activate = Attachment._activate
+
+    def naive(self: Attachment, index: PageIndex) -> None:
+        self.projected_lsn = index.newest_redo_lsn
+        activate(self, index)
+
+    patch(Attachment, "_activate", naive)
+
+
+@plant_pageserver
 def projected_value_of_after_the_call_published(patch: Patch) -> None:
     """The answer says that it is valid now."""
     validated = Attachment._validated
