@@ -21,7 +21,7 @@ from pageserver.validation import AskService, ServiceAnswered, Validation
 from . import pageserver_world
 from .pageserver_faults import KINDS, kill
 from .pageserver_process import Process
-from .planting import Patch, plant_pageserver
+from .planting import Patch, plant_pageserver, plant_rare_pageserver
 
 # ---- beginning
 
@@ -246,7 +246,7 @@ def projected_value_published(patch: Patch) -> None:
     patch(Attachment, "_index_uploaded", naive)
 
 
-@plant_pageserver
+@plant_rare_pageserver
 def the_index_that_it_began_with_counts(patch: Patch) -> None:
     """It is in the store, and the claim is the newest: but an older one may write, late."""
     activate = Attachment._activate
