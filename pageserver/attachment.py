@@ -14,8 +14,9 @@ Laws.
    nothing is adopted from the local disk. One above makes it stale at once, and for ever.
 3. An index names only what is in the store. What an index drops is condemned only when that index
    is in the store; what is condemned is deleted only when a validation that began later says VALID.
-4. WAL is given up (`visible_lsn`) only up to the cut of an index that was in the store before a
-   validation began which says VALID (`projected_lsn`).
+4. WAL is given up (`visible_lsn`) only up to the cut of an own index that was in the store before a
+   validation began which says VALID (`projected_lsn`). The index that it began with does not count:
+   one that is below the own suffix, but above that one, may come late, and know less.
 5. Each verdict but VALID makes it stale: no upload, no delete, no feedback any more; reading and
    ingest go on until the local disk has `local_bytes_max` of it.
 6. In MULTI nothing is condemned until SINGLE comes; in EMERGENCY nothing is validated either.
@@ -278,7 +279,6 @@ class Attachment:
     def _activate(self, index: PageIndex) -> None:
         self.phase = Phase.ACTIVE
         self.index = self.desired = index
-        self.projected_lsn = index.newest_redo_lsn
         self._write_index()
 
     # ---- writing: law 3
@@ -448,10 +448,11 @@ class AttachDecision(Enum):
 
     BEGIN = "begin"  # a new attachment; one that there is ends
     KEEP = "keep"  # it has this one; its mode may be another
-    REFUSE = "refuse"  # a late message: a generation never goes down at a node
+    REFUSE = "refuse"  # a late message, or, again and again, a service that has gone back: advance
 
 
 def decide_attach(attached: Suffix | None, wanted: Suffix) -> AttachDecision:
+    """A generation never goes down at a node."""
     if attached is None or wanted > attached:
         return AttachDecision.BEGIN
     return AttachDecision.KEEP if wanted == attached else AttachDecision.REFUSE

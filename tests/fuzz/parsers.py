@@ -38,6 +38,12 @@ from generations.suffix import Suffix
 from objectstore import sealed
 from objectstore.errors import ObjectDamaged
 from objectstore.keys import ArchiveKeys
+from pageserver.control_file import ControlFile
+from pageserver.deletion_list import decode_claim, decode_header, decode_list
+from pageserver.errors import LayerDamaged
+from pageserver.fork import parse_file
+from pageserver.page_index import decode_index
+from pageserver.page_keys import PageKeys, QueueKeys
 from pg_server.postmaster_file import PostmasterFile
 from pgwal.block_ref import decode_body
 from pgwal.errors import LsnSyntaxError, SegmentNameError, TimelineHistoryError, WalFormatError
@@ -119,6 +125,11 @@ def _reseal_object(data: bytes) -> bytes:
     """The seal's own checksum; what it says of the content may still be a lie."""
     head = data[-sealed.SEAL.size : -4]
     return data[:-4] + crc32c(head).to_bytes(4, "little")
+
+
+def _reseal_content(data: bytes) -> bytes:
+    """All of it is the content of a sound object: what is behind the seal is parsed."""
+    return sealed.seal(data[: -sealed.SEAL.size], None)
 
 
 def file_of(content: bytes | str) -> Any:
@@ -251,6 +262,22 @@ PARSERS: list[Parser] = [
            seeds=seeds.OBJECTS, reseal=_reseal_object, covers=("objectstore.sealed.Seal.decode",)),
     Parser("objectstore.sealed.unseal_pieces", _unseal_pieces, (ObjectDamaged,),
            seeds=seeds.OBJECTS, reseal=_reseal_object),
+    *(Parser(f"pageserver.{module}.{decode.__name__}", partial(decode, key="key"),
+             (ObjectDamaged,), seeds=objects, reseal=_reseal_content)
+      for module, decode, objects in (
+          ("page_index", decode_index, seeds.PAGE_INDICES),
+          ("deletion_list", decode_claim, seeds.CLAIMS),
+          ("deletion_list", decode_list, seeds.DELETION_LISTS),
+          ("deletion_list", decode_header, seeds.QUEUE_HEADERS))),
+    Parser("pageserver.control_file.ControlFile.parse", ControlFile.parse, (LayerDamaged,),
+           seeds=(bytes(8192),)),
+    Parser("pageserver.fork.parse_file", parse_file, (),
+           texts=("base/5/16384", "base/5/16384_vm.1", "global/1262",
+                  "pg_tblspc/16390/PG_16_202307071/5/16391_fsm")),
+    Parser("pageserver.page_keys.PageKeys.parse", PageKeys(seeds.TIMELINE).parse, (),
+           texts=seeds.PAGE_KEYS, covers=("pageserver.page_keys.parse_page_name",)),
+    Parser("pageserver.page_keys.QueueKeys.parse", QueueKeys(1).parse, (),
+           texts=seeds.QUEUE_KEYS, covers=("pageserver.page_keys.parse_queue_name",)),
     Parser("objectstore.keys.ArchiveKeys.parse_wal", _KEYS.parse_wal, (),
            texts=(_KEYS.segment(1, 7), f"{_KEYS.partials(1, 7)}0000000000712340")),
     Parser("pgwire.startup.decode_startup_packet", startup.decode_startup_packet,

@@ -25,7 +25,26 @@ from consensus.messages import (
     VoteResponse,
 )
 from consensus.term_history import TermHistory
-from objectstore.sealed import seal
+from generations.suffix import Suffix
+from objectstore.sealed import seal, unseal
+from pageserver.attachment_id import AttachmentId
+from pageserver.deletion_list import (
+    DeletionList,
+    QueueHeader,
+    encode_claim,
+    encode_header,
+    encode_list,
+)
+from pageserver.page_index import Cut, FrameRef, LayerRef, PageIndex, encode_index
+from pageserver.page_keys import (
+    ClaimName,
+    HeaderName,
+    IndexName,
+    ListName,
+    PageKeys,
+    QueueKeys,
+    TombstoneName,
+)
 from pgwal.history import TimelineHistory
 from pgwire import extended_query, logical, messages, replication, startup
 from pgwire.auth import ScramClient, ScramServer, make_verifier
@@ -88,6 +107,34 @@ SLOTS_FILES = (
     encode_slots([SavedSlot("standby_1", 0x2000000, False), SavedSlot("a" * 63, 0, True)]),
 )
 OBJECTS = (seal(b"content " * 100), seal(b"content", None), seal(b""), seal(bytes(100_000)))
+_SUFFIX = Suffix.pack(7, 3, 26)
+_INDEX = PageIndex(
+    200,
+    (Cut(150, 180, 200, 1, 1_700_000_000), Cut(260, 290, 300, 2, 1_700_000_900)),
+    (LayerRef(200, 0, Suffix(1), 2, 64 << 20), LayerRef(300, 1, _SUFFIX, 1, 7)),
+    (FrameRef(200, _SUFFIX, 4, 9),),
+)
+_ATTACHMENT = AttachmentId(TIMELINE, _SUFFIX)
+_NAMES = (*(layer.name for layer in _INDEX.layers), IndexName(_SUFFIX, 1), _INDEX.frames[0].name)
+
+
+def _raw(data: bytes) -> bytes:
+    """The same object, not compressed, so that a mutation changes what it says."""
+    return seal(unseal(data, "key"), None)
+
+
+PAGE_INDICES = (_raw(encode_index(_INDEX)), _raw(encode_index(PageIndex())))
+CLAIMS = (_raw(encode_claim("5f" * 16)),)
+DELETION_LISTS = (
+    _raw(encode_list(DeletionList({_ATTACHMENT: tuple(name.format() for name in _NAMES)}))),
+)
+QUEUE_HEADERS = (_raw(encode_header(QueueHeader("5f" * 16, 41, frozenset({_ATTACHMENT})))),)
+PAGE_KEYS = tuple(
+    PageKeys(TIMELINE).key(name) for name in (*_NAMES, ClaimName(_SUFFIX), TombstoneName())
+)
+QUEUE_KEYS = tuple(
+    QueueKeys(1).key(name) for name in (ListName(_SUFFIX, 42), HeaderName(_SUFFIX, 42))
+)
 VERIFIER = make_verifier("pencil", b"0123456789abcdef", 2)
 USER_FILES = (
     f"# who\n\nprimary1:proposer:{VERIFIER}\nops:monitor,replica:{VERIFIER}\n",

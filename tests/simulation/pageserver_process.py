@@ -114,7 +114,9 @@ class Process:
                     if there.core.mode is not at.mode and there.core.is_validated:
                         self.step_attached(there, attaching.ModeSet(at.mode))
                 case AttachDecision.REFUSE:
+                    # A late answer; or the service has gone back, and says so again and again.
                     self.world.count("late attaches refused")
+                    self.world.clock.call_later(5000, self.world.operator_advances)
 
     def _detach(self, timeline: TimelineId) -> None:
         """Only what it knows itself to be stale: until then it may be read from."""

@@ -73,14 +73,13 @@ class ServiceModel:
     def validate(
         self, node_id: int, node_generation: int, asked: frozenset[tuple[bytes, int]]
     ) -> tuple[bool, Mapping[tuple[bytes, int], bool]]:
-        """Of what is not known nothing is said."""
+        """Of a tenant that this node does not have nothing is said."""
         is_node_valid = self.state.nodes[node_id] == node_generation
         answer = {}
         for tenant, generation in asked:
             at = self.state.tenants[tenant]
-            is_newest = (at.node_id, at.generation) == (node_id, generation)
-            if generation <= at.generation:
-                answer[tenant, generation] = is_node_valid and is_newest
+            if at.node_id == node_id:
+                answer[tenant, generation] = is_node_valid and at.generation == generation
         return is_node_valid, answer
 
     def move(self, tenant: bytes, node_id: int, mode: Mode) -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import pytest
 
 from . import seeds
+from .bugs_of_pageserver import service_alone
 from .pageserver_world import PageserverWorld
+from .planting import planted
 
 SEEDS = 40
 FRESH = 10
+SERVICE_SEEDS = 10
 #: What SEEDS must have met, and how often at least: about a third of what they met when this was
 #: written.
 MUST_BE_COVERED = {
@@ -30,6 +33,13 @@ MUST_BE_COVERED = {
 @pytest.mark.timeout(900)
 def test_the_laws_of_pageservers_hold() -> None:
     seeds.check(PageserverWorld, SEEDS, FRESH, MUST_BE_COVERED)
+
+
+def test_the_service_alone_is_enough_while_it_does_not_go_back() -> None:
+    """Or what two planted bugs break would prove nothing."""
+    with planted(service_alone):
+        for seed in range(SERVICE_SEEDS):
+            seeds.run(PageserverWorld, seed)
 
 
 def test_a_seed_is_a_run() -> None:

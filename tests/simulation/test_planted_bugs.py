@@ -26,8 +26,10 @@ from .mutants import catch, name_of, try_seed
 from .planted_bugs import (
     CHANGE_PLANTS,
     LIMBO_PLANTS,
+    PAGESERVER_PLANTS,
     PLANTS,
     RARE_LIMBO_PLANTS,
+    RARE_PAGESERVER_PLANTS,
     RARE_PLANTS,
     Plant,
     planted,
@@ -35,25 +37,29 @@ from .planted_bugs import (
 from .world import plan_with
 
 PLANTS_MIN = 25
+ALL_PLANTS = [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS, *PAGESERVER_PLANTS]
+ALL_RARE_PLANTS = [*RARE_PLANTS, *RARE_LIMBO_PLANTS, *RARE_PAGESERVER_PLANTS]
 MANUAL = (Path(__file__).parents[2] / "docs/proof.md").read_text()
 
 
 def test_there_are_enough() -> None:
     assert len(PLANTS) >= PLANTS_MIN
-    all_plants = [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS, *RARE_PLANTS, *RARE_LIMBO_PLANTS]
+    all_plants = [*ALL_PLANTS, *ALL_RARE_PLANTS]
     assert len(all_plants) == len({bug.__name__ for bug in all_plants})
 
 
 def test_the_manual_names_them_all() -> None:
-    for bug in (*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS):
+    for bug in ALL_PLANTS:
         assert f"| {name_of(bug)} |" in MANUAL
-    for bug in (*RARE_PLANTS, *RARE_LIMBO_PLANTS):
+    for bug in ALL_RARE_PLANTS:
         assert f"- {name_of(bug)}\n" in MANUAL
     core, change = MANUAL.split("\nIn worlds whose members change", maxsplit=1)
     assert f"All {len(PLANTS)} are caught" in " ".join(core.split())
     change, limbo = change.split("\nIn worlds with a limbo", maxsplit=1)
     assert f"All {len(CHANGE_PLANTS)} are caught" in " ".join(change.split())
+    limbo, pages = limbo.split("\nIn worlds of pageservers", maxsplit=1)
     assert f"All {len(LIMBO_PLANTS)} are caught" in " ".join(limbo.split())
+    assert f"All {len(PAGESERVER_PLANTS)} are caught" in " ".join(pages.split())
 
 
 def manual_seed(bug: Plant) -> int:
@@ -62,9 +68,7 @@ def manual_seed(bug: Plant) -> int:
     return int(needed) - 1
 
 
-@pytest.mark.parametrize(
-    "bug", [*PLANTS, *CHANGE_PLANTS, *LIMBO_PLANTS], ids=lambda bug: bug.__name__
-)
+@pytest.mark.parametrize("bug", ALL_PLANTS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_caught(bug: Plant) -> None:
     """First by the seed that the manual says, for the seeds before it have taken time for nothing;
     where a change has made another one catch it, by any of the first."""

@@ -40,6 +40,7 @@ PACKAGES = (
     "cluster",
     "qsync",
     "generations",
+    "pageserver",
 )
 #: What is no parser of its own, with the reason.
 NO_PARSERS = {

@@ -178,5 +178,5 @@ def test_names_of_files() -> None:
             path = fork.file("PG_15_202209061", segment)
             assert parse_file(path) == (fork, segment)
     for path in ("base/5/PG_VERSION", "base/5/pg_filenode.map", "base/5/t3_16384", "base/16384",
-                 "global/pg_control", "base/5/16384_abc", "pg_xact/0000", "../base/5/1"):  # fmt: skip
+                 "global/pg_control", "base/5/16384_abc", "../base/5/1"):  # fmt: skip
         assert parse_file(path) is None

@@ -1,0 +1,258 @@
+"""Planted bugs of pageservers: of the deletion queue, of garbage, scrubs and removals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from generations.suffix import Suffix
+from pageserver import attachment, deletion_queue, garbage, scrub, timeline_removal
+from pageserver.attachment import Attachment
+from pageserver.attachment_events import (
+    Condemn,
+    Mode,
+)
+from pageserver.attachment_id import Verdict
+from pageserver.deletion_list import QueueHeader
+from pageserver.deletion_queue import DeletionQueue
+from pageserver.page_index import PageIndex
+from pageserver.page_keys import FrameName, IndexName, LayerName
+from pageserver.scrub import Orphans, Scrub, ScrubEnded
+
+from .pageserver_process import Process
+from .planting import Patch, plant_pageserver, plant_rare_pageserver
+
+# ---- deleting
+
+
+@plant_pageserver
+def validate_before_index(patch: Patch) -> None:
+    """What is dropped is condemned at once; the index that lacks it is on its way."""
+    write = Attachment._write_index
+
+    def naive(self: Attachment) -> None:
+        dropped, self._next.dropped = self._next.dropped, []
+        if dropped and self.mode is Mode.SINGLE:
+            self._actions.append(Condemn(tuple(dropped)))
+        write(self)
+
+    patch(Attachment, "_write_index", naive)
+
+
+@plant_pageserver
+def deletion_in_multi(patch: Patch) -> None:
+    release = Attachment._release
+
+    def naive(self: Attachment) -> None:
+        mode = self.mode
+        self.mode = Mode.SINGLE if mode is Mode.MULTI else mode
+        release(self)
+        self.mode = mode
+
+    patch(Attachment, "_release", naive)
+
+
+@plant_pageserver
+def unvalidated_list_executed_after_a_restart(patch: Patch) -> None:
+    """It was written by this node, which meant it."""
+    read = DeletionQueue._read
+
+    def as_valid(self: DeletionQueue, name: Any, use: Any) -> None:
+        read(self, name, deletion_queue._Use.EXECUTE)
+
+    execute = DeletionQueue._execute
+
+    def without_header(self: DeletionQueue, name: Any, deletions: Any) -> None:
+        if all(each.suffix != name.suffix for each in self._headers):
+            self._headers[deletion_queue.HeaderName(name.suffix, 0)] = QueueHeader("")
+        execute(self, name, deletions)
+
+    patch(DeletionQueue, "_read", as_valid)
+    patch(DeletionQueue, "_execute", without_header)
+
+
+@plant_rare_pageserver
+def a_header_speaks_for_lists_of_other_processes(patch: Patch) -> None:
+    """They have one folder, and one sequence."""
+    of = deletion_queue._Round.of
+
+    def naive(listing: Any, now: Any) -> Any:
+        found = of(listing, now)
+        suffixes = {name.suffix for name in found.lists}
+        return replace(found, headers=dict.fromkeys(suffixes, now))
+
+    execute = DeletionQueue._execute
+
+    def executed(self: DeletionQueue, name: Any, deletions: Any) -> None:
+        self._headers.setdefault(deletion_queue.HeaderName(name.suffix, 0), self.header)
+        execute(self, name, deletions)
+
+    patch(DeletionQueue, "_execute", executed)
+    patch(deletion_queue._Round, "of", naive)
+
+
+@plant_pageserver
+def a_stale_attachment_is_not_dropped_from_a_list(patch: Patch) -> None:
+    """The list is valid, as the node is."""
+    validated = DeletionQueue._validated
+
+    def naive(self: DeletionQueue, ticket: int, verdicts: Any) -> None:
+        validated(self, ticket, dict.fromkeys(verdicts, Verdict.VALID))
+
+    patch(DeletionQueue, "_validated", naive)
+
+
+@plant_rare_pageserver
+def what_was_stale_is_forgotten_with_its_list(patch: Patch) -> None:
+    """The list is removed: but a late request brings it back."""
+    forget = DeletionQueue._forget
+
+    def naive(self: DeletionQueue, name: Any) -> None:
+        forget(self, name)
+        left = frozenset().union(*self._lists.values())
+        self.header = replace(self.header, invalid=self.header.invalid & left)
+
+    patch(DeletionQueue, "_forget", naive)
+
+
+@plant_pageserver
+def validated_without_having_been_in_the_store(patch: Patch) -> None:
+    """All lists that exist when the answer comes are validated by it."""
+    validated = DeletionQueue._validated
+
+    def naive(self: DeletionQueue, ticket: int, verdicts: Any) -> None:
+        self._asked_seq = self._list_seq
+        validated(self, ticket, {**dict.fromkeys(self.unvalidated, Verdict.VALID), **verdicts})
+
+    patch(DeletionQueue, "_validated", naive)
+
+
+@plant_pageserver
+def no_grace_for_readers(patch: Patch) -> None:
+    begin = DeletionQueue.__init__
+    patch(DeletionQueue, "__init__", lambda self, suffix, name, _: begin(self, suffix, name, 0))
+
+
+# ---- garbage
+
+
+@plant_pageserver
+def horizon_goes_back(patch: Patch) -> None:
+    """To what the clock of another host says."""
+
+    def naive(self: Attachment, now_unix_s: int) -> None:
+        old = [c for c in self.desired.cuts if c.time_unix_s <= now_unix_s - self.history_seconds]
+        horizon_lsn = max((cut.end_lsn for cut in old), default=0)
+        if horizon_lsn != self.desired.horizon_lsn:
+            index = self.desired
+            before, frames = garbage.without_garbage(index, horizon_lsn)
+            self.desired = PageIndex(horizon_lsn, before.cuts, before.layers, before.frames)
+            self._next.dropped += [frame.name for frame in frames]
+            self._write_index()
+
+    patch(Attachment, "_collect", naive)
+
+
+@plant_pageserver
+def layers_below_the_horizon_go(patch: Patch) -> None:
+    """Nobody asks for what was before: but what is there now was made then."""
+    without_garbage = garbage.without_garbage
+
+    def naive(index: PageIndex, horizon_lsn: int) -> Any:
+        kept, frames = without_garbage(index, horizon_lsn)
+        layers = tuple(layer for layer in kept.layers if layer.end_lsn >= kept.horizon_lsn)
+        return PageIndex(kept.horizon_lsn, kept.cuts, layers, kept.frames), frames
+
+    patch(attachment, "without_garbage", naive)
+
+
+@plant_pageserver
+def superseded_index_not_kept_for_its_readers(patch: Patch) -> None:
+    """It is older than the grace."""
+
+    def naive(modified_ms: Any, own: Suffix, now_ms: int, grace_ms: int) -> Any:
+        mine = sorted(name for name in modified_ms if name.suffix == own)
+        return {mine[-1]}
+
+    patch(scrub, "kept_indices", naive)
+    begin = DeletionQueue.__init__
+    patch(DeletionQueue, "__init__", lambda self, suffix, name, _: begin(self, suffix, name, 0))
+
+
+# ---- scrubs, removals
+
+
+@plant_pageserver
+def objects_listed_after_the_index_was_read(patch: Patch) -> None:
+    """What is named by an index that comes between is not seen."""
+    begin = Scrub.__init__
+    step = Process._step_scrub
+
+    def started(self: Scrub, suffix: Suffix, name: IndexName, _: int) -> None:
+        begin(self, suffix, name, 0)
+
+    def stepped(self: Process, there: Any, run: Scrub, event: Any) -> None:
+        if isinstance(event, scrub.ScrubBegun):
+            run.named = there.core.index.names  # type: ignore[attr-defined]
+        step(self, there, run, event)
+
+    def listed(self: Scrub, modified_ms: Any) -> list[Any]:
+        self.is_ended = True
+        found = [n for n in modified_ms if isinstance(n, LayerName | FrameName)]
+        orphans = tuple(n for n in found if n not in self.named)  # type: ignore[attr-defined]
+        return [Orphans(orphans), ScrubEnded("")]
+
+    patch(Scrub, "__init__", started)
+    patch(Scrub, "_listed", listed)
+    patch(Process, "_step_scrub", stepped)
+    patch(Attachment, "is_needed", lambda *_: False)
+
+
+@plant_pageserver
+def incomplete_scan_deletes(patch: Patch) -> None:
+    """One index could not be read: what the others do not name is garbage."""
+    step = Scrub.step
+
+    def naive(self: Scrub, event: Any) -> list[Any]:
+        if isinstance(event, scrub.ScrubFailed) and self._unread and not self.is_ended:
+            self.is_ended = True
+            return [Orphans(tuple(self._candidates)), ScrubEnded("")]
+        return step(self, event)
+
+    patch(Scrub, "step", naive)
+    patch(Attachment, "is_needed", lambda *_: False)
+
+
+@plant_pageserver
+def what_is_on_its_way_is_an_orphan(patch: Patch) -> None:
+    """No index names it; and the grace is short."""
+    begin = Scrub.__init__
+    patch(Scrub, "__init__", lambda self, suffix, name, _: begin(self, suffix, name, 0))
+    named = Attachment.is_needed
+
+    def naive(self: Attachment, name: Any) -> bool:
+        return isinstance(name, IndexName) and named(self, name)
+
+    patch(Attachment, "is_needed", naive)
+
+
+@plant_pageserver
+def objects_deleted_before_the_tombstone(patch: Patch) -> None:
+    """It is created when nothing else is left."""
+    step = timeline_removal.TimelineRemoval.step
+
+    def naive(self: timeline_removal.TimelineRemoval, event: Any) -> list[Any]:
+        if isinstance(event, timeline_removal.RemovalBegun):
+            return [timeline_removal.ListAll()]
+        actions = step(self, event)
+        if any(isinstance(action, timeline_removal.TimelineRemoved) for action in actions):
+            return [timeline_removal.CreateTombstone()]
+        return [] if isinstance(event, timeline_removal.TombstoneCreated) else actions
+
+    patch(timeline_removal.TimelineRemoval, "step", naive)
+
+
+@plant_pageserver
+def orphans_are_never_looked_for(patch: Patch) -> None:
+    """What is leaked is a few objects."""
+    patch(Process, "scrub", lambda *_: None)
