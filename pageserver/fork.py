@@ -25,7 +25,8 @@ DEFAULT_TABLESPACE = 1663
 # Numbers are of 32 bits; int() refuses thousands of digits.
 _FILE = re.compile(
     r"(?:(?P<global>global)|base/(?P<base>[0-9]{1,10})"
-    r"|pg_tblspc/(?P<tablespace>[0-9]{1,10})/(?P<version>PG_[0-9]+_[0-9]+)/(?P<database>[0-9]{1,10}))"
+    r"|pg_tblspc/(?P<tablespace>[0-9]{1,10})/(?P<version>PG_[0-9]+_[0-9]+)"
+    r"/(?P<database>[0-9]{1,10}))"
     r"/(?P<number>[0-9]{1,10})(?:_(?P<fork>fsm|vm|init))?(?:\.(?P<segment>[0-9]{1,10}))?",
     re.ASCII,
 )

@@ -71,26 +71,6 @@ def unvalidated_list_executed_after_a_restart(patch: Patch) -> None:
     patch(DeletionQueue, "_execute", without_header)
 
 
-@plant_rare_pageserver
-def a_header_speaks_for_lists_of_other_processes(patch: Patch) -> None:
-    """They have one folder, and one sequence."""
-    of = deletion_queue._Round.of
-
-    def naive(listing: Any, now: Any) -> Any:
-        found = of(listing, now)
-        suffixes = {name.suffix for name in found.lists}
-        return replace(found, headers=dict.fromkeys(suffixes, now))
-
-    execute = DeletionQueue._execute
-
-    def executed(self: DeletionQueue, name: Any, deletions: Any) -> None:
-        self._headers.setdefault(deletion_queue.HeaderName(name.suffix, 0), self.header)
-        execute(self, name, deletions)
-
-    patch(DeletionQueue, "_execute", executed)
-    patch(deletion_queue._Round, "of", naive)
-
-
 @plant_pageserver
 def a_stale_attachment_is_not_dropped_from_a_list(patch: Patch) -> None:
     """The list is valid, as the node is."""

@@ -182,6 +182,18 @@ def test_lists_that_no_header_speaks_for_are_hints() -> None:
     assert not any(isinstance(action, ReadList) for action in look(core, {hint: 3}))
 
 
+def test_a_header_speaks_for_lists_of_its_own_suffix_only() -> None:
+    """A process before, which still runs, uses the same sequence at the same time."""
+    core, _ = begun()
+    core.step(Condemned(MINE, (layer(1),)))
+    assert persisted(core).name.seq == 1
+    validate(core, 1)
+    late = ListName(BEFORE, 1)
+    assert ReadList(late) in look(core, {late: 6000})
+    hints = core.step(ListRead(late, DeletionList({MINE: (layer(2).format(),)})))
+    assert hints == [Hint(TIMELINE, late, (layer(2),))]
+
+
 def test_a_header_that_is_gone_validates_nothing() -> None:
     header, hint = HeaderName(BEFORE, 3), ListName(BEFORE, 2)
     core, _ = begun({header: 2, hint: 3})
