@@ -60,6 +60,11 @@ class Frame:
         with _open(self.path) as tar:
             return _member(tar, name)
 
+    def names(self) -> frozenset[str]:
+        """Of its folders and files. Raises LayerDamaged."""
+        with _open(self.path) as tar:
+            return frozenset(tar.getnames())
+
     def unpack(self, folder: Path, *, give: Callable[[Path], None], with_kept: bool) -> None:
         """Into an empty folder; `give` hands each path to the server's account. Tablespaces become
         folders in pg_tblspc. Raises LayerDamaged."""
