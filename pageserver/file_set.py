@@ -67,9 +67,9 @@ class FileSet:
 
 def copied_from(touches: Touches, databases: Iterable[int]) -> frozenset[Database]:
     """What the WAL copies these databases from, file by file; and that from, and so on."""
-    wanted = {copy for _, copy in touches.copied_databases if copy.database in set(databases)}
     found: set[Database] = set()
+    wanted = {copy for _, copy in touches.copied_databases if copy.database in set(databases)}
     while wanted:
-        found |= wanted
         wanted = {source for source, copy in touches.copied_databases if copy in wanted} - found
+        found |= wanted
     return frozenset(found)

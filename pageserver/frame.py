@@ -74,7 +74,9 @@ class Frame:
                     continue
                 path = folder / member.name
                 if member.isdir():
-                    path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+                    # A tablespace's archive comes before the one with the folder it is in.
+                    path.mkdir(parents=True, exist_ok=True)
+                    path.chmod(FOLDER_MODE)
                 else:
                     file = tar.extractfile(member)
                     if file is None:

@@ -209,11 +209,11 @@ class RestoredDatabase:
         )
 
 
-def _relation_file(relation: str, path: str) -> RelationFile:
-    found = parse_file(path)
+def _relation_file(relation: str, path: str | None) -> RelationFile:
+    found = parse_file(path or "")
     if found is None:
         raise RedoError(f"{relation} is in a file that is no relation's: {path}")
-    return RelationFile(relation, path, found[0])
+    return RelationFile(relation, path or "", found[0])
 
 
 def _copies(

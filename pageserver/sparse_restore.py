@@ -69,10 +69,12 @@ class RestorePoint:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """While its server runs. `family`: the table and its partitions; None: all of the database."""
+    """While its server runs. `family`: the table and its partitions; None: all of the database.
+    `rounds`: how often the WAL was replayed."""
 
     family: tuple[Relation, ...] | None
     files: FileSet
+    rounds: int
     _database: RestoredDatabase
 
     def dump(self, path: Path, dump_format: DumpFormat = DumpFormat.PLAIN) -> None:
@@ -107,6 +109,14 @@ class _Missing:
     databases: frozenset[int] = field(default_factory=frozenset)
 
 
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """All that a dump reads is here."""
+
+    family: tuple[Relation, ...] | None
+    database: RestoredDatabase
+
+
 class SparseRestore:
     """Works in `work_dir`, which is empty, and empty again behind it."""
 
@@ -134,11 +144,11 @@ class SparseRestore:
         attempt = _Attempt(point, wanted, touches)
         current = attempt.first_round()
         missing = _Missing()
-        for number in range(self._rounds_max):
+        for number in range(1, self._rounds_max + 1):
             with self._replayed(point, touches, stop, current.files, number) as server:
                 found = attempt.examine(server, self._server, current)
-                if isinstance(found, Restored):
-                    yield found
+                if isinstance(found, _Whole):
+                    yield Restored(found.family, current.files, number, found.database)
                     return
             missing = found
             following = attempt.next_round(current, missing)
@@ -232,7 +242,7 @@ class _Attempt:
 
     def examine(
         self, server: PromotedServer, redo: RedoServer, current: _Round
-    ) -> Restored | _Missing:
+    ) -> _Whole | _Missing:
         """The proof, or what it lacks. Raises PageserverError."""
         pages = pages_in_directory(server.data_dir, self._cut.pg_major, self._cut.version_folder)
         oids = _databases_named(pages, self._wanted.database)
@@ -248,7 +258,7 @@ class _Attempt:
         table = self._wanted.table
         family = None if table is None else database.resolve(table, self._point.moment)
         lost = self._not_whole(current.files, database.files(family))
-        return _Missing(lost) if lost else Restored(family, current.files, database)
+        return _Missing(lost) if lost else _Whole(family, database)
 
     def _not_whole(self, files: FileSet, named: Iterable[RelationFile]) -> list[RelationFile]:
         return [each for each in named if not files.is_whole(each.fork, self._touches)]

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from pageserver.errors import TableNameError
 
-_PART = re.compile(r'"(?P<quoted>(?:[^"\0]|"")+)"|(?P<plain>[^".\0]+)')
+_PART = r'("(?:[^"\0]|"")+"|[^".\0]+)'
+_NAME = re.compile(rf"{_PART}\.{_PART}\.{_PART}")
 _HINT = 'Write database.schema.table, and names with dots or capitals in double quotes: "Orders".'
 
 
@@ -26,23 +27,21 @@ class TableName:
     @classmethod
     def parse(cls, text: str) -> TableName:
         """Raises TableNameError."""
-        parts, at = [], 0
-        while found := _PART.match(text, at):
-            quoted = found["quoted"]
-            parts.append(
-                found["plain"].strip().lower() if quoted is None else quoted.replace('""', '"')
-            )
-            at = found.end()
-            if at == len(text) or text[at] != ".":
-                break
-            at += 1
-        if at != len(text) or len(parts) != 3 or not all(parts):
+        found = _NAME.fullmatch(text)
+        parts = [_unquoted(part) for part in found.groups()] if found else []
+        if not parts or not all(parts):
             raise TableNameError(f"{text!r} is no name of a table", hint=_HINT)
         return cls(*parts)
 
     def __str__(self) -> str:
         """So that parse() has the same."""
         return ".".join(map(quote_name, (self.database, self.schema, self.table)))
+
+
+def _unquoted(part: str) -> str:
+    if part.startswith('"'):
+        return part[1:-1].replace('""', '"')
+    return part.strip().lower()
 
 
 def quote_name(name: str) -> str:

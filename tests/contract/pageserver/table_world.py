@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -48,6 +49,7 @@ BEFORE_BASE = (
     "CREATE UNIQUE INDEX ON summed (seven)",
     "CREATE UNLOGGED TABLE unlogged AS SELECT generate_series(1, 500) g",
     "CREATE VIEW looked_at AS SELECT 1",
+    "CREATE TABLE placed TABLESPACE elsewhere AS SELECT generate_series(1, 700) g",
     "VACUUM FULL pg_class",
     "VACUUM FULL pg_attribute",
     "VACUUM FULL pg_type",
@@ -127,8 +129,19 @@ class TableWorld:
         for name in (DATABASE, OTHER_DATABASE, "old_database"):
             primary.execute(f"CREATE DATABASE {name}")
         primary.execute("CREATE TABLE here AS SELECT 1 AS one", dbname=OTHER_DATABASE)
+        space = self._folder("elsewhere")
+        primary.execute(f"CREATE TABLESPACE elsewhere LOCATION '{space}'")
         self._do(primary, BEFORE_BASE)
         world.take_base()
+        self._base = RestorePoint(
+            frame=world.frame,
+            source=world.stack(),
+            wal=world.wal,
+            redo_lsn=world.backup.start_lsn,
+            cut_lsn=world.backup.stop_lsn,
+            target_lsn=0,
+            tli=1,
+        )
         self._do(primary, BEFORE_CUT)
         with (
             psycopg.connect(primary.dsn(dbname=DATABASE)) as one,
@@ -175,12 +188,27 @@ class TableWorld:
             tli=1,
         )
 
+    def point_of_base(self) -> RestorePoint:
+        """The same moment, from the base backup on."""
+        return replace(self._base, target_lsn=self.target_lsn)
+
+    def _folder(self, name: str) -> Path:
+        path = self.root / name
+        path.mkdir()
+        self.world.server.give(path)
+        return path
+
     @contextmanager
     def full(self) -> Iterator[Postgres]:
         """By the server's own means, from the whole base backup."""
         world, data_dir = self.world, self.root / "full"
+        spaces = {
+            each.path: self.root / "elsewhere-of-full"
+            for each in world.backup.archives
+            if each.path
+        }
         Unpacking(
-            data_dir=data_dir, tablespaces={}, owner=world.server.account, is_synced=False
+            data_dir=data_dir, tablespaces=spaces, owner=world.server.account, is_synced=False
         ).run(world.catalog, world.backup)
         server = Postgres(world.primary.binaries, data_dir)
         server.configure(

@@ -26,22 +26,25 @@ VERSIONS = pytest.mark.parametrize("binaries", all_postgres(), ids=lambda found:
 ONE_VERSION = pytest.mark.parametrize(
     "binaries", all_postgres()[:1], ids=lambda found: str(found.major)
 )
-#: Each with the query for its rows, and with what is in its dump beside itself.
+#: How often the WAL is replayed: once more for what only the server knows, as new names are.
+#: With the query for its rows, and what is in its dump beside itself.
 TABLES = {
-    "shop.public.orders": ("TABLE orders", ()),
-    "shop.public.rewritten": ("TABLE rewritten", ()),
-    "shop.public.emptied": ("TABLE emptied", ()),
-    "shop.public.in_flight": ("TABLE in_flight", ()),
-    "shop.public.new_name": ("TABLE new_name", ()),
+    "shop.public.orders": (1, "TABLE orders", ()),
+    "shop.public.rewritten": (1, "TABLE rewritten", ()),
+    "shop.public.emptied": (1, "TABLE emptied", ()),
+    "shop.public.in_flight": (1, "TABLE in_flight", ()),
+    "shop.public.new_name": (2, "TABLE new_name", ()),
     "shop.public.parts": (
+        2,
         "TABLE parts_1 UNION ALL SELECT k, t FROM parts_2",
         ("parts_1", "parts_2"),
     ),
-    "shop.public.short_life": ("TABLE short_life", ()),
-    "shop.public.held": ("TABLE held", ()),
-    "shop.public.summed": ("TABLE summed", ()),
-    "other.public.here": ("TABLE here", ()),
-    "new_database.public.here": ("TABLE here", ()),
+    "shop.public.short_life": (1, "TABLE short_life", ()),
+    "shop.public.held": (1, "TABLE held", ()),
+    "shop.public.placed": (1, "TABLE placed", ()),
+    "shop.public.summed": (1, "TABLE summed", ()),
+    "other.public.here": (2, "TABLE here", ()),
+    "new_database.public.here": (2, "TABLE here", ()),
 }
 
 Worlds = Callable[[PostgresBinaries], TableWorld]
@@ -93,10 +96,11 @@ def test_a_table_is_that_of_a_full_copy(
     world: TableWorld, full: Postgres, restore: SparseRestore, tmp_path: Path, name: str
 ) -> None:
     table = TableName.parse(name)
-    query, more = TABLES[name]
+    rounds, query, more = TABLES[name]
     with restore.table(world.point(), table) as restored:
         restored.dump(tmp_path / "dump.sql")
         restored.copy_csv(tmp_path / "rows.csv")
+        assert restored.rounds == rounds
     database = f"--dbname={table.database}"
     tables = [f"--table=public.{each}" for each in (table.table, *more)]
     expected = full.client("pg_dump", database, *tables)
@@ -220,3 +224,21 @@ def test_the_end_of_the_wal_is_a_moment(world: TableWorld, restore: SparseRestor
     end_lsn = (parse_segment_name(last, seg_size).segno + 1) * seg_size
     with restore.table(replace(point, target_lsn=end_lsn), table) as restored:
         assert restored.family is not None
+
+
+@ONE_VERSION
+def test_a_base_backup_is_the_first_cut(
+    world: TableWorld, full: Postgres, restore: SparseRestore, tmp_path: Path
+) -> None:
+    with restore.table(world.point_of_base(), TableName.parse("shop.public.orders")) as restored:
+        restored.dump(tmp_path / "dump.sql")
+    expected = full.client("pg_dump", "--dbname=shop", "--table=public.orders")
+    assert statements((tmp_path / "dump.sql").read_text()) == statements(expected)
+
+
+@ONE_VERSION
+def test_the_cut_is_a_moment(world: TableWorld, restore: SparseRestore, tmp_path: Path) -> None:
+    point = world.point()
+    at_cut = replace(point, target_lsn=point.cut_lsn)
+    with restore.table(at_cut, TableName.parse("shop.public.emptied")) as restored:
+        assert restored.copy_csv(tmp_path / "rows.csv") == 3000
