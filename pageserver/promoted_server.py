@@ -12,12 +12,14 @@ Source: Postgres `recoveryStopsAfter`, `PerformRecoveryXLogAction` in `xlog.c`, 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,6 +28,7 @@ from psycopg.conninfo import make_conninfo
 
 from pageserver.control_file import CONTROL_FILE, ControlFile
 from pageserver.errors import RedoError
+from pageserver.fork import Fork, ForkKind, parse_file
 from pageserver.in_place_tablespaces import WAL_FOLDER
 from pageserver.redo import CONF_FOLDER, LOG_TAIL_LINES, REDO_SECONDS_MAX, RedoServer
 from pg_server.postmaster_file import read_postmaster_file
@@ -49,10 +52,14 @@ SETTINGS = {
     "track_counts": "off",
     "jit": "off",
     "lc_messages": "'C'",
+    "log_error_verbosity": "terse",
     "max_locks_per_transaction": str(LOCKS_PER_TRANSACTION),
 }
 #: What a database or a role is set to might be a library that is not on this machine.
 SESSION_OPTIONS = "-c session_preload_libraries= -c local_preload_libraries="
+
+#: By `report_invalid_page` in xlogutils.c.
+_INVALID_PAGE = re.compile(r"page [0-9]+ of relation (\S+) (?:is uninitialized|does not exist)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,13 @@ class StopPoint:
     record_lsn: int
     end_lsn: int
     tli: int
+
+
+def invalid_relations(log: Iterable[str]) -> frozenset[Fork]:
+    """Of the lines of a server's log in English; main forks."""
+    paths = {found[1] for line in log if (found := _INVALID_PAGE.search(line))}
+    files = map(parse_file, paths)
+    return frozenset(replace(each[0], kind=ForkKind.MAIN) for each in files if each is not None)
 
 
 class PromotedServer:
@@ -104,6 +118,12 @@ class PromotedServer:
     ) -> None:
         self._end()
         shutil.rmtree(self._socket_folder, ignore_errors=True)
+
+    def invalid_relations(self) -> frozenset[Fork]:
+        """Main forks of the relations in which the replay met pages that were not there: changes to
+        them are lost. Of those in no set, nothing else is expected."""
+        with self._log_path.open(errors="replace") as log:
+            return invalid_relations(log)
 
     def conninfo(self, database: str, user: str) -> str:
         """Whole: nothing is taken from the environment that would lead elsewhere."""

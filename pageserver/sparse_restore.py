@@ -8,8 +8,10 @@
 
 Laws. Nothing is handed out unless all files that the dump reads are whole (`FileSet.is_whole`): the
 relation maps first, read from the disk, because pg_class is found by them; then all that pg_class
-names. The files are guessed from the catalogs of the cut, and the server says what they are at X:
-a table that was renamed, or attached as a partition, costs a second replay, never rows.
+names. In none of them may the replay have met a page that is not there: it goes on, because for the
+files that are empty it must, and only its log says so. The files are guessed from the catalogs of
+the cut, and the server says what they are at X: a table that was renamed, or attached as a
+partition, costs a second replay, never rows.
 """
 
 from __future__ import annotations
@@ -250,18 +252,26 @@ class _Attempt:
             raise self._no_database(pages)
         if not oids <= current.databases:
             return _Missing(databases=oids)
-        lost = self._not_whole(current.files, _mapped_files(pages, oids))
+        invalid = server.invalid_relations()
+        lost = self._not_whole(current.files, invalid, _mapped_files(pages, oids))
         if lost:
             return _Missing(lost)
         database = self._connect(server, redo, pages)
         database.roll_back_prepared()
         table = self._wanted.table
         family = None if table is None else database.resolve(table, self._point.moment)
-        lost = self._not_whole(current.files, database.files(family))
+        lost = self._not_whole(current.files, invalid, database.files(family))
         return _Missing(lost) if lost else _Whole(family, database)
 
-    def _not_whole(self, files: FileSet, named: Iterable[RelationFile]) -> list[RelationFile]:
-        return [each for each in named if not files.is_whole(each.fork, self._touches)]
+    def _not_whole(
+        self, files: FileSet, invalid: frozenset[Fork], named: Iterable[RelationFile]
+    ) -> list[RelationFile]:
+        """`invalid`: the replay passed over changes to them, which it may do to all others only."""
+        return [
+            each
+            for each in named
+            if each.fork in invalid or not files.is_whole(each.fork, self._touches)
+        ]
 
     def _connect(
         self, server: PromotedServer, redo: RedoServer, pages: CatalogPages

@@ -33,6 +33,16 @@ from consensus.membership_page import split_address
 from objectstore import sealed
 from objectstore.errors import ObjectDamaged
 from objectstore.keys import ArchiveKeys
+from pageserver.catalog_rows import (
+    parse_class_row,
+    parse_named_row,
+    parse_pair_row,
+    parse_role_row,
+)
+from pageserver.errors import LayerDamaged, TableNameError
+from pageserver.heap_page import heap_rows
+from pageserver.relation_map import parse_relation_map
+from pageserver.table_name import TableName
 from pg_server.postmaster_file import PostmasterFile
 from pgwal.block_ref import decode_body
 from pgwal.errors import LsnSyntaxError, SegmentNameError, TimelineHistoryError, WalFormatError
@@ -114,6 +124,15 @@ def _reseal_object(data: bytes) -> bytes:
     """The seal's own checksum; what it says of the content may still be a lie."""
     head = data[-sealed.SEAL.size : -4]
     return data[:-4] + crc32c(head).to_bytes(4, "little")
+
+
+def _reseal_map(data: bytes) -> bytes:
+    end = {512: 504, 524: 520}.get(len(data))
+    return (
+        data
+        if end is None
+        else data[:end] + crc32c(data[:end]).to_bytes(4, "little") + data[end + 4 :]
+    )
 
 
 def file_of(content: bytes | str) -> Any:
@@ -300,6 +319,19 @@ PARSERS: list[Parser] = [
            seeds=(b"\x13\xd1\x02\x00" + bytes(36),)),
     Parser("pgwal.block_ref.decode_body", lambda case: decode_body(_record(case), 16),
            (WalFormatError,), seeds=seeds.RECORD_BODIES),
+    Parser("pageserver.heap_page.heap_rows", lambda case: list(heap_rows(case)), (LayerDamaged,),
+           seeds=(seeds.HEAP_PAGE, bytes(8192))),
+    Parser("pageserver.relation_map.parse_relation_map", parse_relation_map, (LayerDamaged,),
+           seeds=seeds.RELATION_MAPS, reseal=_reseal_map),
+    Parser("pageserver.catalog_rows.parse_class_row", partial(parse_class_row, pg_major=18),
+           (LayerDamaged,), seeds=(bytes(160),)),
+    *(
+        Parser(f"pageserver.catalog_rows.{read.__name__}", read, (LayerDamaged,),
+               seeds=(bytes(80),))
+        for read in (parse_named_row, parse_pair_row, parse_role_row)
+    ),
+    Parser("pageserver.table_name.TableName.parse", TableName.parse, (TableNameError,),
+           texts=("shop.public.orders", 'shop."Odd.Name"."we""ird"')),
     Parser("pgwire.extended_fields.decode_parse", decode_parse, (ProtocolError,),
            seeds=(seeds.PARSE.data,)),
     Parser("pgwire.extended_fields.decode_bind", decode_bind, (ProtocolError,),

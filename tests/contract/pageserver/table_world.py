@@ -23,6 +23,7 @@ from pg_server.binaries import PostgresBinaries
 from pgwal.lsn import Lsn
 
 SEGMENT_BYTES = 1 << 20
+CHECKSUMS_MAJOR = 16
 DATABASE = "shop"
 TOAST = "(SELECT string_agg(md5(g::text || i), '') FROM generate_series(1, 200) i)"
 BEFORE_BASE = (
@@ -85,6 +86,7 @@ IN_EPOCH = (
     f"INSERT INTO short_life (t) SELECT {TOAST} FROM generate_series(1, 20) g",
     "UPDATE neighbour SET t = 'y' WHERE g % 1000 = 0",
     "REFRESH MATERIALIZED VIEW summed",
+    "VACUUM neighbour",  # the first one: without checksums, pages are marked without images
     "VACUUM FULL pg_class",
     "VACUUM FULL pg_attribute",
 )
@@ -95,6 +97,17 @@ BEHIND_TARGET = (
     "DROP TABLE parts",
     "ALTER TABLE orders ADD later int",
 )
+
+
+class LackingBase:
+    """A damaged stack: it has no page of that file."""
+
+    def __init__(self, base: PageBase, number: int) -> None:
+        self._base = base
+        self._number = number
+
+    def read(self, fork: Fork, blocks: Numbers) -> Iterator[tuple[int, bytes]]:
+        return iter(()) if fork.number == self._number else self._base.read(fork, blocks)
 
 
 class CountedBase:
@@ -115,7 +128,7 @@ class TableWorld:
 
     def __init__(self, binaries: PostgresBinaries, root: Path) -> None:
         primary = Postgres(binaries, root / "primary", wal_seg_size=SEGMENT_BYTES)
-        primary.init(*(["--data-checksums"] if binaries.major == 15 else []))
+        primary.init(*_checksums(binaries.major))
         self.world = PageWorld(primary, root)
         self.root = root
         try:
@@ -232,6 +245,12 @@ class TableWorld:
                 with server.connect(dbname=database) as connection:
                     connection.execute(rollback)
             yield server
+
+
+def _checksums(major: int) -> list[str]:
+    if major == CHECKSUMS_MAJOR:
+        return ["--data-checksums"]
+    return ["--no-data-checksums"] if major >= 18 else []
 
 
 def _files(primary: Postgres) -> dict[str, tuple[int, int]]:

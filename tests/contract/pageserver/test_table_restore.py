@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from table_world import CountedBase, TableWorld
+from table_world import CHECKSUMS_MAJOR, CountedBase, LackingBase, TableWorld
 
 from pageserver.catalog_files import DatabaseCatalogs
 from pageserver.errors import PageNotFound, PageserverError, SurveyError, TableIncomplete
@@ -40,6 +40,7 @@ TABLES = {
         ("parts_1", "parts_2"),
     ),
     "shop.public.short_life": (1, "TABLE short_life", ()),
+    "shop.public.neighbour": (1, "TABLE neighbour", ()),
     "shop.public.held": (1, "TABLE held", ()),
     "shop.public.placed": (1, "TABLE placed", ()),
     "shop.public.summed": (1, "TABLE summed", ()),
@@ -167,6 +168,24 @@ def test_a_file_that_is_left_out_is_no_short_table(
     with pytest.raises(TableIncomplete, match=left_out), once.table(world.point(), table):
         raise AssertionError("a short table is handed out")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "binaries",
+    [each for each in all_postgres() if each.major != CHECKSUMS_MAJOR][:1],
+    ids=lambda found: str(found.major),
+)
+def test_pages_that_the_replay_misses_are_no_short_table(
+    world: TableWorld, restore: SparseRestore
+) -> None:
+    """Planted: in files of the set, Postgres is told to ignore them as in all others."""
+    table = TableName.parse("shop.public.neighbour")
+    lacking = LackingBase(world.world.stack(), world.files["neighbour"][0])
+    refused = pytest.raises(TableIncomplete, match="neighbour")
+    with refused, restore.table(world.point(lacking), table):
+        raise AssertionError("a short table is handed out")
+    with restore.table(world.point(), TableName.parse("shop.public.quiet")) as restored:
+        assert restored.rounds == 1
 
 
 @ONE_VERSION
