@@ -40,8 +40,10 @@ from pgwal.lsn import format_lsn
 PORT = 5432  # a file name: the socket's folder has no other
 POLL_SECONDS = 0.02
 STOP_SECONDS_MAX = 30.0
-#: A dump locks all tables of a database.
-LOCKS_PER_TRANSACTION = 10_000
+#: A dump locks all tables of a database. Each is paid for with memory when the server starts; all
+#: that are for other sessions (more than ten) may be used by one, too.
+LOCKS_PER_TRANSACTION_MIN = 1024
+SESSIONS_MIN = 10
 
 SETTINGS = {
     "ignore_invalid_pages": "on",
@@ -53,7 +55,6 @@ SETTINGS = {
     "jit": "off",
     "lc_messages": "'C'",
     "log_error_verbosity": "terse",
-    "max_locks_per_transaction": str(LOCKS_PER_TRANSACTION),
 }
 #: What a database or a role is set to might be a library that is not on this machine.
 SESSION_OPTIONS = "-c session_preload_libraries= -c local_preload_libraries="
@@ -71,6 +72,21 @@ class StopPoint:
     tli: int
 
 
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """As many prepared transactions as the primary has; as many relations as one may lock."""
+
+    prepared: int
+    locks: int
+
+    def settings(self) -> dict[str, str]:
+        locks = max(LOCKS_PER_TRANSACTION_MIN, self.locks // SESSIONS_MIN)
+        return {
+            "max_prepared_transactions": str(self.prepared),
+            "max_locks_per_transaction": str(locks),
+        }
+
+
 def invalid_relations(log: Iterable[str]) -> frozenset[Fork]:
     """Of the lines of a server's log in English; main forks."""
     paths = {found[1] for line in log if (found := _INVALID_PAGE.search(line))}
@@ -85,12 +101,12 @@ class PromotedServer:
     """
 
     def __init__(
-        self, server: RedoServer, data_dir: Path, stop: StopPoint, prepared_max: int
+        self, server: RedoServer, data_dir: Path, stop: StopPoint, limits: ServerLimits
     ) -> None:
         self._server = server
         self.data_dir = data_dir
         self._stop = stop
-        self._prepared_max = prepared_max
+        self._limits = limits
         self._log_path = data_dir / CONF_FOLDER / "log"
 
     def __enter__(self) -> Self:
@@ -145,7 +161,7 @@ class PromotedServer:
             **SETTINGS,
             "port": str(PORT),
             "unix_socket_directories": f"'{self._socket_folder}'",
-            "max_prepared_transactions": str(self._prepared_max),
+            **self._limits.settings(),
             # The record's begin, inclusive: what is exclusive needs one more record behind it.
             "recovery_target_lsn": f"'{format_lsn(stop.record_lsn)}'",
             "recovery_target_timeline": f"'{stop.tli}'",

@@ -35,7 +35,7 @@ from pageserver.fork import Fork, ForkKind
 from pageserver.frame import Frame
 from pageserver.in_place_tablespaces import link_range
 from pageserver.page_stack import PageBase
-from pageserver.promoted_server import PromotedServer, StopPoint
+from pageserver.promoted_server import PromotedServer, ServerLimits, StopPoint
 from pageserver.redo import RedoServer
 from pageserver.restored_table import DumpFormat, Relation, RelationFile, RestoredDatabase
 from pageserver.sparse_files import SparseFiles
@@ -176,8 +176,11 @@ class SparseRestore:
                 point.wal, point.redo_lsn, stop.end_lsn, stop.tli,
                 touches.tablespaces_created, data_dir, self._server.give,
             )  # fmt: skip
-            prepared_max = max(control.prepared_max, touches.prepared_max)
-            with PromotedServer(self._server, data_dir, stop, prepared_max) as server:
+            limits = ServerLimits(
+                prepared=max(control.prepared_max, touches.prepared_max),
+                locks=2 * (len(files.forks) + len(touches.limits)),
+            )
+            with PromotedServer(self._server, data_dir, stop, limits) as server:
                 yield server
         finally:
             shutil.rmtree(data_dir)
