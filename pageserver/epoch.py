@@ -20,7 +20,7 @@ from typing import IO
 from pageserver.control_file import ControlFile
 from pageserver.fork_table import ForkTable
 from pageserver.frame import Frame, write_frame
-from pageserver.in_place_tablespaces import link_wal
+from pageserver.in_place_tablespaces import link_range
 from pageserver.layer_file import PART_BYTES, Epoch, Limits, write_layer
 from pageserver.page_stack import PageBase
 from pageserver.redo import RedoServer
@@ -28,8 +28,6 @@ from pageserver.sparse_files import SparseFiles
 from pageserver.touch_survey import TouchSurveyor
 from pageserver.touches import Checkpoint, Touches
 from pageserver.wal_folder import WalFolder
-
-WAL_FOLDER = "pg_wal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,27 +76,15 @@ class EpochReplay:
         folder = control.version_folder(given.wal.server.pg_major)
         files = SparseFiles(data_dir, folder, server.give)
         files.build(frame.forks, touches, given.source)
-        self._link_wal(given, touches, data_dir)
+        target = given.target
+        link_range(
+            given.wal, given.redo_lsn, target.end_lsn, target.tli,
+            touches.tablespaces_created, data_dir, server.give,
+        )  # fmt: skip
         server.replay(data_dir, given.target, max(control.prepared_max, touches.prepared_max))
         forks = frame.forks.after(touches, data_dir, folder)
         parts = self._write_layer(control, given, touches, files)
         return EpochOutput(touches, self._write_frame(frame, touches, forks, data_dir), parts)
-
-    def _link_wal(self, given: EpochInput, touches: Touches, data_dir: Path) -> None:
-        """The server only follows the links: what they lead to stays as it is."""
-        seg_size = given.wal.server.wal_seg_size
-        segments = given.wal.segments(given.redo_lsn, given.target.end_lsn, given.target.tli)
-        folder, give = data_dir / WAL_FOLDER, self._server.give
-        link_wal(
-            segments,
-            given.redo_lsn - given.redo_lsn % seg_size,
-            seg_size,
-            touches.tablespaces_created,
-            folder,
-            give,
-        )
-        for path in given.wal.histories():
-            (folder / path.name).symlink_to(path.resolve())
 
     def _write_layer(
         self, control: ControlFile, given: EpochInput, touches: Touches, files: SparseFiles

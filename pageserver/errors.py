@@ -4,7 +4,9 @@ PageserverError
 |-- SurveyError       WAL that cannot be surveyed: it needs what is not here
 |-- RedoError         the server that replays an epoch did not do what it was asked
 |-- LayerDamaged      an object of layers or frames is not what it should be
-`-- PageNotFound      there is no such page, relation or cut
+|-- PageNotFound      there is no such page, relation, database or cut
+|-- TableNameError    a text that is no name of a table
+`-- TableIncomplete   pages of a table, or of what describes it, are not all here
 """
 
 from __future__ import annotations
@@ -31,4 +33,12 @@ class LayerDamaged(PageserverError):
 
 
 class PageNotFound(PageserverError):
-    """There is no such page, relation or cut."""
+    """There is no such page, relation, database or cut."""
+
+
+class TableNameError(PageserverError):
+    """A text that is no name of a table."""
+
+
+class TableIncomplete(PageserverError):
+    """Pages of a table, or of what describes it, are not all here: nothing is handed out."""

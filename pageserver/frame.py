@@ -60,6 +60,11 @@ class Frame:
         with _open(self.path) as tar:
             return _member(tar, name)
 
+    def names(self) -> frozenset[str]:
+        """Of its folders and files. Raises LayerDamaged."""
+        with _open(self.path) as tar:
+            return frozenset(tar.getnames())
+
     def unpack(self, folder: Path, *, give: Callable[[Path], None], with_kept: bool) -> None:
         """Into an empty folder; `give` hands each path to the server's account. Tablespaces become
         folders in pg_tblspc. Raises LayerDamaged."""
@@ -69,7 +74,9 @@ class Frame:
                     continue
                 path = folder / member.name
                 if member.isdir():
-                    path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+                    # A tablespace's archive comes before the one with the folder it is in.
+                    path.mkdir(parents=True, exist_ok=True)
+                    path.chmod(FOLDER_MODE)
                 else:
                     file = tar.extractfile(member)
                     if file is None:

@@ -17,10 +17,31 @@ from pathlib import Path
 from crc32c import crc32c
 
 from pageserver.touches import NewTablespace
+from pageserver.wal_folder import WalFolder
 from pgwal.page import WAL_PAGE_SIZE, page_header_size
 from pgwal.record import CRC_OFFSET, RECORD_HEADER_SIZE
 
+WAL_FOLDER = "pg_wal"
 _U32 = struct.Struct("<I")
+
+
+def link_range(
+    wal: WalFolder,
+    begin_lsn: int,
+    end_lsn: int,
+    tli: int,
+    created: Sequence[NewTablespace],
+    data_dir: Path,
+    give: Callable[[Path], None],
+) -> None:
+    """All that the replay of [begin_lsn, end_lsn) needs, into a data directory's pg_wal: the server
+    only follows the links, what they lead to stays as it is. Raises SurveyError."""
+    seg_size = wal.server.wal_seg_size
+    folder = data_dir / WAL_FOLDER
+    segments = wal.segments(begin_lsn, end_lsn, tli)
+    link_wal(segments, begin_lsn - begin_lsn % seg_size, seg_size, created, folder, give)
+    for path in wal.histories():
+        (folder / path.name).symlink_to(path.resolve())
 
 
 def link_wal(

@@ -10,7 +10,7 @@ from typing import Self
 
 from pageserver.errors import PageserverError
 from pageserver.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork
-from pageserver.page_run import RUN_BLOCKS_MAX, PageRun, consecutive
+from pageserver.page_run import RUN_BLOCKS_MAX, Run, consecutive
 from pageserver.page_stack import PageBase
 from pageserver.touches import Numbers
 
@@ -55,7 +55,7 @@ class PageFiles:
                         segment, offset = divmod(first, SEGMENT_BLOCKS)
                         os.pwrite(fds[segment], piece, offset * PAGE_BYTES)
 
-    def read(self, fork: Fork, blocks: Numbers) -> Iterator[PageRun]:
+    def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
         """These pages, which the files have. Raises PageserverError."""
         with _Descriptors(lambda segment: os.open(self.path(fork, segment), os.O_RDONLY)) as fds:
             for at, first, count in consecutive(blocks):
@@ -65,7 +65,7 @@ class PageFiles:
                     raise PageserverError(
                         f"the file of {fork} ends inside or before block {first + count - 1}"
                     )
-                yield PageRun(fork, blocks[at : at + count], memoryview(data))
+                yield blocks[at : at + count], memoryview(data)
 
 
 class _Descriptors(dict[int, int]):

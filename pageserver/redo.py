@@ -73,11 +73,15 @@ class RedoServer:
 
     def replay(self, data_dir: Path, target: Checkpoint, prepared_max: int) -> None:
         """The WAL in pg_wal up to the end of that checkpoint record. Raises RedoError."""
-        conf = self._configure(data_dir, target, prepared_max)
-        program: list[str | Path] = [
-            *(self.binaries.program("postgres"), "-D", data_dir),
-            *(f"--{name}_file={conf / name}" for name in ("config", "hba", "ident")),
-        ]
+        program = self.configure(
+            data_dir,
+            {
+                "max_prepared_transactions": str(prepared_max),
+                "recovery_target_lsn": f"'{format_lsn(target.start_lsn)}'",
+                "recovery_target_timeline": f"'{target.tli}'",
+            },
+            signal_file="standby.signal",
+        )
         try:
             done = run_program(program, account=self.account, timeout=REDO_SECONDS_MAX, check=False)
         except DeadlineExceeded as error:
@@ -85,15 +89,21 @@ class RedoServer:
             raise RedoError(text) from error
         self._check(data_dir, target, done.returncode, done.stderr)
 
-    def _configure(self, data_dir: Path, target: Checkpoint, prepared_max: int) -> Path:
-        """The folder with the server's configuration."""
+    def configure(
+        self,
+        data_dir: Path,
+        settings: Mapping[str, str],
+        *,
+        signal_file: str,
+        hba: str = "local all all reject\n",
+    ) -> list[str | Path]:
+        """Writes the server's configuration; returns its command line. `settings` replace those of
+        all redo servers."""
         settings = {
             **SETTINGS,
             "shared_buffers": f"{self.shared_buffers_mb}MB",
-            "max_prepared_transactions": str(prepared_max),
-            "recovery_target_lsn": f"'{format_lsn(target.start_lsn)}'",
-            "recovery_target_timeline": f"'{target.tli}'",
             "shared_preload_libraries": f"'{','.join(self.libraries)}'",
+            **settings,
             **self.more_settings,
         }
         folder = data_dir / CONF_FOLDER
@@ -101,14 +111,17 @@ class RedoServer:
         self.give(folder)
         files = {
             folder / "config": "".join(f"{name} = {value}\n" for name, value in settings.items()),
-            folder / "hba": "local all all reject\n",
+            folder / "hba": hba,
             folder / "ident": "",
-            data_dir / "standby.signal": "",
+            data_dir / signal_file: "",
         }
         for path, text in files.items():
             path.write_text(text)
             self.give(path)
-        return folder
+        return [
+            *(self.binaries.program("postgres"), "-D", data_dir),
+            *(f"--{name}_file={folder / name}" for name in ("config", "hba", "ident")),
+        ]
 
     def _check(self, data_dir: Path, target: Checkpoint, returncode: int, log: str) -> None:
         lines = log.splitlines()

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from pageserver.errors import RedoError
+from pageserver.file_set import FileSet
 from pageserver.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind, database_path
 from pageserver.fork_table import ForkTable, fork_blocks, relation_files, relation_folders
 from pageserver.page_files import READ_BLOCKS, Give, PageFiles
@@ -45,10 +46,22 @@ class SparseFiles:
             self._files.fill(pages.fork, needed, source)
         for copied, _ in touches.copied_databases:
             for fork in forks.of_database(copied):
-                self._files.make(fork, forks[fork])
-                for first in range(0, forks[fork], READ_BLOCKS):
-                    last = min(first + READ_BLOCKS, forks[fork])
-                    self._files.fill(fork, np.arange(first, last, dtype=np.uint32), source)
+                self._build_whole(fork, forks[fork], source)
+
+    def build_set(self, files: FileSet, touches: Touches, source: PageBase) -> None:
+        """For a server that reads only these, and ignores invalid pages of all others. `source` has
+        the pages of the cut. Raises PageserverError."""
+        for fork in touches.forks():
+            if fork in files.forks:
+                self._files.make(fork, files.forks[fork])
+        for fork in files.members():
+            self._build_whole(fork, files.forks[fork], source)
+
+    def _build_whole(self, fork: Fork, length: int, source: PageBase) -> None:
+        self._files.make(fork, length)
+        for first in range(0, length, READ_BLOCKS):
+            last = min(first + READ_BLOCKS, length)
+            self._files.fill(fork, np.arange(first, last, dtype=np.uint32), source)
 
     def pages(self, touches: Touches) -> Iterator[PageRun]:
         """After the epoch: all that it may have changed, in order. Raises RedoError."""
@@ -64,7 +77,8 @@ class SparseFiles:
             else:
                 named = touches.by_fork.get(fork)
                 blocks = named.blocks[named.blocks < length] if named else np.empty(0, np.uint32)
-            yield from self._files.read(fork, blocks)
+            for found, data in self._files.read(fork, blocks):
+                yield PageRun(fork, found, data)
 
     def _forks_of(self, database: Database) -> set[Fork]:
         folder = self._data_dir / database_path(

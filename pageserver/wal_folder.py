@@ -9,6 +9,7 @@ the same WAL.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, count
 from pathlib import Path
 
 from consensus.messages import ServerFacts
@@ -55,8 +56,8 @@ class WalFolder:
         return sorted(self.path.glob("*.history"))
 
     def records(self, begin_lsn: int, end_lsn: int, tli: int) -> Iterator[RecordIndex]:
-        """Those that begin in [begin_lsn, end_lsn), both boundaries of records. Raises SurveyError:
-        WAL is missing, or not valid."""
+        """Those that begin in [begin_lsn, end_lsn), wherever they end; `begin_lsn` is a boundary of
+        records. Raises SurveyError: WAL is missing, or not valid."""
         indexer = RecordIndexer(
             begin_lsn,
             end_lsn,
@@ -67,7 +68,7 @@ class WalFolder:
         )
         first_lsn = indexer.fed_lsn
         try:
-            for path in self.segments(begin_lsn, end_lsn, tli):
+            for path in chain(self.segments(begin_lsn, end_lsn, tli), self._behind(end_lsn, tli)):
                 with path.open("rb") as file:
                     file.seek(first_lsn % self.server.wal_seg_size)
                     while not indexer.is_done and (piece := file.read(PIECE_BYTES)):
@@ -75,7 +76,17 @@ class WalFolder:
                 first_lsn = 0
         except WalFormatError as error:
             raise SurveyError(f"WAL cannot be surveyed: {error}") from error
-        if not indexer.is_done:
+        # Where nothing lies behind the last record, only its end says that it was the last.
+        if not indexer.is_done and indexer.next_lsn < end_lsn:
             raise SurveyError(
                 f"the WAL ends at {format_lsn(indexer.next_lsn)}, before {format_lsn(end_lsn)}"
             )
+
+    def _behind(self, end_lsn: int, tli: int) -> Iterator[Path]:
+        """The segments behind it, as long as they are there: a record may end in one of them."""
+        seg_size = self.server.wal_seg_size
+        for segno in count((end_lsn - 1) // seg_size + 1):
+            try:
+                yield from self.segments(segno * seg_size, (segno + 1) * seg_size, tli)
+            except SurveyError:
+                return

@@ -38,12 +38,21 @@ from generations.suffix import Suffix
 from objectstore import sealed
 from objectstore.errors import ObjectDamaged
 from objectstore.keys import ArchiveKeys
+from pageserver.catalog_rows import (
+    parse_class_row,
+    parse_named_row,
+    parse_pair_row,
+    parse_role_row,
+)
 from pageserver.control_file import ControlFile
 from pageserver.deletion_list import decode_claim, decode_header, decode_list
-from pageserver.errors import LayerDamaged
+from pageserver.errors import LayerDamaged, TableNameError
 from pageserver.fork import parse_file
+from pageserver.heap_page import heap_rows
 from pageserver.page_index import decode_index
 from pageserver.page_keys import PageKeys, QueueKeys
+from pageserver.relation_map import parse_relation_map
+from pageserver.table_name import TableName
 from pg_server.postmaster_file import PostmasterFile
 from pgwal.block_ref import decode_body
 from pgwal.errors import LsnSyntaxError, SegmentNameError, TimelineHistoryError, WalFormatError
@@ -130,6 +139,15 @@ def _reseal_object(data: bytes) -> bytes:
 def _reseal_content(data: bytes) -> bytes:
     """All of it is the content of a sound object: what is behind the seal is parsed."""
     return sealed.seal(data[: -sealed.SEAL.size], None)
+
+
+def _reseal_map(data: bytes) -> bytes:
+    end = {512: 504, 524: 520}.get(len(data))
+    return (
+        data
+        if end is None
+        else data[:end] + crc32c(data[:end]).to_bytes(4, "little") + data[end + 4 :]
+    )
 
 
 def file_of(content: bytes | str) -> Any:
@@ -332,6 +350,19 @@ PARSERS: list[Parser] = [
            seeds=(b"\x13\xd1\x02\x00" + bytes(36),)),
     Parser("pgwal.block_ref.decode_body", lambda case: decode_body(_record(case), 16),
            (WalFormatError,), seeds=seeds.RECORD_BODIES),
+    Parser("pageserver.heap_page.heap_rows", lambda case: list(heap_rows(case)), (LayerDamaged,),
+           seeds=(seeds.HEAP_PAGE, bytes(8192))),
+    Parser("pageserver.relation_map.parse_relation_map", parse_relation_map, (LayerDamaged,),
+           seeds=seeds.RELATION_MAPS, reseal=_reseal_map),
+    Parser("pageserver.catalog_rows.parse_class_row", partial(parse_class_row, pg_major=18),
+           (LayerDamaged,), seeds=(bytes(160),)),
+    *(
+        Parser(f"pageserver.catalog_rows.{read.__name__}", read, (LayerDamaged,),
+               seeds=(bytes(80),))
+        for read in (parse_named_row, parse_pair_row, parse_role_row)
+    ),
+    Parser("pageserver.table_name.TableName.parse", TableName.parse, (TableNameError,),
+           texts=("shop.public.orders", 'shop."Odd.Name"."we""ird"')),
     Parser("pgwire.extended_fields.decode_parse", decode_parse, (ProtocolError,),
            seeds=(seeds.PARSE.data,)),
     Parser("pgwire.extended_fields.decode_bind", decode_bind, (ProtocolError,),

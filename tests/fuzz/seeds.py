@@ -7,6 +7,8 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
+from crc32c import crc32c
+
 from consensus.codec import encode
 from consensus.ids import NodeId, TimelineId
 from consensus.join import TimelineOffer, encode_offer
@@ -311,3 +313,25 @@ REGISTRATIONS = (
     b'"00112233445566778899aabbccddeeff", "node_id": 3, "attachment_generation": 7, '
     b'"mode": "single"}], "more": [1e9, null]}',
 )
+
+
+def _heap_page(rows: tuple[bytes, ...]) -> bytes:
+    """Tuples with a header of 24 bytes, 128 bytes apart."""
+    page = bytearray(8192)
+    struct.pack_into("<HHH", page, 12, 24 + 4 * len(rows), 8192 - 128 * len(rows), 8192)
+    for number, row in enumerate(rows, 1):
+        offset = 8192 - 128 * number
+        struct.pack_into("<I", page, 20 + 4 * number, offset | 1 << 15 | 24 + len(row) << 17)
+        page[offset + 22] = 24
+        page[offset + 24 : offset + 24 + len(row)] = row
+    return bytes(page)
+
+
+def _relation_map(room: int) -> bytes:
+    pairs = struct.pack("<4I", 1259, 16390, 1247, 16391)
+    data = struct.pack("<II", 0x592717, 2) + pairs.ljust(8 * room, b"\0")
+    return (data + struct.pack("<I", crc32c(data))).ljust(512, b"\0")
+
+
+HEAP_PAGE = _heap_page((b"one", b"the second"))
+RELATION_MAPS = (_relation_map(62), _relation_map(64))

@@ -183,7 +183,7 @@ class PageWorld:
             self.catalog, self.backup
         )
         for where in spaces.values():
-            _into_place(data_dir, where)
+            into_place(data_dir, where)
         (data_dir / "postgresql.auto.conf").unlink(missing_ok=True)
         (data_dir / "tablespace_map").unlink(missing_ok=True)
         start_lsn = self.backup.start_lsn
@@ -202,7 +202,7 @@ class PageWorld:
         return data_dir
 
 
-def _into_place(data_dir: Path, where: Path) -> None:
+def into_place(data_dir: Path, where: Path) -> None:
     """A tablespace becomes a folder in pg_tblspc, where no other server has it."""
     for link in (data_dir / "pg_tblspc").iterdir():
         if link.is_symlink() and link.readlink() == where:

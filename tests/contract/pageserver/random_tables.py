@@ -1,0 +1,155 @@
+"""Random workloads, a cut, more of them: every table out of the layers is that of a full copy.
+
+python tests/contract/pageserver/random_tables.py --pg-major 15 --seeds 0-50
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import psycopg
+from page_world import PageWorld, into_place
+from random_epochs import PROMOTION_CHANCE, SEGMENT_BYTES, STEPS, NotEqual, new_folder
+from random_workload import RandomWorkload
+
+from backup.unpack import Unpacking
+from pageserver.in_place_tablespaces import link_range
+from pageserver.promoted_server import PromotedServer, ServerLimits
+from pageserver.restored_table import RestoredDatabase
+from pageserver.sparse_restore import RestorePoint, SparseRestore, survey_up_to
+from pageserver.table_name import TableName
+from pg_fixtures.postgres import SUPERUSER, Postgres
+from pg_server.binaries import PostgresBinaries, find_postgres
+from pg_server.program import run_program
+from pgwal.lsn import Lsn
+
+_TABLES = """
+SELECT relname FROM pg_class
+WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'm') ORDER BY 1
+"""
+_DATABASES = "SELECT datname FROM pg_database WHERE datallowconn ORDER BY 1"
+PREPARED_MAX = 100
+
+
+def run_seed(binaries: PostgresBinaries, root: Path, seed: int) -> int:
+    """In the empty folder `root`; how many tables are equal. Raises NotEqual, PageserverError."""
+    chance = random.Random(f"{seed} of tables")
+    server = Postgres(binaries, root / "primary", wal_seg_size=SEGMENT_BYTES)
+    load = RandomWorkload(server, seed, lambda name: new_folder(world, name))
+    server.init(*load.init_options())
+    world = PageWorld(server, root)
+    try:
+        server.start()
+        server.configure(**load.settings())
+        world.start()
+        load.run(STEPS // 2)
+        world.take_base()
+        load.run(STEPS)
+        if chance.random() < PROMOTION_CHANCE:
+            load.move_to(world.promote())
+        target = world.cut()
+        world.replay(target)
+        load.run(STEPS)
+        ((lsn, tli),) = world.primary.execute(
+            "SELECT pg_current_wal_insert_lsn()::text, timeline_id FROM pg_control_checkpoint()"
+        )
+        world.switch_wal()
+    finally:
+        load.close()
+        world.primary.crash()
+    point = RestorePoint(
+        frame=world.frame, source=world.stack(), wal=world.wal, redo_lsn=world.redo_lsn,
+        cut_lsn=target.end_lsn, target_lsn=int(Lsn.parse(lsn)), tli=tli,
+    )  # fmt: skip
+    with full_copy(world, point) as full:
+        return _compare(world, point, full)
+
+
+@contextmanager
+def full_copy(world: PageWorld, point: RestorePoint) -> Iterator[PromotedServer]:
+    """Of the whole base backup, promoted at the same record; no page may be missing."""
+    data_dir = world.root / "full"
+    spaces = {
+        each.path: world.root / f"{Path(each.path).name}-of-full"
+        for each in world.backup.archives
+        if each.path
+    }
+    Unpacking(
+        data_dir=data_dir, tablespaces=spaces, owner=world.server.account, is_synced=False
+    ).run(world.catalog, world.backup)
+    for where in spaces.values():
+        into_place(data_dir, where)
+    for name in ("postgresql.auto.conf", "tablespace_map"):
+        (data_dir / name).unlink(missing_ok=True)
+    start_lsn = world.backup.start_lsn
+    whole = RestorePoint(
+        frame=world.frame, source=world.base, wal=world.wal, redo_lsn=start_lsn,
+        cut_lsn=start_lsn, target_lsn=point.target_lsn, tli=point.tli,
+    )  # fmt: skip
+    touches, stop = survey_up_to(whole)
+    created = touches.tablespaces_created
+    link_range(world.wal, start_lsn, stop.end_lsn, stop.tli, created, data_dir, world.server.give)
+    limits = ServerLimits(prepared=PREPARED_MAX, locks=0)
+    with PromotedServer(world.server, data_dir, stop, limits) as server:
+        if server.invalid_relations():
+            raise NotEqual(f"the full copy lacks pages of {server.invalid_relations()}")
+        yield server
+
+
+def _compare(world: PageWorld, point: RestorePoint, full: PromotedServer) -> int:
+    restore = SparseRestore(world.root, world.server)
+    count = 0
+    with psycopg.connect(full.conninfo("postgres", SUPERUSER)) as connection:
+        databases = [name for (name,) in connection.execute(_DATABASES)]
+    for database in databases:
+        conninfo = full.conninfo(database, SUPERUSER)
+        RestoredDatabase(world.server.binaries, conninfo).roll_back_prepared()
+        with psycopg.connect(conninfo) as connection:
+            tables = [name for (name,) in connection.execute(_TABLES)]
+        for table in tables:
+            path = world.root / "dump.sql"
+            with restore.table(point, TableName(database, "public", table)) as restored:
+                restored.dump(path)
+                names = [f"--table={each.quoted()}" for each in restored.family or ()]
+            program = [world.server.binaries.program("pg_dump"), f"--dbname={conninfo}", *names]
+            if _statements(path.read_text()) != _statements(run_program(program).stdout):
+                raise NotEqual(f"{database}.public.{table} at {point.moment}: see {path}")
+            path.unlink()
+            count += 1
+    return count
+
+
+def _statements(text: str) -> list[str]:
+    return [line for line in text.splitlines() if "restrict " not in line]
+
+
+@click.command()
+@click.option("--pg-major", type=int, default=None)
+@click.option("--seeds", default="0-20", help="FIRST-LAST, without the last.")
+def main(pg_major: int | None, seeds: str) -> None:
+    binaries = find_postgres(pg_major)
+    failed = []
+    for seed in range(*map(int, seeds.split("-"))):
+        root = Path(tempfile.mkdtemp(prefix="tables-"))
+        root.chmod(0o755)
+        try:
+            count = run_seed(binaries, root, seed)
+        except Exception as error:
+            failed.append(seed)
+            hint = getattr(error, "hint", "")
+            click.echo(f"{binaries.major} seed {seed}: {type(error).__name__}: {error} {hint}")
+            click.echo(f"in {root}")
+            continue
+        click.echo(f"{binaries.major} seed {seed}: {count} tables are equal")
+        shutil.rmtree(root)
+    raise SystemExit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Which files are whole: those of the set, those that the WAL has made, and no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pageserver.file_set import FileSet, copied_from
+from pageserver.fork import DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, Fork, ForkKind
+from pageserver.fork_table import ForkTable
+from pageserver.touches import Database, Touches
+
+SHOP, OTHER = 5, 6
+NOTHING = Touches(0, 0, (), {}, frozenset(), frozenset(), (), (), (), 0, ())
+
+
+def fork(number: int, database: int = SHOP, kind: ForkKind = ForkKind.MAIN) -> Fork:
+    return Fork(DEFAULT_TABLESPACE, database, number, kind)
+
+
+GLOBAL = Fork(GLOBAL_TABLESPACE, 0, 1262, ForkKind.MAIN)
+FORKS = ForkTable({
+    GLOBAL: 1, fork(100): 10, fork(100, kind=ForkKind.VM): 1, fork(200): 999,
+    fork(300, kind=ForkKind.INIT): 0, fork(100, OTHER): 7,
+})  # fmt: skip
+FILES = FileSet(FORKS).more({(SHOP, 100), (SHOP, 300), (SHOP, 400)})
+
+
+def test_members_are_what_is_named_and_the_clusters_own() -> None:
+    expected = [GLOBAL, fork(100), fork(100, kind=ForkKind.VM), fork(300, kind=ForkKind.INIT)]
+    assert sorted(FILES.members()) == sorted(expected)
+    assert FILES.page_count() == 12
+    whole = FileSet(FORKS).more((), [Database(DEFAULT_TABLESPACE, OTHER)])
+    assert list(whole.members()) == sorted([GLOBAL, fork(100, OTHER)])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_whole"),
+    [
+        (GLOBAL, True),
+        (fork(100), True),
+        (fork(300), True),  # unlogged: made anew when recovery ends
+        (fork(200), False),  # at the cut, and left empty
+        (fork(400), False),  # in the set, but of no file at the cut: then WAL must make it
+        (fork(100, OTHER), False),
+        (replace(GLOBAL, number=9999), False),
+    ],
+)
+def test_a_file_that_no_wal_has_made(wanted: Fork, is_whole: bool) -> None:
+    assert FILES.is_whole(wanted, NOTHING) is is_whole
+
+
+def test_a_file_that_the_wal_has_made() -> None:
+    made = replace(NOTHING, limits={fork(200): 0, fork(400): 3})
+    assert FILES.is_whole(fork(200), made)
+    assert not FILES.is_whole(fork(400), made), "shorter, but not empty"
+
+
+def test_a_database_that_the_wal_has_made() -> None:
+    copy, between, source = (Database(DEFAULT_TABLESPACE, oid) for oid in (9, 8, SHOP))
+    wanted = fork(100, 9)
+    logged = replace(NOTHING, fresh_databases=frozenset({copy}))
+    assert FILES.is_whole(wanted, logged)
+    copied = replace(logged, copied_databases=((source, between), (between, copy)))
+    assert not FILES.is_whole(wanted, copied)
+    assert copied_from(copied, [9]) == {between, source}
+    assert FILES.more((), copied_from(copied, [9])).is_whole(wanted, copied)
+    assert copied_from(copied, [SHOP]) == frozenset()
