@@ -33,6 +33,7 @@ COMMANDS = {
     "archive": "cli.archive:archive",
     "backup": "cli.backup:backup",
     "restore": "cli.restore:restore",
+    "table": "cli.table:table",
     "pageserver": "cli.pageserver:pageserver",
     "generations": "cli.generations:generations",
     "catalog": "cli.catalog:catalog",

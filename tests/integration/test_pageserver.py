@@ -150,6 +150,34 @@ def test_what_cannot_begin_says_why(pages: Pages, tmp_path: Path) -> None:
     assert (none.returncode, "--safekeepers: name those" in none.stderr) == (2, True)
 
 
+def test_one_table_at_a_moment(pages: Pages, tmp_path: Path) -> None:
+    """Into a file, as rows, into a server; by a position and by a time."""
+    primary = pages.primary
+    with pages.pageserver() as pageserver:
+        pages.cut(pageserver)
+    rows = pages.rows()
+    ((target, at),) = primary.execute("SELECT pg_current_wal_insert_lsn()::text, clock_timestamp()")
+    primary.execute("DROP TABLE t")
+    primary.execute("SELECT pg_switch_wal()")
+    ((end,),) = primary.execute("SELECT pg_current_wal_lsn()::text")
+    wait_until(lambda: Lsn.parse(archived(pages)) >= Lsn.parse(end), TIMEOUT, "the archive")
+    name, where = "postgres.public.t", ("--archive", pages.archive)
+    copied = sk("table", "restore", name, *where, "--at-lsn", target, "--copy", tmp_path / "t.csv")
+    assert copied.stdout == f"{rows[0][0]} rows of {name} are in {tmp_path / 't.csv'}\n"
+    assert len((tmp_path / "t.csv").read_text().splitlines()) == rows[0][0] + 1
+    restored = sk("table", "restore", name, *where, "--at", at.isoformat(), "--to", primary.dsn())
+    assert restored.returncode == 0, restored.stderr
+    assert pages.rows() == rows
+    again = sk("table", "restore", name, *where, "--at", at.isoformat(), "--to", primary.dsn())
+    assert_refused(again, 1, "already exists", "Nothing was changed")
+    gone = sk("table", "restore", name, *where, "--at-lsn", end, "--dump", tmp_path / "t.sql")
+    assert_refused(gone, 1, 'no table "public"."t" in database "postgres"', "called alike")
+    early = sk("table", "restore", name, *where, "--at-lsn", "0/1", "--dump", tmp_path / "t.sql")
+    assert_refused(early, 1, "before the first cut", "That is at")
+    late = sk("table", "restore", name, *where, "--at-lsn", "F/0", "--dump", tmp_path / "t.sql")
+    assert_refused(late, 1, "the WAL ends at", "earlier moment")
+
+
 def test_it_follows_a_promotion(pages: Pages, tmp_path: Path) -> None:
     standby = pages.primary.base_backup(tmp_path / "standby", "--write-recovery-conf")
     with pages.pageserver() as pageserver, standby:

@@ -1,0 +1,159 @@
+"""`Moments`: from a position or a time to the cut before it, and the WAL up to it.
+
+cut 1      cut 2          moment
+  |----------|--------------X            RestorePoint: the pages of cut 2, WAL from its redo to X
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from backup.backup_catalog import BackupCatalog
+from backup.wal_source import WalSource
+from objectstore.archive import TimelineArchive
+from pageserver.backup_base import BackupBase
+from pageserver.base_cache import cached_backup
+from pageserver.end_times import EndTimes
+from pageserver.errors import PageNotFound, SurveyError
+from pageserver.ingest import open_layers
+from pageserver.page_index import Cut, PageIndex
+from pageserver.page_objects import PageObjects
+from pageserver.page_stack import PageStack
+from pageserver.sparse_restore import RestorePoint
+from pageserver.wal_folder import WalFolder
+from pgwal.errors import WalFormatError
+from pgwal.history import TimelineHistory, history_file_name
+from pgwal.lsn import format_lsn
+from pgwal.segment import format_segment_name
+from walrecords.record_index import RecordIndex, RecordIndexer
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A position, or a time, or the end of the WAL that there is."""
+
+    lsn: int | None = None
+    time: datetime | None = None
+
+
+class Moments:
+    """Works in `folder`, which is empty. `sources` are asked for WAL in their order. Every method
+    raises PageserverError, ObjectStoreError, BackupError."""
+
+    def __init__(
+        self, archive: TimelineArchive, sources: Sequence[WalSource], folder: Path
+    ) -> None:
+        self._archive = archive
+        self._sources = sources
+        self._folder = folder
+        self._objects = PageObjects(archive.store, archive.timeline)
+        self._history = archive.newest_history()
+        self._wal = WalFolder(folder / "wal", archive.facts.server)
+        self._index = PageIndex()
+
+    def open(self, moment: Moment) -> RestorePoint:
+        self._wal.path.mkdir()
+        name = max(self._objects.indices(), default=None)
+        self._index = (self._objects.index(name) if name else None) or PageIndex()
+        cuts = self._index.cuts
+        if not cuts:
+            raise PageNotFound(
+                f"the archive has no cuts of timeline {self._archive.timeline}",
+                hint="A pageserver makes them: sk pageserver run.",
+            )
+        for cut in reversed(cuts):
+            if self._is_before(cut, moment):
+                target_lsn = self._target_lsn(cut, moment)
+                if target_lsn >= cut.end_lsn:
+                    return self._point(cut, target_lsn)
+        first = cuts[0]
+        at = datetime.fromtimestamp(first.time_unix_s).astimezone()
+        raise PageNotFound(
+            "the moment lies before the first cut",
+            hint=f"That is at {format_lsn(first.end_lsn)}, {at.isoformat(' ')}.",
+        )
+
+    def _is_before(self, cut: Cut, moment: Moment) -> bool:
+        if moment.lsn is not None:
+            return cut.end_lsn <= moment.lsn
+        return moment.time is None or cut.time_unix_s <= moment.time.timestamp()
+
+    def _target_lsn(self, cut: Cut, moment: Moment) -> int:
+        """Where the moment is; all WAL from the cut to there is in the folder."""
+        limit_lsn = moment.lsn
+        times = EndTimes(self._archive.facts.server.pg_major)
+        end_lsn = cut.redo_lsn
+        for index in self._records(cut.redo_lsn, limit_lsn):
+            if moment.time is not None:
+                later_lsn = times.first_after(index, moment.time)
+                if later_lsn is not None:
+                    return later_lsn
+            if len(index):
+                end_lsn = int(index.end_lsn[-1])
+        if limit_lsn is not None and end_lsn < limit_lsn:
+            raise SurveyError(
+                f"the WAL ends at {format_lsn(end_lsn)}, before {format_lsn(limit_lsn)}",
+                hint="Name an earlier moment, or the safekeepers that have what is not archived.",
+            )
+        return end_lsn if limit_lsn is None else limit_lsn
+
+    def _records(self, begin_lsn: int, limit_lsn: int | None) -> Iterator[RecordIndex]:
+        """Segment by segment, until they end."""
+        server = self._archive.facts.server
+        indexer = RecordIndexer(
+            begin_lsn,
+            limit_lsn,
+            wal_seg_size=server.wal_seg_size,
+            version_major=server.pg_major,
+            system_id=server.system_id,
+            is_boundary=True,
+        )
+        try:
+            while not indexer.is_done:
+                lsn = indexer.fed_lsn
+                content = self._fetch(lsn // server.wal_seg_size)
+                yield indexer.feed(content[lsn % server.wal_seg_size :])
+                if len(content) < server.wal_seg_size:
+                    return
+        except WalFormatError as error:
+            raise SurveyError(f"WAL cannot be surveyed: {error}") from error
+
+    def _fetch(self, segno: int) -> bytes:
+        """As much of a segment as there is, also into the folder."""
+        seg_size = self._archive.facts.wal_seg_size
+        tli = self._history.tli_at((segno + 1) * seg_size - 1)
+        name = format_segment_name(tli, segno, seg_size)
+        found = b""
+        for source in self._sources:
+            if len(found) < seg_size:
+                found = max(found, source.segment(name), key=len)
+        if found:
+            (self._wal.path / name).write_bytes(found)
+        return found
+
+    def _point(self, cut: Cut, target_lsn: int) -> RestorePoint:
+        catalog = BackupCatalog(self._archive)
+        backup = catalog.get(self._index.base_backup_id)
+        files, _ = cached_backup(catalog, backup, self._folder)
+        ref = next((ref for ref in self._index.frames if ref.end_lsn == cut.end_lsn), None)
+        if ref is None:
+            raise PageNotFound(f"the index names no frame of the cut {format_lsn(cut.end_lsn)}")
+        layers = tuple(each for each in self._index.layers if each.end_lsn <= cut.end_lsn)
+        stack = PageStack(
+            BackupBase(catalog, backup, files),
+            open_layers(self._objects, PageIndex(layers=layers)),
+        )
+        tli = self._history.tli_at(target_lsn - 1)
+        self._write_history(tli)
+        frame = self._objects.fetch_frame(ref, self._folder / "frame.tar")
+        return RestorePoint(frame, stack, self._wal, cut.redo_lsn, cut.end_lsn, target_lsn, tli)
+
+    def _write_history(self, tli: int) -> None:
+        """Of that timeline; the first of all has none."""
+        before = tuple(entry for entry in self._history.entries if entry.tli < tli)
+        if before:
+            text = TimelineHistory(tli, before).format()
+            (self._wal.path / history_file_name(tli)).write_text(text)
