@@ -185,13 +185,13 @@ class PageserverProcess:
         self._ask_service(ask, answered, lambda: None)
 
     def _attach_all(self) -> None:
-        """Not within a turn: what is in the archive and was never attached."""
-        known = {each.tenant for each in self._service.status().tenants}
+        """Not within a turn: what is in the archive and attached nowhere, also after an advance."""
+        attached = {each.tenant for each in self._service.status().tenants if each.attachments}
         for timeline in find_timelines(self._store):
             tenant = timeline.tenant_id.hex()
-            if tenant not in known:
+            if tenant not in attached:
                 self._service.attach(tenant, self.config.node_id)
-                known.add(tenant)
+                attached.add(tenant)
 
     # ---- attachments
 

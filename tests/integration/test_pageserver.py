@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -148,6 +149,24 @@ def test_what_cannot_begin_says_why(pages: Pages, tmp_path: Path) -> None:
         assert_refused(again, 1, "is in use by another pageserver", "of its own")
     none = sk("pageserver", "run", "--archive", pages.archive, "--data-dir", tmp_path / "x")
     assert (none.returncode, "--safekeepers: name those" in none.stderr) == (2, True)
+
+
+def test_a_lost_data_directory_is_told_what_to_do(pages: Pages, tmp_path: Path) -> None:
+    """Its numbers begin anew: they are refused, and advance mends that."""
+    pageserver = pages.pageserver()
+    with pageserver:
+        pages.cut(pageserver)
+    shutil.rmtree(pageserver.data_dir)
+    pageserver.start()
+    assert pageserver.wait(TIMEOUT) == 1
+    assert "was used before" in pageserver.log_tail()
+    assert "sk generations advance" in pageserver.log_tail()
+    (claim,) = pages.archive.glob("*/*/pages/attachments/*")
+    database = pageserver.data_dir / "generations.sqlite"
+    advance = ("generations", "advance", claim.parts[-5], claim.name, "--database", database)
+    assert sk(*advance).returncode == 0
+    with pageserver:
+        assert pages.cut(pageserver)["cuts"] == 2
 
 
 def test_one_table_at_a_moment(pages: Pages, tmp_path: Path) -> None:
