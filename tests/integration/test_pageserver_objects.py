@@ -1,0 +1,209 @@
+"""A pageserver's process on a folder and a database of numbers: what its cores order happens to the
+objects. Cuts are put in by hand, so no Postgres is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from consensus.ids import TimelineId
+from generations.operations import embedded_generations
+from objectstore.archive import ArchivedTimeline, TimelineArchive
+from objectstore.local import LocalStore
+from pageserver.attachment import Phase
+from pageserver.attachment_events import Mode
+from pageserver.cut_rule import CutRule
+from pageserver.ingest import IngestConfig
+from pageserver.page_index import Cut, PageIndex
+from pageserver.page_keys import FrameName, LayerName
+from pageserver.page_objects import PageObjects
+from pageserver.process import AttachedTimeline, PageserverProcess, ProcessConfig
+from pageserver.redo import RedoServer
+from pageserver.turns import Turns
+from pg_fixtures.waiting import wait_until
+from pg_server.account import server_account
+from pg_server.binaries import find_postgres
+
+TIMEOUT = 30.0
+TIMELINE = TimelineId(bytes(15) + b"\1", bytes(15) + b"\2")
+TENANT = TIMELINE.tenant_id.hex()
+
+
+class World:
+    """A store, numbers, and files to upload."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.store = LocalStore(str(root / "archive"))
+        facts = ArchivedTimeline(7, 150018, 1 << 20, 1, 0)
+        TimelineArchive.create(self.store, TIMELINE, facts)
+        self.objects = PageObjects(self.store, TIMELINE)
+        self.database = str(root / "numbers.sqlite")
+
+    @contextmanager
+    def process(self, node_id: int = 1) -> Iterator[Node]:
+        ingest = IngestConfig(
+            lambda timeline: [],
+            CutRule(),
+            lambda major: RedoServer(find_postgres(), server_account()),
+        )
+        settings = ProcessConfig(
+            node_id=node_id, data_dir=self.root / f"node-{node_id}", ingest=ingest,
+            attaches_all=False, history_seconds=100, grace_seconds=0.0, validation_seconds=0.05,
+            attachments_seconds=0.1, round_seconds=0.05, collect_seconds=0.05, scrub_seconds=0.2,
+        )  # fmt: skip
+        turns = Turns()
+        service = embedded_generations(self.database)
+        process = PageserverProcess(settings, turns, self.store, service)
+        thread = Thread(target=turns.run)
+        with ExitStack() as stack:
+            stack.callback(service.close)
+            turns.post(process.start)
+            thread.start()
+            stack.callback(process.close)
+            stack.callback(thread.join)
+            stack.callback(turns.end)
+            yield Node(self, process, turns)
+
+    def attach(self, node_id: int = 1) -> None:
+        service = embedded_generations(self.database)
+        known = {tenant.tenant for tenant in service.status().tenants}
+        (service.move if TENANT in known else service.attach)(TENANT, node_id)
+        service.close()
+
+    def index(self) -> PageIndex:
+        """The newest of all."""
+        found = self.objects.index(max(self.objects.indices()))
+        assert found is not None
+        return found
+
+    def ends(self, kind: type[FrameName | LayerName]) -> list[int]:
+        return sorted(name.end_lsn for name in self.objects.pages() if isinstance(name, kind))
+
+
+class Node:
+    """A process that runs."""
+
+    def __init__(self, world: World, process: PageserverProcess, turns: Turns) -> None:
+        self.world = world
+        self.process = process
+        self._turns = turns
+
+    def attached(self) -> AttachedTimeline:
+        def active() -> AttachedTimeline | None:
+            there = self.process.attached.get(TIMELINE)
+            return there if there and there.shell.core.phase is Phase.ACTIVE else None
+
+        return wait_until(active, TIMEOUT, "the attachment")
+
+    def add_cut(self, end_lsn: int, time_unix_s: int) -> None:
+        """Of one layer and one frame; returns when an index names it."""
+        there, cut = self.attached(), Cut(end_lsn - 20, end_lsn - 10, end_lsn, 1, time_unix_s)
+        files = [self.world.root / f"{what}-{end_lsn}" for what in ("layer", "frame")]
+        for path in files:
+            path.write_bytes(path.name.encode() * 100)
+        begun = Event()
+
+        def change() -> None:
+            there.shell.change(cut, "base", files[:1], files[1])
+            begun.set()
+
+        self._turns.post(change)
+        begun.wait(TIMEOUT)
+        wait_until(lambda: there.shell.core.index.newest_end_lsn == end_lsn, TIMEOUT, "the cut")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def now() -> int:
+    return int(datetime.now(UTC).timestamp())
+
+
+def test_what_no_index_names_goes_and_the_rest_stays(world: World) -> None:
+    """Cuts older than the history, and what a process before has left behind."""
+    world.attach()
+    with world.process() as node:
+        for number in range(1, 5):
+            node.add_cut(number * 100, now() - 1000 + number)
+        node.add_cut(500, now())
+        # The newest cut that is older than the history is its horizon; what is below goes.
+        wait_until(lambda: world.ends(FrameName) == [400, 500], TIMEOUT, "old frames to go")
+        assert world.ends(LayerName) == [100, 200, 300, 400, 500]
+        assert world.index().horizon_lsn == 400
+    orphan = world.root / "orphan"
+    orphan.write_bytes(b"orphan")
+    (layer,) = [ref for ref in world.index().layers if ref.end_lsn == 500]
+    left = type(layer)(600, 0, layer.suffix, layer.seq + 1000, 6)
+    world.objects.upload(left, orphan)
+    with world.process() as node:
+        node.attached()
+        wait_until(lambda: 600 not in world.ends(LayerName), TIMEOUT, "the orphan to be scrubbed")
+        assert world.ends(LayerName) == [100, 200, 300, 400, 500]
+        names = {ref.name for ref in (*world.index().layers, *world.index().frames)}
+        assert names <= set(world.objects.pages())
+
+
+def test_the_older_of_two_stops_and_what_the_newer_names_stays(world: World) -> None:
+    world.attach(1)
+    with world.process(1) as old, world.process(2) as new:
+        old.add_cut(100, now())
+        core = old.attached().shell.core
+        wait_until(lambda: core.visible_lsn == 80, TIMEOUT, "WAL to be given up")
+        world.attach(2)
+        new.add_cut(200, now())
+        wait_until(lambda: core.mode is Mode.STALE, TIMEOUT, "the old one to be stale")
+        assert core.visible_lsn == 80
+        new.add_cut(300, now())
+        assert [cut.end_lsn for cut in world.index().cuts] == [100, 200, 300]
+        assert world.ends(FrameName) == [100, 200, 300]
+        assert new.attached().shell.core.mode is Mode.SINGLE
+
+
+def test_two_processes_of_one_node(world: World) -> None:
+    """As a StatefulSet may run: the older one ends itself."""
+    world.attach()
+    with world.process() as old:
+        old.add_cut(100, now())
+        with world.process() as new:
+            new.add_cut(200, now())
+            reason = wait_until(lambda: old.process.end_reason, TIMEOUT, "the old one to end")
+            assert "has a newer process" in reason[0] or "was used before" in reason[0]
+            assert new.process.end_reason is None
+
+
+def test_a_store_that_fails_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.attach()
+    failures = {"create": 3, "get": 2, "list": 2, "delete_many": 2}
+    for name in failures:
+        monkeypatch.setattr(world.store, name, failing(world.store, name, failures))
+    monkeypatch.setattr("pageserver.attachment_shell.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("pageserver.queue_shell.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("pageserver.process.REGISTER_RETRY_SECONDS", 0.02)
+    with world.process() as node:
+        node.add_cut(100, now() - 1000)
+        node.add_cut(200, now() - 900)
+        wait_until(lambda: world.ends(FrameName) == [200], TIMEOUT, "the old frame to go")
+    assert failures == dict.fromkeys(failures, 0)
+
+
+def failing(store: LocalStore, name: str, left: dict[str, int]) -> Callable[..., object]:
+    """The first calls fail; a `create` after it has been done, as when an answer is lost."""
+    real = getattr(store, name)
+
+    def call(*arguments: object) -> object:
+        if left[name] > 0:
+            left[name] -= 1
+            if name == "create":
+                real(*arguments)
+            raise OSError("no answer")
+        return real(*arguments)
+
+    return call
