@@ -34,6 +34,7 @@ COMMANDS = {
     "backup": "cli.backup:backup",
     "restore": "cli.restore:restore",
     "table": "cli.table:table",
+    "page": "cli.page:page",
     "pageserver": "cli.pageserver:pageserver",
     "generations": "cli.generations:generations",
     "catalog": "cli.catalog:catalog",

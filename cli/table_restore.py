@@ -2,61 +2,31 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from backup.archived_wal import ArchivedWalSource
-from backup.safekeeper_wal import Safekeeper, SafekeeperWalSource
-from backup.wal_source import WalSource
 from cli.archive_options import archive_options, open_archive
+from cli.moment_options import binaries_of, moment_of, moment_options, wal_sources
 from cli.output import CommandError
-from cli.parameters import Dsn, live_safekeepers_option, timeline_option, with_conninfo
-from objectstore.archive import TimelineArchive, require_archive
-from pageserver.moments import Moment, Moments
+from cli.parameters import Dsn, live_safekeepers_option, timeline_option
+from objectstore.archive import require_archive
+from pageserver.moments import Moments
 from pageserver.redo import RedoServer
 from pageserver.restored_table import DumpFormat
 from pageserver.sparse_restore import Restored, RestorePoint, SparseRestore
 from pageserver.table_name import TableName
 from pg_server.account import server_account
-from pg_server.binaries import PostgresBinaries, find_postgres
+from pg_server.binaries import PostgresBinaries
 from pg_server.program import run_program
-from pgwal.errors import WalError
-from pgwal.lsn import Lsn, format_lsn
+from pgwal.lsn import format_lsn
 
 RESTORE_SECONDS_MAX = 24 * 3600.0
-UNITS = ("seconds", "minutes", "hours", "days")
-AGO = re.compile(rf"([0-9]{{1,6}}) ({'|'.join(unit[:-1] for unit in UNITS)})s? ago", re.ASCII)
-
-
-class MomentText(click.ParamType[datetime]):
-    """`2026-11-21T10:15:00+00:00`, or `10 minutes ago`."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        text = str(value).strip()
-        if ago := AGO.fullmatch(text):
-            return datetime.now(UTC) - timedelta(**{f"{ago[2]}s": int(ago[1])})
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            self.fail(
-                f'"{text}" is no time: 2026-11-21T10:15:00+00:00, "10 minutes ago"', param, ctx
-            )
-        if moment.tzinfo is None:
-            self.fail(f'"{text}" needs its offset from UTC, as in {text}+00:00', param, ctx)
-        return moment
 
 
 @click.command()
@@ -65,8 +35,7 @@ class MomentText(click.ParamType[datetime]):
 @live_safekeepers_option
 @click.argument("name", metavar="DATABASE.SCHEMA.TABLE")
 @click.option("--database", is_flag=True, help="NAME is a database: all of it.")
-@click.option("--at", type=MomentText(), help='When: a time, or "10 minutes ago".')
-@click.option("--at-lsn", metavar="LSN", help="Or a position in the WAL.")
+@moment_options
 @click.option("--to", type=Dsn(), help="Into this server: its database must not have the table.")
 @click.option(
     "--dump",
@@ -78,21 +47,13 @@ class MomentText(click.ParamType[datetime]):
     type=click.Path(path_type=Path, dir_okay=False),
     help="Its rows into a new file, as CSV.",
 )
-@click.option(
-    "--pg-bin", type=click.Path(path_type=Path), help="Programs of Postgres to do it with."
-)
-@click.option(
-    "--work-dir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="For the table's files and the WAL behind the cut.  [default: the temporary folder]",
-)
 def restore(**options: Any) -> None:
     """One table as it was: with its partitions, and what it has in TOAST.
 
     What that costs grows with the table and with the WAL behind the cut before that moment, not
     with the database. Without --at it is the end of the WAL that there is.
     """
-    moment = _moment(options)
+    moment = moment_of(options)
     targets = [each for each in ("to", "dump", "copy") if options[each] is not None]
     if len(targets) != 1:
         raise click.UsageError("give one of --to, --dump, --copy")
@@ -103,11 +64,11 @@ def restore(**options: Any) -> None:
     archive = require_archive(
         open_archive(options["archive"], options["archive_option"]), options["timeline"]
     )
-    server = RedoServer(_binaries(archive, options["pg_bin"]), server_account())
+    server = RedoServer(binaries_of(archive, options["pg_bin"]), server_account())
     with tempfile.TemporaryDirectory(prefix="sk-table-", dir=options["work_dir"]) as work:
         folder, restored_in = Path(work), Path(work) / "server"
         restored_in.mkdir()
-        point = Moments(archive, _sources(archive, options), folder).open(moment)
+        point = Moments(archive, wal_sources(archive, options), folder).open(moment)
         click.echo(
             f"from the cut at {format_lsn(point.cut_lsn)}, with WAL up to {point.moment}", err=True
         )
@@ -162,33 +123,3 @@ def _load(dump: Path, dsn: str, binaries: PostgresBinaries) -> None:
             f"pg_restore refused: {lines[0].removeprefix('pg_restore: error: ')}",
             "Nothing was changed there. Name another database, or move its table away.",
         )
-
-
-def _moment(options: dict[str, Any]) -> Moment:
-    """Raises click.UsageError."""
-    if options["at"] is not None and options["at_lsn"] is not None:
-        raise click.UsageError("--at and --at-lsn exclude each other")
-    if options["at_lsn"] is None:
-        return Moment(time=options["at"])
-    try:
-        return Moment(lsn=int(Lsn.parse(options["at_lsn"])))
-    except WalError as error:
-        raise click.UsageError(f"--at-lsn: {error}") from error
-
-
-def _sources(archive: TimelineArchive, options: dict[str, Any]) -> list[WalSource]:
-    """The archive; then safekeepers that live, for what it does not have yet."""
-    sources: list[WalSource] = [ArchivedWalSource(lambda: archive)]
-    addresses = with_conninfo(options["safekeepers"], options["safekeeper_conninfo"])
-    if addresses:
-        timeline = archive.timeline
-        members = [Safekeeper(str(a), partial(a.connect, timeline)) for a in addresses]
-        sources.append(SafekeeperWalSource(members))
-    return sources
-
-
-def _binaries(archive: TimelineArchive, chosen: Path | None) -> PostgresBinaries:
-    """Raises Unavailable."""
-    if chosen is not None:
-        return PostgresBinaries.at(chosen)
-    return find_postgres(archive.facts.server.pg_major)

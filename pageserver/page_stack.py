@@ -70,8 +70,9 @@ class PageStack:
         if len(wanted):
             yield from self._base.read(fork, wanted)
 
-    def read_one(self, fork: Fork, block: int) -> bytes:
-        """That page."""
-        for _, page in self.read(fork, np.array([block], np.uint32)):
-            return bytes(page)
-        return ZERO_PAGE
+
+def read_one(source: PageBase, fork: Fork, block: int) -> bytes:
+    """That page; zeros when the source has none. Raises PageserverError."""
+    for _, page in source.read(fork, np.array([block], np.uint32)):
+        return bytes(page)
+    return ZERO_PAGE

@@ -57,6 +57,17 @@ class SparseFiles:
         for fork in files.members():
             self._build_whole(fork, files.forks[fork], source)
 
+    def build_page(
+        self, forks: ForkTable, touches: Touches, source: PageBase, fork: Fork, block: int
+    ) -> None:
+        """For a server of which one page is wanted, and which ignores all others that are not
+        there. Raises PageserverError."""
+        for each in touches.forks():
+            if each in forks:
+                self._files.make(each, forks[each])
+        if block < forks.get(fork, 0):
+            self._files.fill(fork, np.array([block], np.uint32), source)
+
     def _build_whole(self, fork: Fork, length: int, source: PageBase) -> None:
         self._files.make(fork, length)
         for first in range(0, length, READ_BLOCKS):

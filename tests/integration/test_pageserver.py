@@ -197,6 +197,31 @@ def test_one_table_at_a_moment(pages: Pages, tmp_path: Path) -> None:
     assert_refused(late, 1, "the WAL ends at", "earlier moment")
 
 
+def test_one_page_at_a_moment(pages: Pages, tmp_path: Path) -> None:
+    primary, where = pages.primary, ("--archive", pages.archive)
+    with pages.pageserver() as pageserver:
+        pages.cut(pageserver)
+    ((path,),) = primary.execute("SELECT pg_relation_filepath('t')")
+    primary.execute("UPDATE t SET m = 'changed' WHERE g = 1")
+    ((block,), *_) = primary.execute(
+        "SELECT split_part(trim('()' FROM ctid::text), ',', 1) FROM t WHERE m = 'changed'"
+    )
+    primary.execute("SELECT pg_switch_wal()")
+    ((end,),) = primary.execute("SELECT pg_current_wal_lsn()::text")
+    wait_until(lambda: Lsn.parse(archived(pages)) >= Lsn.parse(end), TIMEOUT, "the archive")
+    out = tmp_path / "page"
+    got = sk_json("page", "get", path, block, *where, "--at-lsn", end, "--out", out)
+    assert (got["found_in"], got["page_size"], got["checksum"]) == ("replayed", 8192, "none")
+    assert (out.stat().st_size, b"changed" in out.read_bytes()) == (8192, True)
+    before = sk("page", "get", path, 0, *where, "--at-lsn", got["cut"])
+    assert before.returncode == 0, before.stderr
+    assert "found in        layers" in before.stdout
+    none = sk("page", "get", path, 999_999, *where, "--at-lsn", end)
+    assert_refused(none, 1, "there is no block 999999 of", "it had")
+    odd = sk("page", "get", "t", 0, *where)
+    assert (odd.returncode, "no file of a relation" in odd.stderr) == (2, True)
+
+
 def test_it_follows_a_promotion(pages: Pages, tmp_path: Path) -> None:
     standby = pages.primary.base_backup(tmp_path / "standby", "--write-recovery-conf")
     with pages.pageserver() as pageserver, standby:

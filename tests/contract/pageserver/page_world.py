@@ -170,8 +170,8 @@ class PageWorld:
         )
         return data_dir
 
-    def oracle(self, name: str, target: Checkpoint) -> Path:
-        """A standby on a full copy of the base backup, stopped at the cut."""
+    def unpacked(self, name: str) -> Path:
+        """A full copy of the base backup, its tablespaces in place."""
         data_dir = self.root / name
         spaces = {
             each.path: self.root / f"{Path(each.path).name}-of-{name}"
@@ -186,7 +186,11 @@ class PageWorld:
             into_place(data_dir, where)
         (data_dir / "postgresql.auto.conf").unlink(missing_ok=True)
         (data_dir / "tablespace_map").unlink(missing_ok=True)
-        start_lsn = self.backup.start_lsn
+        return data_dir
+
+    def oracle(self, name: str, target: Checkpoint) -> Path:
+        """A standby on a full copy of the base backup, stopped at the cut."""
+        data_dir, start_lsn = self.unpacked(name), self.backup.start_lsn
         whole = EpochInput(self.frame, self.base, self.wal, start_lsn, target)
         link_wal(
             self.wal.segments(start_lsn, target.end_lsn, target.tli),

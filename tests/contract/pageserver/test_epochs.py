@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import random_pages
 from page_world import PageWorld
 from random_epochs import SEGMENT_BYTES, NotEqual, check_epoch, run_seed
 
@@ -13,6 +14,7 @@ from pg_fixtures.postgres import Postgres
 from pg_server.binaries import PostgresBinaries, all_postgres
 
 SEED = 20261125
+PAGES = 6
 
 
 @pytest.mark.parametrize("binaries", all_postgres(), ids=lambda found: str(found.major))
@@ -21,6 +23,16 @@ def test_a_random_workload(binaries: PostgresBinaries, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     try:
         run_seed(binaries, tmp_path, SEED)
+    except (NotEqual, PageserverError) as error:
+        pytest.fail(f"{error} {getattr(error, 'hint', '')}")
+
+
+@pytest.mark.parametrize("binaries", all_postgres(), ids=lambda found: str(found.major))
+def test_single_pages(binaries: PostgresBinaries, tmp_path: Path) -> None:
+    print(f"seed {SEED}")
+    tmp_path.chmod(0o755)
+    try:
+        assert random_pages.run_seed(binaries, tmp_path, SEED, PAGES) > 0
     except (NotEqual, PageserverError) as error:
         pytest.fail(f"{error} {getattr(error, 'hint', '')}")
 

@@ -1,0 +1,100 @@
+"""Options of the commands that look at a moment: when, with which WAL, by which Postgres."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from backup.archived_wal import ArchivedWalSource
+from backup.safekeeper_wal import Safekeeper, SafekeeperWalSource
+from backup.wal_source import WalSource
+from cli.parameters import with_conninfo
+from objectstore.archive import TimelineArchive
+from pageserver.moments import Moment
+from pg_server.binaries import PostgresBinaries, find_postgres
+from pgwal.errors import WalError
+from pgwal.lsn import Lsn
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+UNITS = ("seconds", "minutes", "hours", "days")
+AGO = re.compile(rf"([0-9]{{1,6}}) ({'|'.join(unit[:-1] for unit in UNITS)})s? ago", re.ASCII)
+
+
+class MomentText(click.ParamType[datetime]):
+    """`2026-11-21T10:15:00+00:00`, or `10 minutes ago`."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        text = str(value).strip()
+        if ago := AGO.fullmatch(text):
+            return datetime.now(UTC) - timedelta(**{f"{ago[2]}s": int(ago[1])})
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(
+                f'"{text}" is no time: 2026-11-21T10:15:00+00:00, "10 minutes ago"', param, ctx
+            )
+        if moment.tzinfo is None:
+            self.fail(f'"{text}" needs its offset from UTC, as in {text}+00:00', param, ctx)
+        return moment
+
+
+def moment_options(function: F) -> F:
+    """--at, --at-lsn, --pg-bin, --work-dir."""
+    options = (
+        click.option("--at", type=MomentText(), help='When: a time, or "10 minutes ago".'),
+        click.option("--at-lsn", metavar="LSN", help="Or a position in the WAL."),
+        click.option(
+            "--pg-bin",
+            type=click.Path(path_type=Path),
+            help="Programs of the Postgres that replays.  [default: of the right version, found]",
+        ),
+        click.option(
+            "--work-dir",
+            type=click.Path(path_type=Path, exists=True, file_okay=False),
+            help="For the files and the WAL behind the cut.  [default: the temporary folder]",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def moment_of(options: dict[str, Any]) -> Moment:
+    """Raises click.UsageError."""
+    if options["at"] is not None and options["at_lsn"] is not None:
+        raise click.UsageError("--at and --at-lsn exclude each other")
+    if options["at_lsn"] is None:
+        return Moment(time=options["at"])
+    try:
+        return Moment(lsn=int(Lsn.parse(options["at_lsn"])))
+    except WalError as error:
+        raise click.UsageError(f"--at-lsn: {error}") from error
+
+
+def wal_sources(archive: TimelineArchive, options: dict[str, Any]) -> list[WalSource]:
+    """The archive; then safekeepers that live, for what it does not have yet."""
+    sources: list[WalSource] = [ArchivedWalSource(lambda: archive)]
+    addresses = with_conninfo(options["safekeepers"], options["safekeeper_conninfo"])
+    if addresses:
+        timeline = archive.timeline
+        members = [Safekeeper(str(a), partial(a.connect, timeline)) for a in addresses]
+        sources.append(SafekeeperWalSource(members))
+    return sources
+
+
+def binaries_of(archive: TimelineArchive, chosen: Path | None) -> PostgresBinaries:
+    """Raises Unavailable."""
+    if chosen is not None:
+        return PostgresBinaries.at(chosen)
+    return find_postgres(archive.facts.server.pg_major)

@@ -1,0 +1,165 @@
+"""Single pages at a moment against the files of a full copy that was promoted there.
+
+python tests/contract/pageserver/random_pages.py --pg-major 15 --seeds 0-10 --pages 100
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import numpy as np
+from page_world import PageWorld
+from random_epochs import SEGMENT_BYTES, NotEqual, new_folder
+from random_workload import RandomWorkload
+
+from pageserver.errors import PageNotFound
+from pageserver.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
+from pageserver.fork_table import read_fork_table
+from pageserver.in_place_tablespaces import link_range
+from pageserver.page_at import PageOrigin, PageReader
+from pageserver.page_header import PageHeader, page_checksum
+from pageserver.promoted_server import PromotedServer, ServerLimits, StopPoint
+from pageserver.sparse_restore import RestorePoint, survey_up_to
+from pageserver.touches import Touches
+from pg_fixtures.postgres import Postgres
+from pg_server.binaries import PostgresBinaries, find_postgres
+from pgwal.lsn import Lsn
+
+STEPS = 30
+PREPARED, LOCKS = 100, 10_000
+
+
+def run_seed(binaries: PostgresBinaries, root: Path, seed: int, pages: int) -> int:
+    """In the empty folder `root`; how many were replayed. Raises NotEqual, PageserverError."""
+    chance = random.Random(f"{seed} of pages")
+    server = Postgres(binaries, root / "primary", wal_seg_size=SEGMENT_BYTES)
+    load = RandomWorkload(server, seed, lambda name: new_folder(world, name))
+    server.init(*load.init_options())
+    world = PageWorld(server, root)
+    try:
+        server.start()
+        server.configure(**load.settings())
+        world.start()
+        load.run(STEPS)
+        world.take_base()
+        load.run(STEPS)
+        cut = world.cut()
+        world.replay(cut)
+        load.run(STEPS)
+        ((target,),) = server.execute("SELECT pg_current_wal_insert_lsn()::text")
+        world.switch_wal()
+    finally:
+        load.close()
+        world.primary.crash()
+    point = RestorePoint(
+        world.frame, world.stack(), world.wal, world.redo_lsn, cut.end_lsn,
+        int(Lsn.parse(target)), cut.tli,
+    )  # fmt: skip
+    touches, stop = survey_up_to(point)
+    with full_copy(world, stop, touches) as full:
+        return _compare(world, point, touches, full, chance, pages)
+
+
+@contextmanager
+def full_copy(world: PageWorld, stop: StopPoint, touches: Touches) -> Iterator[Path]:
+    """A server on all of the base backup, promoted at the moment; nobody asks it anything."""
+    data_dir = world.unpacked("full")
+    begin_lsn = world.backup.start_lsn
+    whole, _ = survey_up_to(
+        RestorePoint(world.frame, world.base, world.wal, begin_lsn, 0, stop.end_lsn, stop.tli)
+    )
+    link_range(
+        world.wal, begin_lsn, stop.end_lsn, stop.tli, whole.tablespaces_created,
+        data_dir, world.server.give,
+    )  # fmt: skip
+    with PromotedServer(world.server, data_dir, stop, ServerLimits(PREPARED, LOCKS)):
+        yield data_dir
+
+
+def _compare(
+    world: PageWorld, point: RestorePoint, touches: Touches, full: Path, chance: random.Random,
+    pages: int,
+) -> int:  # fmt: skip
+    table = read_fork_table(full)
+    # Unlogged relations are made anew when recovery ends.
+    logged = [fork for fork in sorted(table) if replace(fork, kind=ForkKind.INIT) not in table]
+    work_dir = world.root / "work"
+    work_dir.mkdir()
+    reader = PageReader(work_dir, world.server)
+    folder = world.frame.control_file().version_folder(world.facts.pg_major)
+    replayed = 0
+    for _ in range(pages):
+        fork, block = _draw(chance, logged, table, touches)
+        path = full / fork.file(folder, block // SEGMENT_BLOCKS)
+        at = block % SEGMENT_BLOCKS * PAGE_BYTES
+        expected = path.read_bytes()[at : at + PAGE_BYTES]
+        found = reader.read(point, fork, block)
+        if found.content != expected:
+            raise NotEqual(f"block {block} of {fork} differs, found in {found.origin}")
+        checksum = PageHeader.parse(expected).checksum
+        if checksum and checksum != page_checksum(expected, block):
+            raise NotEqual(f"the checksum of block {block} of {fork} is computed otherwise")
+        replayed += found.origin is PageOrigin.REPLAYED
+    _check_what_is_not_there(reader, point, logged[0], table[logged[0]])
+    return replayed
+
+
+def _draw(
+    chance: random.Random, forks: list[Fork], table: dict[Fork, int], touches: Touches
+) -> tuple[Fork, int]:
+    """Two of three were touched behind the cut."""
+    if chance.random() < 0.66:
+        named = [
+            (each.fork, int(block))
+            for each in touches.pages
+            if each.fork in forks
+            for block in each.blocks[each.blocks < np.uint32(table[each.fork])]
+        ]
+        return chance.choice(named)
+    fork = chance.choice([each for each in forks if table[each]])
+    return fork, chance.randrange(table[fork])
+
+
+def _check_what_is_not_there(
+    reader: PageReader, point: RestorePoint, fork: Fork, length: int
+) -> None:
+    for wanted, block in ((fork, length), (Fork(1663, 1, 4_000_000_000, ForkKind.MAIN), 0)):
+        try:
+            reader.read(point, wanted, block)
+        except PageNotFound:
+            continue
+        raise NotEqual(f"block {block} of {wanted} was found")
+
+
+@click.command()
+@click.option("--pg-major", type=int, default=None)
+@click.option("--seeds", default="0-10", help="FIRST-LAST, without the last.")
+@click.option("--pages", default=100)
+def main(pg_major: int | None, seeds: str, pages: int) -> None:
+    binaries = find_postgres(pg_major)
+    failed = 0
+    for seed in range(*map(int, seeds.split("-"))):
+        root = Path(tempfile.mkdtemp(prefix="pages-"))
+        root.chmod(0o755)
+        try:
+            replayed = run_seed(binaries, root, seed, pages)
+        except Exception as error:
+            failed += 1
+            click.echo(f"{binaries.major} seed {seed}: {type(error).__name__}: {error}  in {root}")
+            continue
+        click.echo(
+            f"{binaries.major} seed {seed}: {pages} pages equal, {replayed} of them replayed"
+        )
+        shutil.rmtree(root)
+    raise SystemExit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
