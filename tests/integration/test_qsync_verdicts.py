@@ -214,10 +214,13 @@ def test_transactions_of_all_databases_are_finished(world: QsyncWorld) -> None:
 
 def test_an_administrator_resolves(world: QsyncWorld) -> None:
     kept, dropped = world.prepare(seconds=60), world.prepare(seconds=60)
-    assert world.wait(kept) == "confirmed"
-    for each in (kept, dropped):
-        wait_until(lambda gid=each.gid: listed(world, gid), TIMEOUT, "it to be listed")
-    assert world.ask(f"RESOLVE '{kept.gid}' COMMIT")[0] == "committed"
+    with world.connected() as client:  # it stays: what is left alone the janitor commits itself
+        row = client.execute(f"WAIT_LSN {kept.lsn} TIMEOUT 30000 GID '{kept.gid}'").fetchone()
+        assert row is not None
+        assert row[0] == "confirmed"
+        for each in (kept, dropped):
+            wait_until(lambda gid=each.gid: listed(world, gid), TIMEOUT, "it to be listed")
+        assert world.ask(f"RESOLVE '{kept.gid}' COMMIT")[0] == "committed"
     assert world.ask(f"RESOLVE '{dropped.gid}' ROLLBACK")[0] == "rolled_back"
     assert world.limbo() == set()
     assert world.count() == 1
