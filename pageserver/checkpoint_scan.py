@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import numpy as np
 
@@ -18,11 +16,9 @@ from walrecords.record_index import RecordIndex, RecordIndexer
 _RM_XLOG = 0
 #: CHECKPOINT_SHUTDOWN and CHECKPOINT_ONLINE, info >> 4.
 _CHECKPOINTS = (0, 1)
-#: Behind the record's header: id 255, the length; then redo, timeline, ..., the time.
+#: Behind the record's header: id 255 and the length come first.
 _MAIN_AT = RECORD_HEADER_SIZE + 2
-_HEAD = struct.Struct("<QI")
-_TIME = struct.Struct("<q")
-_TIME_AT = 64
+_MAIN_BYTES = 88
 
 
 class CheckpointScan:
@@ -64,13 +60,5 @@ def checkpoints_of(index: RecordIndex) -> Iterator[Checkpoint]:
     is_checkpoint = (data[at + 17] == _RM_XLOG) & np.isin(data[at + 16] >> 4, _CHECKPOINTS)
     for row in np.flatnonzero(is_checkpoint).tolist():
         begin = int(at[row]) + _MAIN_AT
-        main = data[begin : begin + _TIME_AT + _TIME.size].tobytes()
-        redo_lsn, tli = _HEAD.unpack_from(main)
-        (seconds,) = _TIME.unpack_from(main, _TIME_AT)
-        yield Checkpoint(
-            start_lsn=int(index.start_lsn[row]),
-            end_lsn=int(index.end_lsn[row]),
-            redo_lsn=redo_lsn,
-            tli=tli,
-            at=datetime.fromtimestamp(seconds, UTC),
-        )
+        main = data[begin : begin + _MAIN_BYTES].tobytes()
+        yield Checkpoint.parse(main, int(index.start_lsn[row]), int(index.end_lsn[row]))

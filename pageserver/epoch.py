@@ -12,7 +12,6 @@ directory is used once, and removed; a failed epoch begins anew.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -110,10 +109,9 @@ class EpochReplay:
         return write_frame(self._work_dir / "frame.tar", data_dir, forks, spaces, before.kept)
 
 
-def survey_epoch(given: EpochInput, heard: Callable[[int], None] = lambda _: None) -> Touches:
-    """`heard` is told how far it is. Raises SurveyError."""
+def survey_epoch(given: EpochInput) -> Touches:
+    """Raises SurveyError."""
     surveyor = TouchSurveyor(given.wal.server.pg_major)
     for index in given.wal.records(given.redo_lsn, given.target.end_lsn, given.target.tli):
         surveyor.feed(index)
-        heard(surveyor.end_lsn)
     return surveyor.finish()

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pageserver.errors import LayerDamaged
 from pageserver.fork import (
-    GLOBAL_TABLESPACE,
     PAGE_BYTES,
     SEGMENT_BLOCKS,
     Fork,
@@ -127,8 +126,3 @@ def _lengths(data_dir: Path, folder: Path) -> ForkTable:
         if fork.kind is not ForkKind.FSM:
             found[fork] = found.get(fork, 0) + path.stat().st_size // PAGE_BYTES
     return found
-
-
-def is_global(fork: Fork) -> bool:
-    """Of the whole cluster, not of one database."""
-    return fork.tablespace == GLOBAL_TABLESPACE

@@ -162,12 +162,10 @@ def write_frame(
     forks: ForkTable,
     tablespaces: Mapping[int, str],
     kept: Mapping[str, bytes],
-    more: Mapping[str, bytes] | None = None,
 ) -> Frame:
-    """Out of a data directory whose server is down. The same content gives the same bytes. `more`
-    are files that would be left out: a base backup's label."""
+    """Out of a data directory whose server is down. The same content gives the same bytes."""
     with FrameWriter(path) as writer:
-        for name, content in sorted({**kept, **(more or {})}.items()):
+        for name, content in sorted(kept.items()):
             writer.add(name, content, always=True)
         _add_folder(writer, data_dir, "")
         return writer.finish(forks, tablespaces)

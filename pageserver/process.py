@@ -141,6 +141,12 @@ class PageserverProcess:
         self.end_reason = message, hint
         self._turns.end()
 
+    def _replaced(self) -> None:
+        self._end(
+            f"node {self.config.node_id} has a newer process than this one",
+            "Give each pageserver a node id of its own: --node-id.",
+        )
+
     def close(self) -> None:
         """After the last turn, on the same thread: waits for all ingest."""
         for each in self.attached.values():
@@ -175,10 +181,7 @@ class PageserverProcess:
 
         def answered(found: NodeAttachments) -> None:
             if not found.is_node_valid:
-                self._end(
-                    f"node {self.config.node_id} has a newer process than this one",
-                    "Give each pageserver a node id of its own: --node-id.",
-                )
+                self._replaced()
                 return
             self._attach(found.attachments)
 
@@ -303,10 +306,7 @@ class PageserverProcess:
                         verdict = verdicts[each.shell.id]
                         each.shell.step(attaching.Validated(ticket, verdict))
             case validating.EndProcess():
-                self._end(
-                    f"node {self.config.node_id} has a newer process than this one",
-                    "Give each pageserver a node id of its own: --node-id.",
-                )
+                self._replaced()
 
     def _ask_validity(self, action: validating.AskService) -> None:
         asked = [TenantGeneration(tenant.hex(), number) for tenant, number in action.tenants]

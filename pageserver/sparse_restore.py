@@ -17,7 +17,7 @@ partition, costs a second replay, never rows.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -186,10 +186,8 @@ class SparseRestore:
             shutil.rmtree(data_dir)
 
 
-def survey_up_to(
-    point: RestorePoint, heard: Callable[[int], None] = lambda _: None
-) -> tuple[Touches, StopPoint]:
-    """Of the records from the cut's redo up to the target. `heard` is told how far it is.
+def survey_up_to(point: RestorePoint) -> tuple[Touches, StopPoint]:
+    """Of the records from the cut's redo up to the target.
 
     Raises PageNotFound: the target lies before the cut; SurveyError: WAL is missing, or not valid.
     """
@@ -205,7 +203,6 @@ def survey_up_to(
             surveyor.feed(index)
             if len(index):
                 last_lsn = int(index.start_lsn[-1])
-            heard(surveyor.end_lsn)
     except SurveyError as error:
         raise SurveyError(
             f"the WAL cannot be replayed up to {point.moment}: {error}",

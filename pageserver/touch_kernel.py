@@ -156,6 +156,12 @@ def _slot_of(key: Int, slots: Int) -> Int:
     return np.int64((mixed >> np.uint64(20)) & np.uint64(slots - 1))
 
 
+@njit(cache=True, nogil=True, forceinline=True)
+def _relation_slot(tablespace: Int, database: Int, number: Int, slots: Int) -> Int:
+    mixed = np.uint64(number) ^ np.uint64(database) << np.uint64(32) ^ np.uint64(tablespace)
+    return _slot_of(mixed, slots)
+
+
 @njit(cache=True, nogil=True)
 def _find_relation(
     data: Bytes, place: Int, relations: Numbers, slots: Numbers, counts: Numbers
@@ -172,8 +178,7 @@ def find_relation(
     tablespace: Int, database: Int, number: Int, relations: Numbers, slots: Numbers, counts: Numbers
 ) -> Int:
     """Its row, a new one if it has none."""
-    mixed = np.uint64(number) ^ np.uint64(database) << np.uint64(32) ^ np.uint64(tablespace)
-    slot = _slot_of(mixed, len(slots))
+    slot = _relation_slot(tablespace, database, number, len(slots))
     while slots[slot] >= 0:
         row = slots[slot]
         if (
@@ -233,12 +238,8 @@ def refill_touches(old_keys: Numbers, old_flags: Numbers, keys: Numbers, flags: 
 def refill_relations(relations: Numbers, count: Int, slots: Numbers) -> None:
     """The same of relations."""
     for row in range(count):
-        mixed = (
-            np.uint64(relations[row, 2])
-            ^ np.uint64(relations[row, 1]) << np.uint64(32)
-            ^ np.uint64(relations[row, 0])
-        )
-        slot = _slot_of(mixed, len(slots))
+        tablespace, database, number = relations[row, 0], relations[row, 1], relations[row, 2]
+        slot = _relation_slot(tablespace, database, number, len(slots))
         while slots[slot] >= 0:
             slot = (slot + 1) & (len(slots) - 1)
         slots[slot] = row

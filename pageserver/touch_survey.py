@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection
-from datetime import UTC, datetime
 
 import numpy as np
 
@@ -56,9 +55,7 @@ from walrecords.transaction import xact_format
 SLOTS_MIN = 1 << 12
 _LOCATOR = struct.Struct("<III")
 _DATABASE = struct.Struct("<II")
-_CHECKPOINT = struct.Struct("<QI")
 _TRUNCATE = struct.Struct("<IIIIi")
-_CHECKPOINT_TIME_AT = 64
 _TRUNCATE_HEAP, _TRUNCATE_VM = 0x1, 0x2
 _HAS_DATABASE, _HAS_SUBXACTS = 1, 2
 
@@ -179,8 +176,7 @@ class TouchSurveyor:
             return []  # quiet WAL
         groups, starts = np.unique(keys >> np.uint64(KIND_SHIFT), return_index=True)
         found = []
-        ends = [*starts[1:], len(keys)][: len(groups)]  # of no pages there is no group
-        for group, begin, end in zip(groups, starts, ends, strict=True):
+        for group, begin, end in zip(groups, starts, [*starts[1:], len(keys)], strict=True):
             relation = int(group) >> (RELATION_SHIFT - KIND_SHIFT)
             kind = ForkKind(int(group) & 3)
             tablespace, database, number = map(int, relations[relation])
@@ -221,7 +217,8 @@ class TouchSurveyor:
                 raise SurveyError(
                     f"WAL at {format_lsn(int(index.start_lsn[record]))} has records of the custom "
                     f"resource manager {rmgr}",
-                    hint="Replaying it needs its library: name both with --custom-rmgr.",
+                    hint="What it does to pages is not known: clusters with such an extension have "
+                    "no cuts.",
                 )
         except struct.error as error:
             raise SurveyError(
@@ -233,17 +230,8 @@ class TouchSurveyor:
         if op == 0x6:  # PARAMETER_CHANGE: connections, worker processes, WAL senders, prepared
             self._prepared_max = max(self._prepared_max, struct.unpack_from("<i", main, 12)[0])
             return
-        redo_lsn, tli = _CHECKPOINT.unpack_from(main)
-        (seconds,) = struct.unpack_from("<q", main, _CHECKPOINT_TIME_AT)
-        self.checkpoints.append(
-            Checkpoint(
-                start_lsn=int(index.start_lsn[record]),
-                end_lsn=int(index.end_lsn[record]),
-                redo_lsn=redo_lsn,
-                tli=tli,
-                at=datetime.fromtimestamp(seconds, UTC),
-            )
-        )
+        lsns = int(index.start_lsn[record]), int(index.end_lsn[record])
+        self.checkpoints.append(Checkpoint.parse(main, *lsns))
 
     def _read_end(self, main: bytes) -> None:
         """Of a transaction that drops relations."""
