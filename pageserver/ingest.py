@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias
 
@@ -30,6 +29,7 @@ from objectstore.archive import TimelineArchive
 from pageserver.backup_base import BackupBase
 from pageserver.base_cache import cached_backup
 from pageserver.checkpoint_scan import CheckpointScan
+from pageserver.cut_pages import fetch_frame, open_layers
 from pageserver.cut_rule import CutRule
 from pageserver.epoch import EpochInput, EpochOutput, EpochReplay
 from pageserver.errors import PageserverError
@@ -175,12 +175,11 @@ class Ingest(threading.Thread):
         if not index.cuts:
             return _Stand(frame, base, [], backup.start_lsn, None, backup.stop_lsn)
         cut = index.cuts[-1]
-        ref = next(ref for ref in reversed(index.frames) if ref.end_lsn == cut.end_lsn)
-        frame = self._objects.fetch_frame(ref, self._folder / "frame.tar")
+        frame = fetch_frame(self._objects, index, cut, self._folder / "frame.tar")
         at = datetime.fromtimestamp(cut.time_unix_s, UTC)
         last = Checkpoint(cut.checkpoint_lsn, cut.end_lsn, cut.redo_lsn, cut.tli, at)
         self.state.cut_lsn, self.state.cut_at = cut.end_lsn, at
-        layers = open_layers(self._objects, index)
+        layers = open_layers(self._objects, list(index.layers))
         return _Stand(frame, base, layers, cut.redo_lsn, last, cut.end_lsn)
 
     def _choose(self, catalog: BackupCatalog) -> Backup:
@@ -289,24 +288,14 @@ class Ingest(threading.Thread):
         made = output.frame
         path = made.path.replace(self._folder / "frame.tar")
         stand.frame = Frame(path, made.forks, made.tablespaces, made.kept)
-        index = self._index_of()
         behind_lsn = stand.last.end_lsn if stand.last is not None else 0
-        stand.layers += open_layers(self._objects, index, behind_lsn)
+        refs = [ref for ref in self._index_of().layers if ref.end_lsn > behind_lsn]
+        stand.layers += open_layers(self._objects, refs)
         stand.redo_lsn, stand.last = target.redo_lsn, target
         self.state.cut_lsn, self.state.cut_at = target.end_lsn, target.at
         remove_segments(wal, target.redo_lsn)
         if self._receiver is not None:
             self._receiver.floor_lsn = target.redo_lsn
-
-
-def open_layers(objects: PageObjects, index: PageIndex, behind_lsn: int = 0) -> list[Layer]:
-    """Those of an index that end behind `behind_lsn`, oldest first. Raises LayerDamaged."""
-    wanted = (ref for ref in index.layers if ref.end_lsn > behind_lsn)
-    ordered = sorted(wanted, key=lambda ref: (ref.end_lsn, ref.part))
-    return [
-        Layer([objects.open_layer(ref) for ref in refs])
-        for _, refs in groupby(ordered, key=lambda ref: ref.end_lsn)
-    ]
 
 
 def remove_segments(wal: WalFolder, below_lsn: int) -> None:

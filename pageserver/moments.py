@@ -11,17 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from backup.backup_catalog import BackupCatalog
 from backup.wal_source import WalSource
 from objectstore.archive import TimelineArchive
-from pageserver.backup_base import BackupBase
-from pageserver.base_cache import cached_backup
+from pageserver.cut_pages import fetch_frame, open_stack
 from pageserver.end_times import EndTimes
 from pageserver.errors import PageNotFound, SurveyError
-from pageserver.ingest import open_layers
 from pageserver.page_index import Cut, PageIndex
 from pageserver.page_objects import PageObjects
-from pageserver.page_stack import PageStack
 from pageserver.sparse_restore import RestorePoint
 from pageserver.wal_folder import WalFolder
 from pgwal.errors import WalFormatError
@@ -56,8 +52,7 @@ class Moments:
 
     def open(self, moment: Moment) -> RestorePoint:
         self._wal.path.mkdir()
-        name = max(self._objects.indices(), default=None)
-        self._index = (self._objects.index(name) if name else None) or PageIndex()
+        self._index = self._objects.newest_index()
         cuts = self._index.cuts
         if not cuts:
             raise PageNotFound(
@@ -135,20 +130,11 @@ class Moments:
         return found
 
     def _point(self, cut: Cut, target_lsn: int) -> RestorePoint:
-        catalog = BackupCatalog(self._archive)
-        backup = catalog.get(self._index.base_backup_id)
-        files, _ = cached_backup(catalog, backup, self._folder)
-        ref = next((ref for ref in self._index.frames if ref.end_lsn == cut.end_lsn), None)
-        if ref is None:
-            raise PageNotFound(f"the index names no frame of the cut {format_lsn(cut.end_lsn)}")
-        layers = tuple(each for each in self._index.layers if each.end_lsn <= cut.end_lsn)
-        stack = PageStack(
-            BackupBase(catalog, backup, files),
-            open_layers(self._objects, PageIndex(layers=layers)),
-        )
+        objects, index, folder = self._objects, self._index, self._folder
+        stack = open_stack(self._archive, objects, index, cut, folder)
+        frame = fetch_frame(objects, index, cut, folder / "frame.tar")
         tli = self._history.tli_at(target_lsn - 1)
         self._write_history(tli)
-        frame = self._objects.fetch_frame(ref, self._folder / "frame.tar")
         return RestorePoint(frame, stack, self._wal, cut.redo_lsn, cut.end_lsn, target_lsn, tli)
 
     def _write_history(self, tli: int) -> None:

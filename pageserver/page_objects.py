@@ -84,6 +84,12 @@ class PageObjects:
         except ObjectNotFound:
             return None
 
+    def newest_index(self) -> PageIndex:
+        """Of all that there are; an empty one when there is none. Raises ObjectDamaged."""
+        name = max(self.indices(), default=None)
+        found = self.index(name) if name is not None else None
+        return found or PageIndex()
+
     def create_index(self, name: IndexName, index: PageIndex) -> None:
         """Raises PageserverError when there is another one."""
         key, data = self.keys.key(name), encode_index(index)

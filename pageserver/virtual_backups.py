@@ -15,20 +15,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from backup.backup_catalog import BackupCatalog
 from backup.backup_record import Backup, BackupArchive
 from backup.unpack import BASE, TABLESPACES, Unpacking, make_folder, require_empty
 from objectstore.archive import TimelineArchive
-from pageserver.backup_base import BackupBase
-from pageserver.base_cache import cached_backup
 from pageserver.control_file import CONTROL_FILE
+from pageserver.cut_pages import fetch_frame, open_stack
 from pageserver.errors import PageNotFound
 from pageserver.fork import PAGE_BYTES
 from pageserver.frame import Frame
-from pageserver.ingest import open_layers
-from pageserver.page_index import Cut, PageIndex
+from pageserver.page_index import Cut
 from pageserver.page_objects import PageObjects
-from pageserver.page_stack import PageStack
 from pageserver.virtual_full import write_virtual_full
 from storage import durable
 
@@ -43,7 +39,7 @@ class VirtualBackups:
         self._archive = archive
         self._objects = PageObjects(archive.store, archive.timeline)
         self._now = now
-        self._index = self._newest_index()
+        self._index = self._objects.newest_index()
         self._folder = tempfile.TemporaryDirectory(prefix="cuts-")
         self._frames: dict[str, Frame] = {}
 
@@ -88,10 +84,12 @@ class VirtualBackups:
                 link = links / archive.name.removesuffix(".tar")
                 link.symlink_to(unpacking.folder_of(archive).absolute())
                 files.give(link)
+        cut, cache = self._cut(backup), Path(self._folder.name)
+        stack = open_stack(self._archive, self._objects, self._index, cut, cache)
         write_virtual_full(
             unpacking.data_dir,
             frame,
-            self._stack(self._cut(backup)),
+            stack,
             pg_major=self._archive.facts.server.pg_major,
             give=files.give,
             progress=lambda pages: unpacking.progress(pages * PAGE_BYTES),
@@ -104,11 +102,6 @@ class VirtualBackups:
         )
 
     # ---- what there is
-
-    def _newest_index(self) -> PageIndex:
-        name = max(self._objects.indices(), default=None)
-        found = self._objects.index(name) if name is not None else None
-        return found or PageIndex()
 
     def _backup(self, cut: Cut, stopped_at: datetime) -> Backup:
         facts = self._archive.facts
@@ -135,22 +128,10 @@ class VirtualBackups:
 
     def _frame(self, backup: Backup) -> Frame:
         if backup.backup_id not in self._frames:
-            lsn = backup.stop_lsn
-            ref = next((ref for ref in self._index.frames if ref.end_lsn == lsn), None)
-            if ref is None:
-                raise PageNotFound(f"the index names no frame of {backup.backup_id}")
             path = Path(self._folder.name) / backup.backup_id
-            self._frames[backup.backup_id] = self._objects.fetch_frame(ref, path)
+            frame = fetch_frame(self._objects, self._index, self._cut(backup), path)
+            self._frames[backup.backup_id] = frame
         return self._frames[backup.backup_id]
-
-    def _stack(self, cut: Cut) -> PageStack:
-        """Of all layers up to that cut."""
-        catalog = BackupCatalog(self._archive)
-        base = catalog.get(self._index.base_backup_id)
-        files, _ = cached_backup(catalog, base, Path(self._folder.name))
-        layers = tuple(ref for ref in self._index.layers if ref.end_lsn <= cut.end_lsn)
-        index = PageIndex(layers=layers)
-        return PageStack(BackupBase(catalog, base, files), open_layers(self._objects, index))
 
 
 def _archive(name: str, path: str, content_bytes: int) -> BackupArchive:

@@ -1,0 +1,47 @@
+"""What the store has of a cut: its frame, and the pages of all layers up to it on their base."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+from backup.backup_catalog import BackupCatalog
+from objectstore.archive import TimelineArchive
+from pageserver.backup_base import BackupBase
+from pageserver.base_cache import cached_backup
+from pageserver.errors import PageNotFound
+from pageserver.frame import Frame
+from pageserver.page_index import Cut, LayerRef, PageIndex
+from pageserver.page_objects import PageObjects
+from pageserver.page_stack import Layer, PageStack
+from pgwal.lsn import format_lsn
+
+
+def fetch_frame(objects: PageObjects, index: PageIndex, cut: Cut, path: Path) -> Frame:
+    """To that file. Raises PageNotFound when the index names none, ObjectStoreError,
+    LayerDamaged."""
+    for ref in index.frames:
+        if ref.end_lsn == cut.end_lsn:
+            return objects.fetch_frame(ref, path)
+    raise PageNotFound(f"the index names no frame of the cut at {format_lsn(cut.end_lsn)}")
+
+
+def open_stack(
+    archive: TimelineArchive, objects: PageObjects, index: PageIndex, cut: Cut, folder: Path
+) -> PageStack:
+    """`folder` keeps where the files of the base backup are. Raises BackupError, ObjectStoreError,
+    LayerDamaged."""
+    catalog = BackupCatalog(archive)
+    backup = catalog.get(index.base_backup_id)
+    files, _ = cached_backup(catalog, backup, folder)
+    refs = [ref for ref in index.layers if ref.end_lsn <= cut.end_lsn]
+    return PageStack(BackupBase(catalog, backup, files), open_layers(objects, refs))
+
+
+def open_layers(objects: PageObjects, refs: list[LayerRef]) -> list[Layer]:
+    """Oldest first. Raises ObjectStoreError, LayerDamaged."""
+    ordered = sorted(refs, key=lambda ref: (ref.end_lsn, ref.part))
+    return [
+        Layer([objects.open_layer(ref) for ref in parts])
+        for _, parts in groupby(ordered, key=lambda ref: ref.end_lsn)
+    ]
