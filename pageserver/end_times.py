@@ -15,14 +15,8 @@ from pgwal.lsn import format_lsn
 from pgwal.versions import wal_version
 from walrecords.filter_tables import pass_all
 from walrecords.record_index import RecordIndex
-from walrecords.record_survey import (
-    block_format,
-    block_places,
-    first_rows,
-    record_facts,
-    survey_records,
-)
-from walrecords.transaction import ENDS, ROW, TIME_US, read_ends, xact_format
+from walrecords.record_survey import RecordSurveyor
+from walrecords.transaction import ENDS, ROW, TIME_US, read_ends
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: info >> 4 of a PREPARE, which ends nothing.
@@ -33,25 +27,17 @@ class EndTimes:
     """Of the WAL of one major version."""
 
     def __init__(self, version_major: int) -> None:
-        version = wal_version(version_major)
-        self._block_format = block_format(version)
-        self._xact_format = xact_format(version)
+        self._surveyor = RecordSurveyor(wal_version(version_major), pass_all())
 
     def first_after(self, index: RecordIndex, moment: datetime) -> int | None:
         """Where the first record of these begins that ends a transaction later than `moment`; None
         when there is none. Raises SurveyError."""
-        facts, places = record_facts(len(index)), block_places(len(index.data))
-        rows = np.empty(len(index) + 1, np.int64)
-        count, ends_max, bad = survey_records(
-            index.data, index.at, self._block_format, self._xact_format, pass_all(),
-            facts, places, rows,
-        )  # fmt: skip
-        ends = np.empty((ends_max, ENDS), np.int64)
+        facts, _, rows, bad = self._surveyor.survey(index)
+        ends = np.empty((len(rows), ENDS), np.int64)
         found = 0
         if bad < 0:
-            facts = first_rows(facts, count)
             found, bad = read_ends(
-                index.data, index.at, facts.main_length, rows[:ends_max], self._xact_format, ends
+                index.data, index.at, facts.main_length, rows, self._surveyor.xact_format, ends
             )
         if bad >= 0:
             raise SurveyError(

@@ -39,17 +39,8 @@ from pageserver.touches import Checkpoint, Database, ForkPages, NewTablespace, T
 from pgwal.lsn import format_lsn
 from pgwal.versions import wal_version
 from walrecords.filter_tables import pass_all
-from walrecords.pool_array import pool_array
 from walrecords.record_index import RecordIndex
-from walrecords.record_survey import (
-    RecordFacts,
-    block_format,
-    block_places,
-    first_rows,
-    record_facts,
-    survey_records,
-)
-from walrecords.transaction import xact_format
+from walrecords.record_survey import RecordFacts, RecordSurveyor
 
 #: of hash tables, when there is nothing in them
 SLOTS_MIN = 1 << 12
@@ -69,11 +60,8 @@ class TouchSurveyor:
         version = wal_version(version_major)
         self._major = version_major
         self._custom_rmgrs = frozenset(custom_rmgrs)
-        self._block_format = block_format(version)
-        self._xact_format = xact_format(version)
+        self._surveyor = RecordSurveyor(version, pass_all())
         self._apply_mask = version.image_apply
-        self._passes = pass_all()
-        self._places = block_places(0)
         self._tables = TouchTables(
             relations=np.zeros((SLOTS_MIN, 3), np.uint32),
             relation_slots=np.full(SLOTS_MIN, -1, np.int32),
@@ -99,11 +87,15 @@ class TouchSurveyor:
         if self._begin_lsn is None:
             self._begin_lsn = int(index.start_lsn[0])
         self.end_lsn = int(index.end_lsn[-1])
-        facts = self._survey(index)
+        facts, places, _, bad = self._surveyor.survey(index)
+        if bad >= 0:
+            raise SurveyError(
+                f"the record at {format_lsn(int(index.start_lsn[bad]))} cannot be taken apart",
+                hint="sk archive verify shows whether the archive has the same.",
+            )
         blocks = int(facts.block_offsets[-1])
         self._make_room(2 * blocks)  # each may clear a page of the visibility map, too
         rare = np.empty(len(facts.record), np.int64)
-        places = self._places
         note_touches(
             index.data, index.at, facts.record, facts.length, facts.operation, facts.main_length,
             facts.block_offsets, places.header_at, places.relation_at, places.number_at,
@@ -129,22 +121,6 @@ class TouchSurveyor:
         )
 
     # ---- tables
-
-    def _survey(self, index: RecordIndex) -> RecordFacts:
-        if len(self._places.header_at) < len(index.data) // 8:
-            self._places = block_places(len(index.data))
-        facts = record_facts(len(index))
-        xact_rows = pool_array(len(index) + 1, np.int64)
-        count, _, bad = survey_records(
-            index.data, index.at, self._block_format, self._xact_format, self._passes,
-            facts, self._places, xact_rows,
-        )  # fmt: skip
-        if bad >= 0:
-            raise SurveyError(
-                f"the record at {format_lsn(int(index.start_lsn[bad]))} cannot be taken apart",
-                hint="sk archive verify shows whether the archive has the same.",
-            )
-        return first_rows(facts, count)
 
     def _make_room(self, more: int) -> None:
         relations, slots, keys, flags, counts = self._tables

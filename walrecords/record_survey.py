@@ -21,7 +21,16 @@ from pgwal.versions import WalVersion
 from walrecords.filter_tables import FilterTables, is_among
 from walrecords.loads import Bytes, Int, Numbers, load_u16, load_u32, load_u64
 from walrecords.pool_array import pool_array
-from walrecords.transaction import ENDS, RM_XACT_ID, TOP_XID, XactFormat, is_end, read_end
+from walrecords.record_index import RecordIndex
+from walrecords.transaction import (
+    ENDS,
+    RM_XACT_ID,
+    TOP_XID,
+    XactFormat,
+    is_end,
+    read_end,
+    xact_format,
+)
 
 _ID_DATA_SHORT = 255
 _ID_DATA_LONG = 254
@@ -102,6 +111,38 @@ def block_places(length: int) -> BlockPlaces:
     """Room for those of `length` bytes of records."""
     count = length // _BLOCK_HEADER_SIZE_MIN
     return BlockPlaces._make(np.empty(count, np.int32) for _ in BlockPlaces._fields)
+
+
+class RecordSurvey(NamedTuple):
+    """Of an index: `bad` is the first of its records whose inside is not valid, or -1. The places
+    are overwritten by the next survey. `xact_rows`: the rows of the Transaction manager."""
+
+    facts: RecordFacts
+    places: BlockPlaces
+    xact_rows: Numbers
+    bad: int
+
+
+class RecordSurveyor:
+    """survey_records() with the memory that it needs, which is kept."""
+
+    def __init__(self, version: WalVersion, passes: FilterTables) -> None:
+        self.xact_format = xact_format(version)
+        self._block_format = block_format(version)
+        self._passes = passes
+        self._places = block_places(0)
+
+    def survey(self, index: RecordIndex) -> RecordSurvey:
+        """Of the records that pass."""
+        if len(self._places.header_at) < len(index.data) // _BLOCK_HEADER_SIZE_MIN:
+            self._places = block_places(len(index.data))
+        facts = record_facts(len(index))
+        xact_rows = pool_array(len(index) + 1, np.int64)
+        count, xact_count, bad = survey_records(
+            index.data, index.at, self._block_format, self.xact_format, self._passes,
+            facts, self._places, xact_rows,
+        )  # fmt: skip
+        return RecordSurvey(first_rows(facts, count), self._places, xact_rows[:xact_count], bad)
 
 
 @njit(cache=True, nogil=True)

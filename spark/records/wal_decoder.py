@@ -32,16 +32,8 @@ from walrecords.loads import Bytes, Numbers
 from walrecords.operation import operation_name, operation_names
 from walrecords.pool_array import pool_array
 from walrecords.record_index import RecordIndex
-from walrecords.record_survey import (
-    BlockPlaces,
-    RecordFacts,
-    block_format,
-    block_places,
-    first_rows,
-    record_facts,
-    survey_records,
-)
-from walrecords.transaction import ENDS, read_ends, xact_format
+from walrecords.record_survey import BlockPlaces, RecordFacts, RecordSurveyor
+from walrecords.transaction import ENDS, read_ends
 
 #: offsets of an Arrow list or string are of 32 bits, and no row has more than its record
 INDEX_BYTES_MAX = (1 << 31) - 1
@@ -63,12 +55,9 @@ class WalDecoder:
         self.schema = schema_of(columns)
         self._fields = [_Field(field.name, field.type) for field in self.schema]
         self._version = wal_version(version_major)
-        self._passes = filter_tables(wal_filter, version_major)
+        self._surveyor = RecordSurveyor(self._version, filter_tables(wal_filter, version_major))
         self._passes_all = wal_filter == WalFilter()
-        self._block_format = block_format(self._version)
-        self._xact_format = xact_format(self._version)
         self._names = _name_tables(version_major)
-        self._places = block_places(0)
 
     def decode(self, index: RecordIndex) -> pa.RecordBatch:
         """One row a record that passes the filter. Raises WalFormatError at the first record whose
@@ -82,30 +71,22 @@ class WalDecoder:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _survey(self, index: RecordIndex) -> _Rows:
-        if len(self._places.header_at) < len(index.data) // 8:
-            self._places = block_places(len(index.data))
-        facts = record_facts(len(index))
-        xact_rows = pool_array(len(index) + 1, np.int64)
-        count, xact_count, bad = survey_records(
-            index.data, index.at, self._block_format, self._xact_format, self._passes,
-            facts, self._places, xact_rows,
-        )  # fmt: skip
+        facts, places, xact_rows, bad = self._surveyor.survey(index)
         if bad >= 0:
             raise self._explain(index, bad)
-        facts = first_rows(facts, count)
         if not self._passes_all:
             data, *each = index.data, index.at, index.start_lsn, index.end_lsn, index.tli
             index = RecordIndex(data, *(values[facts.record] for values in each))
-        ends = np.empty((xact_count, ENDS), np.int64)
+        ends = np.empty((len(xact_rows), ENDS), np.int64)
         if not TRANSACTION_COLUMNS.isdisjoint(self.schema.names):
             end_count, bad = read_ends(
-                index.data, index.at, facts.main_length, xact_rows[:xact_count],
-                self._xact_format, ends,
+                index.data, index.at, facts.main_length, xact_rows,
+                self._surveyor.xact_format, ends,
             )  # fmt: skip
             if bad >= 0:
                 raise self._too_short(index, bad)
             ends = ends[:end_count]
-        return _Rows(index, facts, self._places, ends)
+        return _Rows(index, facts, places, ends)
 
     def _column(self, field: _Field, rows: _Rows) -> pa.Array:
         index, facts = rows.index, rows.facts
