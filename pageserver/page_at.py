@@ -12,19 +12,16 @@ changes are passed over; a record changes each of its pages by itself.
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from pageserver.errors import PageNotFound
 from pageserver.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork
-from pageserver.in_place_tablespaces import link_range
 from pageserver.page_stack import read_one
-from pageserver.promoted_server import PromotedServer, ServerLimits, StopPoint
+from pageserver.promoted_server import StopPoint
 from pageserver.redo import RedoServer
-from pageserver.sparse_files import SparseFiles
-from pageserver.sparse_restore import RestorePoint, survey_up_to
+from pageserver.sparse_restore import RestorePoint, promoted_at, survey_up_to
 from pageserver.touches import Database, Touches
 
 
@@ -71,24 +68,13 @@ class PageReader:
     def _replayed(
         self, point: RestorePoint, touches: Touches, stop: StopPoint, fork: Fork, block: int
     ) -> bytes:
-        data_dir = self._work_dir / "data"
-        data_dir.mkdir(mode=0o700)
-        self._server.give(data_dir)
-        try:
-            control = point.frame.control_file()
-            folder = control.version_folder(point.wal.server.pg_major)
-            point.frame.unpack(data_dir, give=self._server.give, with_kept=False)
-            sparse = SparseFiles(data_dir, folder, self._server.give)
-            sparse.build_page(point.frame.forks, touches, point.source, fork, block)
-            link_range(
-                point.wal, point.redo_lsn, stop.end_lsn, stop.tli,
-                touches.tablespaces_created, data_dir, self._server.give,
-            )  # fmt: skip
-            limits = ServerLimits(max(control.prepared_max, touches.prepared_max), 0)
-            with PromotedServer(self._server, data_dir, stop, limits):
-                content = _read(data_dir / fork.file(folder, block // SEGMENT_BLOCKS), block)
-        finally:
-            shutil.rmtree(data_dir)
+        control, forks, source = point.frame.control_file(), point.frame.forks, point.source
+        folder = control.version_folder(point.wal.server.pg_major)
+        with promoted_at(
+            point, touches, stop, self._work_dir / "data", self._server, 0,
+            lambda sparse: sparse.build_page(forks, touches, source, fork, block),
+        ) as server:  # fmt: skip
+            content = _read(server.data_dir / fork.file(folder, block // SEGMENT_BLOCKS), block)
         if len(content) != PAGE_BYTES:
             raise _not_there(fork, block, point)
         return content

@@ -17,7 +17,7 @@ partition, costs a second replay, never rows.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -164,26 +164,42 @@ class SparseRestore:
         self, point: RestorePoint, touches: Touches, stop: StopPoint, files: FileSet, number: int
     ) -> Iterator[PromotedServer]:
         data_dir = self._work_dir / f"data-{number}"
-        data_dir.mkdir(mode=0o700)
-        self._server.give(data_dir)
-        try:
-            control = point.frame.control_file()
-            folder = control.version_folder(point.wal.server.pg_major)
-            point.frame.unpack(data_dir, give=self._server.give, with_kept=False)
-            sparse = SparseFiles(data_dir, folder, self._server.give)
-            sparse.build_set(files, touches, point.source)
-            link_range(
-                point.wal, point.redo_lsn, stop.end_lsn, stop.tli,
-                touches.tablespaces_created, data_dir, self._server.give,
-            )  # fmt: skip
-            limits = ServerLimits(
-                prepared=max(control.prepared_max, touches.prepared_max),
-                locks=2 * (len(files.forks) + len(touches.limits)),
-            )
-            with PromotedServer(self._server, data_dir, stop, limits) as server:
-                yield server
-        finally:
-            shutil.rmtree(data_dir)
+        locks = 2 * (len(files.forks) + len(touches.limits))
+        with promoted_at(
+            point, touches, stop, data_dir, self._server, locks,
+            lambda sparse: sparse.build_set(files, touches, point.source),
+        ) as server:  # fmt: skip
+            yield server
+
+
+@contextmanager
+def promoted_at(
+    point: RestorePoint,
+    touches: Touches,
+    stop: StopPoint,
+    data_dir: Path,
+    redo: RedoServer,
+    locks: int,
+    build: Callable[[SparseFiles], None],
+) -> Iterator[PromotedServer]:
+    """In `data_dir`, which is made and removed, with the files that `build` makes; one transaction
+    may lock `locks` relations. Raises PageserverError."""
+    data_dir.mkdir(mode=0o700)
+    redo.give(data_dir)
+    try:
+        control = point.frame.control_file()
+        point.frame.unpack(data_dir, give=redo.give, with_kept=False)
+        folder = control.version_folder(point.wal.server.pg_major)
+        build(SparseFiles(data_dir, folder, redo.give))
+        link_range(
+            point.wal, point.redo_lsn, stop.end_lsn, stop.tli,
+            touches.tablespaces_created, data_dir, redo.give,
+        )  # fmt: skip
+        limits = ServerLimits(max(control.prepared_max, touches.prepared_max), locks)
+        with PromotedServer(redo, data_dir, stop, limits) as server:
+            yield server
+    finally:
+        shutil.rmtree(data_dir)
 
 
 def survey_up_to(point: RestorePoint) -> tuple[Touches, StopPoint]:
