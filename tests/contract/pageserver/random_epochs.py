@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import random
 import shutil
-import tempfile
 from pathlib import Path
 
 import click
 from page_world import PageWorld, differences
 from random_workload import RandomWorkload
+from seed_runs import run_seeds
 from touch_oracle import plain_survey
 
 from pageserver.touches import Touches
 from pg_fixtures.postgres import Postgres
-from pg_server.binaries import PostgresBinaries, find_postgres
+from pg_server.binaries import PostgresBinaries
 
 SEGMENT_BYTES = 1 << 20
 EPOCHS = 3
@@ -87,20 +87,10 @@ def check_epoch(world: PageWorld, name: str) -> Touches:
 @click.option("--pg-major", type=int, default=None)
 @click.option("--seeds", default="0-50", help="FIRST-LAST, without the last.")
 def main(pg_major: int | None, seeds: str) -> None:
-    binaries = find_postgres(pg_major)
-    failed = []
-    for seed in range(*map(int, seeds.split("-"))):
-        root = Path(tempfile.mkdtemp(prefix="epochs-"))
-        root.chmod(0o755)
-        try:
-            steps = run_seed(binaries, root, seed)
-        except Exception as error:
-            failed.append(seed)
-            click.echo(f"{binaries.major} seed {seed}: {type(error).__name__}: {error}  in {root}")
-            continue
-        click.echo(f"{binaries.major} seed {seed}: equal, after {len(steps)} statements")
-        shutil.rmtree(root)
-    raise SystemExit(1 if failed else 0)
+    def run(binaries: PostgresBinaries, root: Path, seed: int) -> str:
+        return f"equal, after {len(run_seed(binaries, root, seed))} statements"
+
+    run_seeds(pg_major, seeds, run)
 
 
 if __name__ == "__main__":

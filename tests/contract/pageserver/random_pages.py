@@ -6,8 +6,6 @@ python tests/contract/pageserver/random_pages.py --pg-major 15 --seeds 0-10 --pa
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +16,7 @@ import numpy as np
 from page_world import PageWorld
 from random_epochs import SEGMENT_BYTES, NotEqual, new_folder
 from random_workload import RandomWorkload
+from seed_runs import run_seeds
 
 from pageserver.errors import PageNotFound
 from pageserver.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
@@ -29,7 +28,7 @@ from pageserver.promoted_server import PromotedServer, ServerLimits, StopPoint
 from pageserver.sparse_restore import RestorePoint, survey_up_to
 from pageserver.touches import Database, Touches
 from pg_fixtures.postgres import Postgres
-from pg_server.binaries import PostgresBinaries, find_postgres
+from pg_server.binaries import PostgresBinaries
 from pgwal.lsn import Lsn
 
 STEPS = 30
@@ -150,22 +149,10 @@ def _check_what_is_not_there(
 @click.option("--seeds", default="0-10", help="FIRST-LAST, without the last.")
 @click.option("--pages", default=100)
 def main(pg_major: int | None, seeds: str, pages: int) -> None:
-    binaries = find_postgres(pg_major)
-    failed = 0
-    for seed in range(*map(int, seeds.split("-"))):
-        root = Path(tempfile.mkdtemp(prefix="pages-"))
-        root.chmod(0o755)
-        try:
-            replayed = run_seed(binaries, root, seed, pages)
-        except Exception as error:
-            failed += 1
-            click.echo(f"{binaries.major} seed {seed}: {type(error).__name__}: {error}  in {root}")
-            continue
-        click.echo(
-            f"{binaries.major} seed {seed}: {pages} pages equal, {replayed} of them replayed"
-        )
-        shutil.rmtree(root)
-    raise SystemExit(1 if failed else 0)
+    def run(binaries: PostgresBinaries, root: Path, seed: int) -> str:
+        return f"{pages} pages equal, {run_seed(binaries, root, seed, pages)} replayed"
+
+    run_seeds(pg_major, seeds, run)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ python tests/contract/pageserver/random_tables.py --pg-major 15 --seeds 0-50
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ import psycopg
 from page_world import PageWorld, into_place
 from random_epochs import PROMOTION_CHANCE, SEGMENT_BYTES, STEPS, NotEqual, new_folder
 from random_workload import RandomWorkload
+from seed_runs import run_seeds
 
 from backup.unpack import Unpacking
 from pageserver.in_place_tablespaces import link_range
@@ -25,7 +24,7 @@ from pageserver.restored_table import RestoredDatabase
 from pageserver.sparse_restore import RestorePoint, SparseRestore, survey_up_to
 from pageserver.table_name import TableName
 from pg_fixtures.postgres import SUPERUSER, Postgres
-from pg_server.binaries import PostgresBinaries, find_postgres
+from pg_server.binaries import PostgresBinaries
 from pg_server.program import run_program
 from pgwal.lsn import Lsn
 
@@ -133,22 +132,10 @@ def _statements(text: str) -> list[str]:
 @click.option("--pg-major", type=int, default=None)
 @click.option("--seeds", default="0-20", help="FIRST-LAST, without the last.")
 def main(pg_major: int | None, seeds: str) -> None:
-    binaries = find_postgres(pg_major)
-    failed = []
-    for seed in range(*map(int, seeds.split("-"))):
-        root = Path(tempfile.mkdtemp(prefix="tables-"))
-        root.chmod(0o755)
-        try:
-            count = run_seed(binaries, root, seed)
-        except Exception as error:
-            failed.append(seed)
-            hint = getattr(error, "hint", "")
-            click.echo(f"{binaries.major} seed {seed}: {type(error).__name__}: {error} {hint}")
-            click.echo(f"in {root}")
-            continue
-        click.echo(f"{binaries.major} seed {seed}: {count} tables are equal")
-        shutil.rmtree(root)
-    raise SystemExit(1 if failed else 0)
+    def run(binaries: PostgresBinaries, root: Path, seed: int) -> str:
+        return f"{run_seed(binaries, root, seed)} tables are equal"
+
+    run_seeds(pg_major, seeds, run)
 
 
 if __name__ == "__main__":
