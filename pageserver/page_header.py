@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pageserver.errors import LayerDamaged
 from pageserver.fork import PAGE_BYTES
 
 _HEADER = struct.Struct("<IIHHHHHHI")
@@ -43,7 +44,9 @@ class PageHeader:
 
     @classmethod
     def parse(cls, page: bytes) -> PageHeader:
-        """Of PAGE_BYTES."""
+        """Raises LayerDamaged when it has not PAGE_BYTES."""
+        if len(page) != PAGE_BYTES:
+            raise LayerDamaged(f"a page has {len(page)} bytes, not {PAGE_BYTES}")
         high, low, checksum, flags, lower, upper, special, size, prune = _HEADER.unpack_from(page)
         return cls(
             high << 32 | low, checksum, flags, lower, upper, special,

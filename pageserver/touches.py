@@ -14,7 +14,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from pageserver.errors import SurveyError
 from pageserver.fork import Fork, ForkKind
+from pgwal.lsn import format_lsn
 
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
@@ -37,10 +39,16 @@ class Checkpoint:
     @classmethod
     def parse(cls, main: bytes, start_lsn: int, end_lsn: int) -> Checkpoint:
         """Of the record's main data (CheckPoint in `catalog/pg_control.h`, the same in 13 to 18 up
-        to its time). Raises struct.error when it is too short."""
-        redo_lsn, tli = _CHECKPOINT.unpack_from(main)
-        (seconds,) = _CHECKPOINT_TIME.unpack_from(main, _CHECKPOINT_TIME_AT)
-        return cls(start_lsn, end_lsn, redo_lsn, tli, datetime.fromtimestamp(seconds, UTC))
+        to its time). Raises SurveyError when it is too short, or its time is none."""
+        try:
+            redo_lsn, tli = _CHECKPOINT.unpack_from(main)
+            (seconds,) = _CHECKPOINT_TIME.unpack_from(main, _CHECKPOINT_TIME_AT)
+            at = datetime.fromtimestamp(seconds, UTC)
+        except (struct.error, OverflowError, ValueError, OSError) as error:
+            raise SurveyError(
+                f"the checkpoint record at {format_lsn(start_lsn)} is not valid: {error}"
+            ) from error
+        return cls(start_lsn, end_lsn, redo_lsn, tli, at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,10 @@ class CheckedWal:
         self._kept: OrderedDict[int, BlockSums] = OrderedDict()
         self._cuts_count = 0
         self._is_cut_damaged = False
-        #: Held for an instant: the append path waits for it.
+        #: Held while files of checksums come or go: those of a cut log must not be saved behind it.
+        self._files = Lock()
+        #: Held for an instant by who reads; after `_files` by who needs both.
         self._lock = Lock()
-        self._saving = Lock()
         #: Held while a whole segment's records are checked, which takes seconds.
         self._computing = Lock()
 
@@ -83,7 +84,7 @@ class CheckedWal:
         self._cuts_count += 1
         first = end_lsn // self.wal_seg_size
         opened, self._open = self._open, None
-        with self._lock:
+        with self._files, self._lock:
             if opened is None or opened.begin_lsn != first * self.wal_seg_size:
                 opened = self._find(first)
             self._is_cut_damaged = opened is not None and self._is_damaged_at(opened, end_lsn)
@@ -91,7 +92,7 @@ class CheckedWal:
             for known in (self._full, self._kept):
                 for segno in [segno for segno in known if segno >= first]:
                     del known[segno]
-        self._remove(lambda segno: segno >= first, is_durable=True)
+            self._remove(lambda segno: segno >= first, is_durable=True)
 
     def _is_damaged_at(self, sums: BlockSums, lsn: int) -> bool:
         """Whether the block that `lsn` is in is not what was written. Raises StorageError."""
@@ -119,41 +120,42 @@ class CheckedWal:
 
     def save(self) -> None:
         """The checksums of segments that became full. Raises StorageError."""
-        with self._saving:
-            self._save()
-
-    def _save(self) -> None:
         for segno in sorted(self._full):
-            sums = self._full.get(segno)
-            if sums is None:
-                continue
-            cuts_count = self._cuts_count
-            if not self.directory.is_dir():
-                durable.make_directory(self.directory)
-            durable.replace_file(self._file(segno), encode_block_sums(sums))
-            with self._lock:
-                if cuts_count != self._cuts_count:
-                    self._remove(segno.__eq__, is_durable=True)
-                elif self._full.pop(segno, None) is not None:
-                    self._keep(segno, sums)
+            with self._files:
+                self._save(segno)
+
+    def _save(self, segno: int) -> None:
+        sums = self._full.get(segno)
+        if sums is None:
+            return  # it was cut off, or saved by another thread
+        if not self.directory.is_dir():
+            durable.make_directory(self.directory)
+        durable.replace_file(self._file(segno), encode_block_sums(sums))
+        with self._lock:
+            if self._full.get(segno) is sums:  # it may have been mended
+                del self._full[segno]
+                self._keep(segno, sums)
 
     def mended(self, sums: BlockSums) -> None:
         """A whole segment is there anew."""
-        self._full[sums.begin_lsn // self.wal_seg_size] = sums
+        with self._lock:
+            self._full[sums.begin_lsn // self.wal_seg_size] = sums
 
     def forget(self, segno: int) -> None:
         """The segment is no longer there, or will be another one. Raises StorageError."""
-        with self._lock:
+        with self._files, self._lock:
             self._full.pop(segno, None)
             self._kept.pop(segno, None)
-        self._remove(segno.__eq__, is_durable=True)
+            self._remove(segno.__eq__, is_durable=True)
 
     def remove_below(self, lsn: int) -> None:
         """The segments that end at or below `lsn` were removed. Raises StorageError."""
         first = lsn // self.wal_seg_size
-        self._remove(lambda segno: segno < first, is_durable=False)
+        with self._files:
+            self._remove(lambda segno: segno < first, is_durable=False)
 
     def _remove(self, is_meant: Callable[[int], bool], *, is_durable: bool) -> None:
+        """`_files` is held."""
         if not self.directory.is_dir():
             return
         names = [entry.name for entry in self.directory.iterdir() if len(entry.name) == 16]

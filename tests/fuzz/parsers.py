@@ -46,13 +46,15 @@ from pageserver.catalog_rows import (
 )
 from pageserver.control_file import ControlFile
 from pageserver.deletion_list import decode_claim, decode_header, decode_list
-from pageserver.errors import LayerDamaged, TableNameError
+from pageserver.errors import LayerDamaged, SurveyError, TableNameError
 from pageserver.fork import parse_file
 from pageserver.heap_page import heap_rows
+from pageserver.page_header import PageHeader
 from pageserver.page_index import decode_index
 from pageserver.page_keys import PageKeys, QueueKeys
 from pageserver.relation_map import parse_relation_map
 from pageserver.table_name import TableName
+from pageserver.touches import Checkpoint
 from pg_server.postmaster_file import PostmasterFile
 from pgwal.block_ref import decode_body
 from pgwal.errors import LsnSyntaxError, SegmentNameError, TimelineHistoryError, WalFormatError
@@ -350,6 +352,10 @@ PARSERS: list[Parser] = [
            seeds=(b"\x13\xd1\x02\x00" + bytes(36),)),
     Parser("pgwal.block_ref.decode_body", lambda case: decode_body(_record(case), 16),
            (WalFormatError,), seeds=seeds.RECORD_BODIES),
+    Parser("pageserver.touches.Checkpoint.parse", lambda case: Checkpoint.parse(case, 8, 120),
+           (SurveyError,), seeds=(bytes(80),)),
+    Parser("pageserver.page_header.PageHeader.parse", PageHeader.parse, (LayerDamaged,),
+           seeds=(seeds.HEAP_PAGE, bytes(8192))),
     Parser("pageserver.heap_page.heap_rows", lambda case: list(heap_rows(case)), (LayerDamaged,),
            seeds=(seeds.HEAP_PAGE, bytes(8192))),
     Parser("pageserver.relation_map.parse_relation_map", parse_relation_map, (LayerDamaged,),

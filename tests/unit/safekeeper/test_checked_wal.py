@@ -3,6 +3,7 @@ for no reader that checks a whole segment."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread, current_thread
 
@@ -12,6 +13,7 @@ from wal_log import START_LSN, WAL_SEG_SIZE
 
 from safekeeper.block_sums import BLOCK_BYTES
 from safekeeper.errors import WalDamaged
+from storage import durable
 
 CUT = START_LSN + BLOCK_BYTES + 10_000
 
@@ -76,3 +78,49 @@ def test_a_truncation_does_not_wait_for_a_reader_that_checks_a_whole_segment(
     assert is_cut, "it waited for the reader"
     assert found == [b""], "what was read was being cut"
     assert checked.read(START_LSN, 100, facts) == pusher.log.read(START_LSN, START_LSN + 100)
+
+
+def test_a_truncation_while_checksums_are_saved_leaves_none_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the two comes first to a file: neither fails, and what was saved is gone."""
+    pusher = leading_pusher(tmp_path)
+    pusher.log = log_of(3 * WAL_SEG_SIZE)
+    pusher.push()
+    checked = pusher.timeline.store.checked
+    assert len(checked._full) >= 2
+    replace_file, remove_file = durable.replace_file, durable.remove_file
+    cuts, removes, failed = Event(), Event(), list[Exception]()
+
+    def replace_before_it_cuts(path: Path, content: bytes) -> None:
+        replace_file(path, content)
+        cuts.set()
+        removes.wait(0.2)
+
+    def remove_after_it_saved(path: Path) -> None:
+        if current_thread() is cutter:
+            removes.set()
+            saver.join(0.2)
+        remove_file(path)
+
+    def cut() -> None:
+        assert cuts.wait(10)
+        trying(lambda: checked.cutting(pusher.log.ends[3]))
+
+    def trying(task: Callable[[], None]) -> None:
+        try:
+            task()
+        except Exception as error:
+            failed.append(error)
+
+    monkeypatch.setattr(durable, "replace_file", replace_before_it_cuts)
+    monkeypatch.setattr(durable, "remove_file", remove_after_it_saved)
+    cutter, saver = Thread(target=cut), Thread(target=lambda: trying(checked.save))
+    cutter.start()
+    saver.start()
+    for thread in (saver, cutter):
+        thread.join(10)
+    assert not failed
+    assert not list(checked.directory.iterdir())
+    assert not checked._full
+    assert not checked._kept

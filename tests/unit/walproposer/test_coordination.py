@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -35,6 +36,14 @@ ADDRESS = PrimaryAddress("host=127.0.0.1 port=1")
 PRIMARY = Primary(ServerFacts(7, 150018, 16 << 20), TimelineHistory(1), 0, 0)
 #: A thread that dies of a bug says so; here that is meant.
 has_bug = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def threads_have_ended() -> Iterator[None]:
+    """One that dies of a bug late would say so in the test that comes next."""
+    before = set(threading.enumerate())
+    yield
+    wait_until(lambda: set(threading.enumerate()) <= before, TIMEOUT, "the threads to end")
 
 
 class Going:
@@ -195,12 +204,15 @@ def test_a_bug_while_it_ends_leaves_no_port_open() -> None:
     with leading() as coordination:
         coordinator = coordination.coordinator
         assert coordinator is not None
+        sessions = coordinator.sessions
+        assert sessions is not None
         coordinator._fence = fail  # type: ignore[method-assign,assignment]
         coordination.close()
         assert coordination.error == "qsync has failed: Bug()"
         host, _, port = coordinator.address.rpartition(":")
         with pytest.raises(OSError, match="refused"):
             socket.create_connection((host, int(port)))
+        sessions.close()
 
 
 @has_bug
