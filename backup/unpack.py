@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -24,15 +22,14 @@ from backup.backup_catalog import BackupCatalog
 from backup.backup_record import Backup, BackupArchive
 from backup.base_backup import MANIFEST
 from backup.errors import BackupError
+from backup.file_sync import FileSync
 from backup.parts import PartReader
+from backup.tar_members import members
 from pg_server.account import Account
 from storage import durable
 
 BASE = "base.tar"
 TABLESPACES = "pg_tblspc"
-BLOCK_BYTES = 512
-SYNC_THREADS = 8
-SYNCS_IN_FLIGHT_MAX = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +66,8 @@ class Unpacking:
                 lambda name, number: catalog.part_key(backup.backup_id, name, number),
                 archive,
             )
-            with closing(reader), _errors(folder), ThreadPoolExecutor(SYNC_THREADS) as pool:
-                unpacked = _Unpacked(folder, self, links if archive.name == BASE else {}, pool)
+            with closing(reader), _errors(folder), FileSync(self.is_synced) as sync:
+                unpacked = _Unpacked(folder, self, links if archive.name == BASE else {}, sync)
                 if archive.name == MANIFEST:
                     unpacked.file(reader.pieces(), MANIFEST, 0o600)
                 else:
@@ -94,45 +91,32 @@ def require_empty(folder: Path) -> None:
 
 
 class _Unpacked:
-    """One archive on its way to `folder`; `pool` is where files are synced."""
+    """One archive on its way to `folder`."""
 
     def __init__(
         self,
         folder: Path,
         unpacking: Unpacking,
         links: Mapping[str, Path],
-        pool: ThreadPoolExecutor,
+        sync: FileSync,
     ) -> None:
         self._folder = folder
         self._unpacking = unpacking
         self._links = links
-        self._pool = pool
-        self._syncs: deque[Future[None]] = deque()
+        self._sync = sync
         self._directories: list[Path] = [folder]
 
     def tar(self, reader: PartReader) -> None:
-        """What Postgres writes: a header of one block and the content, up to a block of zeros. No
-        extensions, so that the content can be taken from where it is; that is twice as fast."""
-        while any(header := b"".join(reader.pieces(BLOCK_BYTES))):
-            member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
-            self._member(member, reader)
-        for _ in reader.pieces():
-            continue  # the padding behind the last member: the reader checks its length at the end
-
-    def _member(self, member: tarfile.TarInfo, reader: PartReader) -> None:
-        name = _checked_name(member.name)
-        if member.isdir():
-            self._directory(name, member.mode)
-        elif member.issym():
-            self._link(name)
-        elif member.isreg():
-            written = self.file(reader.pieces(member.size), name, member.mode)
-            if written < member.size:
-                raise tarfile.ReadError(f'it ends within "{name}"')
-            for _ in reader.pieces(-member.size % BLOCK_BYTES):
-                continue
-        else:
-            raise BackupError(f'"{name}" in the backup is neither a file nor a directory')
+        for member, content in members(reader):
+            name = _checked_name(member.name)
+            if member.isdir():
+                self._directory(name, member.mode)
+            elif member.issym():
+                self._link(name)
+            elif member.isreg():
+                self.file(content, name, member.mode)
+            else:
+                raise BackupError(f'"{name}" in the backup is neither a file nor a directory')
 
     def _directory(self, name: str, mode: int) -> None:
         path = self._folder / name
@@ -147,8 +131,8 @@ class _Unpacked:
         path.symlink_to(self._links[name].absolute())
         self._give(path)
 
-    def file(self, content: Iterable[memoryview], name: str, mode: int) -> int:
-        """Write one file; its length."""
+    def file(self, content: Iterable[memoryview], name: str, mode: int) -> None:
+        """Write one file."""
         path = self._folder / name
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode & 0o777)
         offset = 0
@@ -160,11 +144,7 @@ class _Unpacked:
         finally:
             os.close(fd)
         self._give(path)
-        if self._unpacking.is_synced:
-            self._syncs.append(self._pool.submit(durable.sync_file, path))
-        if len(self._syncs) > SYNCS_IN_FLIGHT_MAX:
-            self._syncs.popleft().result()
-        return offset
+        self._sync.add(path)
 
     def _give(self, path: Path) -> None:
         owner = self._unpacking.owner
@@ -173,10 +153,7 @@ class _Unpacked:
 
     def finish(self) -> None:
         """Returns when all of it is synced."""
-        for each in self._syncs:
-            each.result()
-        if self._unpacking.is_synced:
-            list(self._pool.map(durable.sync_directory, reversed(self._directories)))
+        self._sync.finish(reversed(self._directories))
 
 
 def _checked_name(name: str) -> str:

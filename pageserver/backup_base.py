@@ -90,7 +90,7 @@ def _members(
     catalog: BackupCatalog, backup: Backup, archive: BackupArchive, folder: str
 ) -> Iterator[tuple[tarfile.TarInfo, str, Content]]:
     """Of one archive: (member, its path below the data directory, how to read it)."""
-    with closing(_reader(catalog, backup, archive)) as reader:
+    with closing(archive_reader(catalog, backup, archive)) as reader:
         try:
             with tarfile.open(fileobj=reader, mode="r|") as tar:
                 for member in tar:
@@ -113,7 +113,8 @@ class Content:
         return file.read()
 
 
-def _reader(catalog: BackupCatalog, backup: Backup, archive: BackupArchive) -> PartReader:
+def archive_reader(catalog: BackupCatalog, backup: Backup, archive: BackupArchive) -> PartReader:
+    """Of one archive, from begin to end; its owner closes it."""
     return PartReader(
         catalog.archive.store,
         lambda name, number: catalog.part_key(backup.backup_id, name, number),

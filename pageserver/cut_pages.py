@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 
@@ -9,12 +10,16 @@ from backup.backup_catalog import BackupCatalog
 from objectstore.archive import TimelineArchive
 from pageserver.backup_base import BackupBase
 from pageserver.base_cache import cached_backup
+from pageserver.cut_files import CutFiles
 from pageserver.errors import PageNotFound
 from pageserver.frame import Frame
 from pageserver.page_index import Cut, LayerRef, PageIndex
 from pageserver.page_objects import PageObjects
-from pageserver.page_stack import Layer, PageStack
+from pageserver.page_stack import Layer, LayerStack, PageStack
+from pageserver.range_cache import RangeCache
 from pgwal.lsn import format_lsn
+
+OPENING_THREADS = 8
 
 
 def fetch_frame(objects: PageObjects, index: PageIndex, cut: Cut, path: Path) -> Frame:
@@ -38,10 +43,27 @@ def open_stack(
     return PageStack(BackupBase(catalog, backup, files), open_layers(objects, refs))
 
 
-def open_layers(objects: PageObjects, refs: list[LayerRef]) -> list[Layer]:
-    """Oldest first. Raises ObjectStoreError, LayerDamaged."""
+def open_files(
+    archive: TimelineArchive, objects: PageObjects, index: PageIndex, cut: Cut, frame: Frame
+) -> CutFiles:
+    """For who reads all of them, once. Raises BackupError, ObjectStoreError, LayerDamaged."""
+    catalog = BackupCatalog(archive)
+    refs = [ref for ref in index.layers if ref.end_lsn <= cut.end_lsn]
+    layers = LayerStack(open_layers(objects, refs, objects.range_cache()))
+    backup = catalog.get(index.base_backup_id)
+    return CutFiles(catalog, backup, frame.forks, frame.tablespaces, layers)
+
+
+def open_layers(
+    objects: PageObjects, refs: list[LayerRef], ranges: RangeCache | None = None
+) -> list[Layer]:
+    """Oldest first; several at a time, each of which costs requests. Raises ObjectStoreError,
+    LayerDamaged."""
     ordered = sorted(refs, key=lambda ref: (ref.end_lsn, ref.part))
+    with ThreadPoolExecutor(OPENING_THREADS) as pool:
+        opened = pool.map(lambda ref: objects.open_layer(ref, ranges), ordered)
+        found = list(zip(ordered, opened, strict=True))
     return [
-        Layer([objects.open_layer(ref) for ref in parts])
-        for _, parts in groupby(ordered, key=lambda ref: ref.end_lsn)
+        Layer([part for _, part in parts])
+        for _, parts in groupby(found, key=lambda each: each[0].end_lsn)
     ]

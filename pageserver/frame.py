@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -65,25 +65,45 @@ class Frame:
         with _open(self.path) as tar:
             return frozenset(tar.getnames())
 
-    def unpack(self, folder: Path, *, give: Callable[[Path], None], with_kept: bool) -> None:
-        """Into an empty folder; `give` hands each path to the server's account. Tablespaces become
-        folders in pg_tblspc. Raises LayerDamaged."""
+    def members(self) -> Iterator[tuple[str, bytes | None]]:
+        """Of the data directory: the name of each, and its content, None of a folder. Raises
+        LayerDamaged."""
         with _open(self.path) as tar:
             for member in tar:
-                if _is_ours(member.name) or (member.name in self.kept and not with_kept):
+                if _is_ours(member.name):
                     continue
-                path = folder / member.name
                 if member.isdir():
-                    # A tablespace's archive comes before the one with the folder it is in.
-                    path.mkdir(parents=True, exist_ok=True)
-                    path.chmod(FOLDER_MODE)
-                else:
-                    file = tar.extractfile(member)
-                    if file is None:
-                        raise LayerDamaged(f'frame has "{member.name}", which is no file')
-                    path.write_bytes(file.read())
-                    path.chmod(FILE_MODE)
+                    yield member.name, None
+                    continue
+                file = tar.extractfile(member)
+                if file is None:
+                    raise LayerDamaged(f'frame has "{member.name}", which is no file')
+                yield member.name, file.read()
+
+    def unpack(
+        self,
+        folder: Path,
+        *,
+        give: Callable[[Path], None],
+        with_kept: bool,
+        written: Callable[[Path], None] = lambda path: None,
+    ) -> None:
+        """Into an empty folder; `give` hands each path to the server's account, `written` hears of
+        files. Tablespaces become folders in pg_tblspc. Raises LayerDamaged."""
+        for name, content in self.members():
+            if name in self.kept and not with_kept:
+                continue
+            path = folder / name
+            if content is None:
+                # A tablespace's archive comes before the one with the folder it is in.
+                path.mkdir(parents=True, exist_ok=True)
+                path.chmod(FOLDER_MODE)
                 give(path)
+            else:
+                path.write_bytes(content)
+                path.chmod(FILE_MODE)
+                give(path)
+                written(path)
 
 
 def open_frame(path: Path) -> Frame:

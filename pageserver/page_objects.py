@@ -30,6 +30,7 @@ from pageserver.page_keys import (
     PageName,
     TombstoneName,
 )
+from pageserver.range_cache import RangeCache
 
 PIECE_BYTES = 1 << 20
 
@@ -109,12 +110,15 @@ class PageObjects:
         if not self._store.create(key, sealed):
             self._check_same(key, sealed.seal())
 
-    def open_layer(self, ref: LayerRef) -> LayerPart:
-        """Raises LayerDamaged."""
+    def open_layer(self, ref: LayerRef, ranges: RangeCache | None = None) -> LayerPart:
+        """`ranges`: of who reads all of it. Raises LayerDamaged."""
         key = self.keys.key(ref.name)
-        return LayerPart(
-            key, ref.size_bytes, lambda at, length: self._store.get_range(key, at, length)
-        )
+        get_range = self._store.get_range if ranges is None else ranges.read
+        return LayerPart(key, ref.size_bytes, lambda at, length: get_range(key, at, length))
+
+    def range_cache(self) -> RangeCache:
+        """For layers that are read whole."""
+        return RangeCache(self._store.get_range)
 
     def fetch_frame(self, ref: FrameRef, path: Path) -> Frame:
         """To that file. Raises LayerDamaged, ObjectDamaged."""

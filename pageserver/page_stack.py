@@ -11,9 +11,10 @@ Law: a page that no layer has since its fork was last as short, or made anew, is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from pageserver.fork import PAGE_BYTES, Fork
 from pageserver.layer_file import LayerPart, Limits
@@ -21,6 +22,9 @@ from pageserver.page_run import Run
 from pageserver.touches import Numbers
 
 ZERO_PAGE = bytes(PAGE_BYTES)
+#: Of a page that no layer has: it is in the base, if there; it is gone there, and all zeros.
+IN_BASE, ZEROED = -1, -2
+Owners: TypeAlias = "npt.NDArray[np.int32]"
 
 
 class PageBase(Protocol):
@@ -45,6 +49,30 @@ class Layer:
         """Of these, sorted, those that are here."""
         for part in self.parts:
             yield from part.read(fork, blocks)
+
+
+class LayerStack:
+    """The layers of a cut without their base, `layers` oldest first."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = tuple(layers)
+
+    def owners(self, fork: Fork, first: int, count: int) -> Owners:
+        """For each of `count` blocks from `first` on who has it as it is at the cut: the number of
+        a layer, IN_BASE or ZEROED."""
+        owners = np.full(count, IN_BASE, np.int32)
+        for number, layer in enumerate(self._layers):
+            limit = layer.limits.of(fork)
+            if limit is not None:
+                owners[max(limit - first, 0) :] = ZEROED
+            blocks = layer.blocks(fork)
+            begin, end = np.searchsorted(blocks, (first, first + count)).tolist()
+            owners[blocks[begin:end].astype(np.int64) - first] = number
+        return owners
+
+    def read(self, number: int, fork: Fork, blocks: Numbers) -> Iterator[Run]:
+        """Of a layer, these blocks, sorted, which it has. Raises PageserverError."""
+        return self._layers[number].read(fork, blocks)
 
 
 class PageStack:

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from backup.backup_record import Backup, BackupArchive
+from backup.file_sync import FileSync
 from backup.unpack import BASE, TABLESPACES, Unpacking, make_folder, require_empty
 from objectstore.archive import TimelineArchive
 from pageserver.control_file import CONTROL_FILE
-from pageserver.cut_pages import fetch_frame, open_stack
+from pageserver.cut_files import CutFiles
+from pageserver.cut_pages import fetch_frame, open_files
 from pageserver.errors import PageNotFound
 from pageserver.fork import PAGE_BYTES
 from pageserver.frame import Frame
@@ -73,33 +76,37 @@ class VirtualBackups:
     def write(self, backup: Backup, unpacking: Unpacking) -> None:
         """A data directory that a server recovers from. Its control file comes last: what was
         broken off does not start. Raises BackupError, StorageError, too."""
-        frame = self._frame(backup)
+        frame, cut_files = self.open(backup)
         for folder in unpacking.folders(backup):
             require_empty(folder)
             make_folder(folder, unpacking.owner)
-        files = _Files(unpacking)
-        links = files.folder(unpacking.data_dir / TABLESPACES)
-        for archive in backup.archives:
-            if archive.path:
-                link = links / archive.name.removesuffix(".tar")
-                link.symlink_to(unpacking.folder_of(archive).absolute())
-                files.give(link)
-        cut, cache = self._cut(backup), Path(self._folder.name)
-        stack = open_stack(self._archive, self._objects, self._index, cut, cache)
-        write_virtual_full(
-            unpacking.data_dir,
-            frame,
-            stack,
-            pg_major=self._archive.facts.server.pg_major,
-            give=files.give,
-            progress=lambda pages: unpacking.progress(pages * PAGE_BYTES),
-        )
-        files.sync()
+        data_dir = unpacking.data_dir
+        with FileSync(unpacking.is_synced) as sync:
+            files = _Files(unpacking, sync)
+            links = files.folder(data_dir / TABLESPACES)
+            for archive in backup.archives:
+                if archive.path:
+                    link = links / archive.name.removesuffix(".tar")
+                    link.symlink_to(unpacking.folder_of(archive).absolute())
+                    files.give(link)
+            write_virtual_full(
+                data_dir,
+                frame,
+                cut_files,
+                pg_major=self._archive.facts.server.pg_major,
+                give=files.give,
+                progress=unpacking.progress,
+                written=files.written,
+            )
+            sync.finish(_folders(data_dir))
         durable.replace_file(
-            unpacking.data_dir / CONTROL_FILE,
-            frame.read(CONTROL_FILE),
-            like=unpacking.data_dir / "PG_VERSION",
+            data_dir / CONTROL_FILE, frame.read(CONTROL_FILE), like=data_dir / "PG_VERSION"
         )
+
+    def open(self, backup: Backup) -> tuple[Frame, CutFiles]:
+        """All that it is made of."""
+        frame, cut = self._frame(backup), self._cut(backup)
+        return frame, open_files(self._archive, self._objects, self._index, cut, frame)
 
     # ---- what there is
 
@@ -141,9 +148,9 @@ def _archive(name: str, path: str, content_bytes: int) -> BackupArchive:
 class _Files:
     """Those that were written, to be given away and synced."""
 
-    def __init__(self, unpacking: Unpacking) -> None:
+    def __init__(self, unpacking: Unpacking, sync: FileSync) -> None:
         self._unpacking = unpacking
-        self._data_dir = unpacking.data_dir
+        self._sync = sync
 
     def give(self, path: Path) -> None:
         owner = self._unpacking.owner
@@ -155,15 +162,16 @@ class _Files:
         self.give(path)
         return path
 
-    def sync(self) -> None:
+    def written(self, path: Path) -> None:
         """All but the control file, which is not there yet."""
-        (self._data_dir / CONTROL_FILE).unlink()
-        if not self._unpacking.is_synced:
-            return
-        folders = [self._data_dir, *(self._data_dir / TABLESPACES).iterdir()]
-        for folder in folders:
-            for path in sorted(folder.rglob("*")):
-                if path.is_file():
-                    durable.sync_file(path)
-                elif path.is_dir() and not path.is_symlink():
-                    durable.sync_directory(path)
+        if path == self._unpacking.data_dir / CONTROL_FILE:
+            path.unlink()
+        else:
+            self._sync.add(path)
+
+
+def _folders(data_dir: Path) -> Iterator[Path]:
+    """All of a data directory, those of its tablespaces, too."""
+    for top in (data_dir, *(data_dir / TABLESPACES).iterdir()):
+        yield top
+        yield from (path for path in top.rglob("*") if path.is_dir() and not path.is_symlink())

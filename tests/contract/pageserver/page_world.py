@@ -22,12 +22,13 @@ from objectstore.archive import ArchivedTimeline, TimelineArchive
 from objectstore.local import LocalStore
 from pageserver.backup_base import BackupBase, read_backup
 from pageserver.control_file import CONTROL_FILE
+from pageserver.cut_files import CutFiles
 from pageserver.epoch import EpochInput, EpochOutput, EpochReplay, survey_epoch
 from pageserver.fork import ForkKind, parse_file
 from pageserver.frame import EMPTIED, LEFT_OUT
 from pageserver.in_place_tablespaces import link_wal
 from pageserver.layer_file import LayerPart
-from pageserver.page_stack import Layer, PageStack
+from pageserver.page_stack import Layer, LayerStack, PageStack
 from pageserver.redo import RedoServer
 from pageserver.touches import Checkpoint
 from pageserver.virtual_full import write_virtual_full
@@ -165,8 +166,10 @@ class PageWorld:
         data_dir = self.root / name
         data_dir.mkdir(mode=0o700)
         self.server.give(data_dir)
+        forks, tablespaces = self.frame.forks, self.frame.tablespaces
+        files = CutFiles(self.catalog, self.backup, forks, tablespaces, LayerStack(self.layers))
         write_virtual_full(
-            data_dir, self.frame, self.stack(), pg_major=self.facts.pg_major, give=self.server.give
+            data_dir, self.frame, files, pg_major=self.facts.pg_major, give=self.server.give
         )
         return data_dir
 

@@ -1,0 +1,170 @@
+"""A cut becomes a base backup in the archive: as a server's own, but no server is asked.
+
+    16384.tar, ..     folders, files of the frame | files of relations, in the order of the base
+    base.tar          backup_label, the same, links of tablespaces | ... | global/pg_control
+    backup_manifest
+
+Nothing of it is on the local disk but the frame; memory is that of `CutFiles` and `PartWriter`.
+Law: the same cut gives the same bytes under the same name. So one that broke off is gone on with by
+doing it again, and two at once do no harm.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from crc32c import crc32c
+
+from backup.backup_catalog import BackupCatalog
+from backup.backup_label import standby_label
+from backup.backup_record import Backup, format_backup_id
+from backup.base_backup import MANIFEST
+from backup.errors import BackupError
+from backup.manifest import ManifestWriter
+from backup.parts import PartWriter
+from backup.tar_members import BLOCK_BYTES
+from backup.unpack import BASE, TABLESPACES
+from objectstore.sealed import ZSTD_LEVEL
+from pageserver.backup_base import BACKUP_LABEL
+from pageserver.control_file import CONTROL_FILE
+from pageserver.cut_files import CutFiles
+from pageserver.errors import PageserverError
+from pageserver.fork import PAGE_BYTES
+from pageserver.frame import FILE_MODE, FOLDER_MODE, Frame
+from pageserver.virtual_backups import VirtualBackups
+
+#: At the end of an archive.
+END = bytes(2 * BLOCK_BYTES)
+
+
+def create_full_backup(
+    cuts: VirtualBackups,
+    cut: Backup,
+    catalog: BackupCatalog,
+    *,
+    label: str,
+    level: int | None = ZSTD_LEVEL,
+    began: Callable[[str], None] = lambda backup_id: None,
+    progress: Callable[[int], None] = lambda length: None,
+) -> Backup:
+    """`cut` is one of `cuts.backups()`. Raises BackupError, ObjectStoreError, PageserverError."""
+    backup_id = format_backup_id(cut.started_at, cut.start_lsn)
+    if backup_id in {each.backup_id for each in catalog.backups()}:
+        raise BackupError(
+            f"the cut at {cut.started_at:%Y-%m-%d %H:%M:%S}Z is backup {backup_id} already",
+            hint="A newer one is there when the pageserver has made its next cut.",
+        )
+    began(backup_id)
+    frame, files = cuts.open(cut)
+
+    def part_key(name: str, number: int) -> str:
+        return catalog.part_key(backup_id, name, number)
+
+    with PartWriter(catalog.archive.store, part_key, level) as writer:
+        stream = _FullStream(writer, frame, files, cut, progress)
+        for oid, path in sorted(frame.tablespaces.items()):
+            writer.begin(f"{oid}.tar", path)
+            stream.tablespace(oid)
+        writer.begin(BASE, "")
+        stream.base(standby_label(
+            cut.start_lsn, frame.control_file().checkpoint_lsn, cut.start_tli, cut.started_at,
+            label, catalog.archive.facts.wal_seg_size,
+        ))  # fmt: skip
+        writer.begin(MANIFEST, "")
+        writer.write(stream.manifest.finish(cut.start_tli, cut.start_lsn, cut.stop_lsn))
+        archives = writer.finish()
+    backup = replace(cut, backup_id=backup_id, label=label, archives=archives)
+    catalog.add(backup)
+    return backup
+
+
+class _FullStream:
+    def __init__(
+        self,
+        writer: PartWriter,
+        frame: Frame,
+        files: CutFiles,
+        cut: Backup,
+        progress: Callable[[int], None],
+    ) -> None:
+        self._writer = writer
+        self._frame = frame
+        self._files = files
+        self._cut = cut
+        self._progress = progress
+        self._version_folder = frame.control_file().version_folder(cut.pg_major)
+        self.manifest = ManifestWriter(cut.pg_major, cut.system_id, cut.started_at)
+
+    def tablespace(self, oid: int) -> None:
+        """Its archive, begun already; names in it are below the tablespace."""
+        folder = f"{TABLESPACES}/{oid}/"
+        self._frame_members(folder, lambda name: name.startswith(folder))
+        self._relations(oid, folder)
+        self._writer.write(END)
+
+    def base(self, backup_label: bytes) -> None:
+        self._file("", BACKUP_LABEL, len(backup_label), [memoryview(backup_label)])
+        spaces = tuple(f"{TABLESPACES}/{oid}" for oid in self._frame.tablespaces)
+
+        def is_ours(name: str) -> bool:
+            is_linked = name in spaces or name.startswith(tuple(f"{each}/" for each in spaces))
+            return name != CONTROL_FILE and not is_linked
+
+        self._frame_members("", is_ours)
+        for oid, path in sorted(self._frame.tablespaces.items()):
+            self._link(f"{TABLESPACES}/{oid}", path)
+        self._relations(None, "")
+        control = self._frame.read(CONTROL_FILE)
+        self._file("", CONTROL_FILE, len(control), [memoryview(control)])
+        self._writer.write(END)
+
+    def _frame_members(self, folder: str, is_ours: Callable[[str], bool]) -> None:
+        for name, content in self._frame.members():
+            if not is_ours(name):
+                continue
+            if content is None:
+                info = tarfile.TarInfo(name.removeprefix(folder))
+                info.type, info.mode = tarfile.DIRTYPE, FOLDER_MODE
+                self._header(info)
+            else:
+                self._file(folder, name, len(content), [memoryview(content)])
+
+    def _relations(self, oid: int | None, folder: str) -> None:
+        for file in self._files.of_tablespace(oid):
+            path = file.fork.file(self._version_folder, file.segment)
+            self._file(folder, path, file.blocks * PAGE_BYTES, file.pieces)
+
+    def _file(
+        self, folder: str, path: str, size_bytes: int, pieces: Iterable[memoryview]
+    ) -> None:
+        """`path` below the data directory, in an archive of what is below `folder`."""
+        info = tarfile.TarInfo(path.removeprefix(folder))
+        info.size, info.mode = size_bytes, FILE_MODE
+        self._header(info)
+        crc = length = 0
+        for piece in pieces:
+            crc = crc32c(piece, crc)
+            length += len(piece)
+            self._writer.write(piece)
+            self._progress(len(piece))
+        assert length == size_bytes
+        self._writer.write(bytes(-length % BLOCK_BYTES))
+        self.manifest.add(path, length, crc)
+
+    def _link(self, name: str, target: str) -> None:
+        info = tarfile.TarInfo(name)
+        info.type, info.mode, info.linkname = tarfile.SYMTYPE, 0o777, target
+        self._header(info)
+
+    def _header(self, info: tarfile.TarInfo) -> None:
+        info.mtime = int(self._cut.started_at.timestamp())
+        try:
+            header = info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
+        except ValueError as error:
+            raise PageserverError(
+                f'"{info.linkname or info.name}" is too long for a tar archive: {error}',
+                hint="Restore it from the cut, which needs no archive: sk restore.",
+            ) from error
+        self._writer.write(header)
