@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
 
 import msgspec
 
@@ -52,6 +53,13 @@ class BackupCatalog:
         """The names of folders that are no backup: one that runs now, or what is left of one."""
         finished = {backup.backup_id for backup in self.backups()}
         return [backup_id for backup_id in self._ids() if backup_id not in finished]
+
+    def written_at(self, backup_id: str) -> datetime:
+        """When something was written last, by the store's clock. Its name does not say: a backup
+        out of a cut has the time of the cut, however long ago that is."""
+        began_at, _ = parse_backup_id(backup_id)
+        infos = self._store.list(self._folder(backup_id))
+        return max((info.modified_at for info in infos), default=began_at)
 
     def get(self, backup_id: str) -> Backup:
         """Raises BackupError when there is none of this name."""

@@ -14,15 +14,17 @@ import click
 import psycopg
 
 from backup.backup_catalog import BackupCatalog
-from backup.backup_record import Backup, parse_backup_id
+from backup.backup_record import Backup
 from backup.base_backup import MANIFEST, BackupOptions
 from backup.create import BackedUpServer, BackupWatcher, archived_lsn, create_backup
 from backup.retention import kept_by_age, kept_by_number
 from backup.target import check_of_log, format_time
 from backup.unpack import Unpacking
 from cli.archive_options import archive_options, open_archive
+from cli.cut_backup import PAGESERVER, BackupSource, CutBackup, cut_target
+from cli.moment_text import MomentText
 from cli.output import CommandError, console, plain_table, print_json
-from cli.parameters import ByteSize, Dsn, FiniteRange, json_option, timeline_option
+from cli.parameters import ByteSize, FiniteRange, json_option, timeline_option
 from cli.progress import ByteProgress
 from consensus.ids import TimelineId
 from objectstore.archive import require_archive
@@ -61,11 +63,16 @@ def open_catalog(url: str, options: tuple[str, ...], timeline: TimelineId | None
 @timeline_option
 @click.option(
     "--from",
-    "server",
-    type=Dsn(),
+    "source",
+    type=BackupSource(),
     required=True,
-    help="DSN of the primary, or of a standby of it (a role with REPLICATION).",
+    help="DSN of the primary, or of a standby of it (a role with REPLICATION); or the word "
+    "pageserver: out of its newest cut.",
 )
+@click.option(
+    "--at", type=MomentText(), help='With --from pageserver: when; a time, or "10 minutes ago".'
+)
+@click.option("--at-lsn", metavar="LSN", help="Or a position in the WAL.")
 @click.option("--label", default="sk", show_default=True, help="A name for people.")
 @click.option(
     "--checkpoint",
@@ -96,7 +103,9 @@ def create(
     archive: str,
     archive_option: tuple[str, ...],
     timeline: TimelineId | None,
-    server: str,
+    source: str,
+    at: datetime | None,
+    at_lsn: str | None,
     label: str,
     checkpoint: str,
     max_rate: int,
@@ -107,15 +116,26 @@ def create(
 ) -> None:
     """Take a base backup of a running server, and print its name.
 
+    With --from pageserver no server is asked: it is made out of the newest cut, or of the one that
+    a restore to --at or --at-lsn would begin with.
+
     Ends when the archive alone can restore it, that is when its WAL is there, too. Exits with 1
     when pages of the server are damaged; such a backup is kept, but never chosen by a restore.
     """
     if max_rate and not RATE_BYTES_MIN <= max_rate <= RATE_BYTES_MAX:
         raise click.UsageError("--max-rate must be between 32kB and 1GB")
     catalog = open_catalog(archive, archive_option, timeline)
-    options = BackupOptions(label=label, is_fast=checkpoint == "fast", max_rate_kb=max_rate // 1024)
     began_at = time.monotonic()
-    made = _create(PrimaryAddress(server), catalog, options, compression or None)
+    if source == PAGESERVER:
+        if max_rate or checkpoint != "fast":
+            raise click.UsageError("--max-rate and --checkpoint are about a server")
+        made = CutBackup(cut_target(at, at_lsn), label, compression or None).create(catalog)
+    else:
+        if at is not None or at_lsn is not None:
+            raise click.UsageError("--at and --at-lsn are about cuts: --from pageserver")
+        is_fast, rate_kb = checkpoint == "fast", max_rate // 1024
+        options = BackupOptions(label=label, is_fast=is_fast, max_rate_kb=rate_kb)
+        made = _create(PrimaryAddress(source), catalog, options, compression or None)
     seconds = time.monotonic() - began_at
     if json:
         print_json(backup_json(made))
@@ -405,8 +425,7 @@ def prune(
     kept_ids = {each.backup_id for each in kept} | _named_bases(catalog)
     doomed = [each.backup_id for each in backups if each.backup_id not in kept_ids]
     for backup_id in catalog.unfinished():
-        began_at, _ = parse_backup_id(backup_id)
-        if (now - began_at).days >= UNFINISHED_DAYS:
+        if (now - catalog.written_at(backup_id)).days >= UNFINISHED_DAYS:
             doomed.append(backup_id)
     for backup_id in doomed:
         if not dry_run:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +12,7 @@ import click
 from backup.archived_wal import ArchivedWalSource
 from backup.safekeeper_wal import Safekeeper, SafekeeperWalSource
 from backup.wal_source import WalSource
+from cli.moment_text import MomentText
 from cli.parameters import with_conninfo
 from objectstore.archive import TimelineArchive
 from pageserver.moments import Moment
@@ -22,31 +21,6 @@ from pgwal.errors import WalError
 from pgwal.lsn import Lsn
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-UNITS = ("seconds", "minutes", "hours", "days")
-AGO = re.compile(rf"([0-9]{{1,6}}) ({'|'.join(unit[:-1] for unit in UNITS)})s? ago", re.ASCII)
-
-
-class MomentText(click.ParamType[datetime]):
-    """`2026-11-21T10:15:00+00:00`, or `10 minutes ago`."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        text = str(value).strip()
-        if ago := AGO.fullmatch(text):
-            return datetime.now(UTC) - timedelta(**{f"{ago[2]}s": int(ago[1])})
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            self.fail(
-                f'"{text}" is no time: 2026-11-21T10:15:00+00:00, "10 minutes ago"', param, ctx
-            )
-        if moment.tzinfo is None:
-            self.fail(f'"{text}" needs its offset from UTC, as in {text}+00:00', param, ctx)
-        return moment
 
 
 def moment_options(function: F) -> F:

@@ -33,38 +33,44 @@ from pageserver.cut_files import CutFiles
 from pageserver.errors import PageserverError
 from pageserver.fork import PAGE_BYTES
 from pageserver.frame import FILE_MODE, FOLDER_MODE, Frame
-from pageserver.virtual_backups import VirtualBackups
+from pgwal.lsn import format_lsn
 
 #: At the end of an archive.
 END = bytes(2 * BLOCK_BYTES)
 
 
-def create_full_backup(
-    cuts: VirtualBackups,
-    cut: Backup,
-    catalog: BackupCatalog,
-    *,
-    label: str,
-    level: int | None = ZSTD_LEVEL,
-    began: Callable[[str], None] = lambda backup_id: None,
-    progress: Callable[[int], None] = lambda length: None,
-) -> Backup:
-    """`cut` is one of `cuts.backups()`. Raises BackupError, ObjectStoreError, PageserverError."""
+def new_backup_id(catalog: BackupCatalog, cut: Backup) -> str:
+    """The name of the backup that this cut becomes. Raises BackupError when it is one already,
+    ObjectStoreError."""
     backup_id = format_backup_id(cut.started_at, cut.start_lsn)
     if backup_id in {each.backup_id for each in catalog.backups()}:
         raise BackupError(
-            f"the cut at {cut.started_at:%Y-%m-%d %H:%M:%S}Z is backup {backup_id} already",
-            hint="A newer one is there when the pageserver has made its next cut.",
+            f"the cut at {format_lsn(cut.stop_lsn)} is backup {backup_id} already",
+            hint="A newer one can be made when the pageserver has made its next cut.",
         )
-    began(backup_id)
-    frame, files = cuts.open(cut)
+    return backup_id
+
+
+def create_full_backup(
+    catalog: BackupCatalog,
+    cut: Backup,
+    frame: Frame,
+    files: CutFiles,
+    *,
+    label: str,
+    level: int | None = ZSTD_LEVEL,
+    progress: Callable[[int], None] = lambda length: None,
+) -> Backup:
+    """`cut` as `VirtualBackups` has it, `frame` and `files` are what it is made of. Raises
+    BackupError, ObjectStoreError, PageserverError."""
+    backup_id = new_backup_id(catalog, cut)
 
     def part_key(name: str, number: int) -> str:
         return catalog.part_key(backup_id, name, number)
 
     with PartWriter(catalog.archive.store, part_key, level) as writer:
         stream = _FullStream(writer, frame, files, cut, progress)
-        for oid, path in sorted(frame.tablespaces.items()):
+        for oid, path in stream.linked:
             writer.begin(f"{oid}.tar", path)
             stream.tablespace(oid)
         writer.begin(BASE, "")
@@ -94,6 +100,8 @@ class _FullStream:
         self._files = files
         self._cut = cut
         self._progress = progress
+        #: oid and location; the others (allow_in_place_tablespaces) are folders of pg_tblspc
+        self.linked = sorted(each for each in frame.tablespaces.items() if each[1])
         self._version_folder = frame.control_file().version_folder(cut.pg_major)
         self.manifest = ManifestWriter(cut.pg_major, cut.system_id, cut.started_at)
 
@@ -106,16 +114,18 @@ class _FullStream:
 
     def base(self, backup_label: bytes) -> None:
         self._file("", BACKUP_LABEL, len(backup_label), [memoryview(backup_label)])
-        spaces = tuple(f"{TABLESPACES}/{oid}" for oid in self._frame.tablespaces)
+        spaces = tuple(f"{TABLESPACES}/{oid}" for oid, _ in self.linked)
 
         def is_ours(name: str) -> bool:
             is_linked = name in spaces or name.startswith(tuple(f"{each}/" for each in spaces))
             return name != CONTROL_FILE and not is_linked
 
         self._frame_members("", is_ours)
-        for oid, path in sorted(self._frame.tablespaces.items()):
+        for oid, path in self.linked:
             self._link(f"{TABLESPACES}/{oid}", path)
-        self._relations(None, "")
+        in_place = [oid for oid, path in sorted(self._frame.tablespaces.items()) if not path]
+        for each in (*in_place, None):
+            self._relations(each, "")
         control = self._frame.read(CONTROL_FILE)
         self._file("", CONTROL_FILE, len(control), [memoryview(control)])
         self._writer.write(END)
@@ -136,9 +146,7 @@ class _FullStream:
             path = file.fork.file(self._version_folder, file.segment)
             self._file(folder, path, file.blocks * PAGE_BYTES, file.pieces)
 
-    def _file(
-        self, folder: str, path: str, size_bytes: int, pieces: Iterable[memoryview]
-    ) -> None:
+    def _file(self, folder: str, path: str, size_bytes: int, pieces: Iterable[memoryview]) -> None:
         """`path` below the data directory, in an archive of what is below `folder`."""
         info = tarfile.TarInfo(path.removeprefix(folder))
         info.size, info.mode = size_bytes, FILE_MODE

@@ -1,0 +1,103 @@
+"""`sk backup create --from pageserver`: a base backup out of the newest cut before a moment.
+
+No primary is connected to. The pageserver's packages are imported when there is something to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from backup.backup_catalog import BackupCatalog
+from backup.backup_record import Backup
+from backup.target import AtLsn, AtTime, Latest, Target, format_time, is_before, is_of_log
+from cli.output import CommandError
+from cli.parameters import Dsn
+from cli.progress import ByteProgress
+from pgwal.errors import WalError
+from pgwal.lsn import Lsn, format_lsn
+
+PAGESERVER = "pageserver"
+NEEDED_PACKAGES = ("numpy", "numba", "pyarrow")
+
+
+class BackupSource(Dsn):
+    """The word `pageserver`, which is no connection string, or one of a server."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        return PAGESERVER if value == PAGESERVER else super().convert(value, param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class CutBackup:
+    """Which cut, and how it is stored."""
+
+    target: Target
+    label: str
+    level: int | None
+
+    def create(self, catalog: BackupCatalog) -> Backup:
+        """Raises CommandError, BackupError, ObjectStoreError, PageserverError."""
+        missing = [name for name in NEEDED_PACKAGES if find_spec(name) is None]
+        if missing:
+            raise CommandError(
+                f"a backup out of cuts needs {', '.join(missing)}",
+                "pip install 'quorum-wal[pageserver]'",
+            )
+        from pageserver.full_backup import create_full_backup, new_backup_id
+        from pageserver.virtual_backups import VirtualBackups
+
+        cuts = VirtualBackups(catalog.archive, datetime.now(UTC))
+        try:
+            cut = self._choose(catalog, cuts.backups())
+            backup_id = new_backup_id(catalog, cut)
+            where = format_lsn(cut.stop_lsn)
+            click.echo(f"backup {backup_id} begins, of the cut at {where}", err=True)
+            with ByteProgress("backup", cuts.details(cut).content_bytes) as bar:
+                return create_full_backup(
+                    catalog,
+                    cut,
+                    *cuts.open(cut),
+                    label=self.label,
+                    level=self.level,
+                    progress=bar.more,
+                )
+        finally:
+            cuts.close()
+
+    def _choose(self, catalog: BackupCatalog, cuts: list[Backup]) -> Backup:
+        """The newest that a restore to that moment would begin with."""
+        history = catalog.archive.newest_history()
+        cuts = [cut for cut in cuts if is_of_log(cut, history)]
+        if not cuts:
+            raise CommandError(
+                f"the archive has no cuts of timeline {catalog.archive.timeline}",
+                "A pageserver makes them: sk pageserver run.",
+            )
+        before = [cut for cut in cuts if is_before(cut, self.target)]
+        if not before:
+            oldest = cuts[0]
+            raise CommandError(
+                f"no cut is before {self.target}: the oldest ends at "
+                f"{format_lsn(oldest.stop_lsn)}, {format_time(oldest.stopped_at)}",
+                "Name a later moment, or none: that is the newest cut.",
+            )
+        return before[-1]
+
+
+def cut_target(at: datetime | None, at_lsn: str | None) -> Target:
+    """Raises click.UsageError."""
+    if at is not None and at_lsn is not None:
+        raise click.UsageError("--at and --at-lsn exclude each other")
+    if at is not None:
+        return AtTime(at)
+    if at_lsn is None:
+        return Latest()
+    try:
+        return AtLsn(int(Lsn.parse(at_lsn)))
+    except WalError as error:
+        raise click.UsageError(f"--at-lsn: {error}") from error
