@@ -5,6 +5,7 @@
         16384.tar/000001                                a tablespace
         backup_manifest/000001                          what pg_verifybackup reads
         backup.json                                     written last, once
+        places                                          of a pageserver's base (pageserver/)
 
 Law: a backup is what has a `backup.json`. It is created when every part is in the store, and
 removed before the first part is, so a folder without one was never finished, or is half deleted.
@@ -38,6 +39,10 @@ class BackupCatalog:
 
     def part_key(self, backup_id: str, archive_name: str, number: int) -> str:
         return f"{self._folder(backup_id)}{archive_name}/{number:0{PART_DIGITS}d}"
+
+    def object_key(self, backup_id: str, name: str) -> str:
+        """Of what is kept beside a backup, and is deleted with it."""
+        return self._folder(backup_id) + name
 
     def backups(self) -> list[Backup]:
         """Those that are finished, oldest first."""

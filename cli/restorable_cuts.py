@@ -43,7 +43,8 @@ class RestorableCuts:
         """From the newest backup or cut that leads to the target. Raises BackupError,
         ObjectStoreError, WalError."""
         cuts = self._backups()
-        both = sorted([*backups, *cuts], key=lambda each: each.stop_lsn)
+        # Of a cut and the backup that was made of it the backup is last: it is read in one go.
+        both = sorted([*cuts, *backups], key=lambda each: each.stop_lsn)
         plan = planner.plan(both, target)
         if self._cuts is not None and plan.backup.backup_id in self._ids:
             return replace(plan, backup=self._cuts.details(plan.backup))

@@ -9,7 +9,7 @@ from pathlib import Path
 from backup.backup_catalog import BackupCatalog
 from objectstore.archive import TimelineArchive
 from pageserver.backup_base import BackupBase
-from pageserver.base_cache import cached_backup
+from pageserver.base_cache import cached_backup, stored_places
 from pageserver.cut_files import CutFiles
 from pageserver.errors import PageNotFound
 from pageserver.frame import Frame
@@ -34,11 +34,11 @@ def fetch_frame(objects: PageObjects, index: PageIndex, cut: Cut, path: Path) ->
 def open_stack(
     archive: TimelineArchive, objects: PageObjects, index: PageIndex, cut: Cut, folder: Path
 ) -> PageStack:
-    """`folder` keeps where the files of the base backup are. Raises BackupError, ObjectStoreError,
-    LayerDamaged."""
+    """`folder` keeps where the files of the base backup are, if the store does not. Raises
+    BackupError, ObjectStoreError, LayerDamaged."""
     catalog = BackupCatalog(archive)
     backup = catalog.get(index.base_backup_id)
-    files, _ = cached_backup(catalog, backup, folder)
+    files = stored_places(catalog, backup) or cached_backup(catalog, backup, folder)[0]
     refs = [ref for ref in index.layers if ref.end_lsn <= cut.end_lsn]
     return PageStack(BackupBase(catalog, backup, files), open_layers(objects, refs))
 

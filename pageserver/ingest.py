@@ -27,7 +27,7 @@ from backup.safekeeper_wal import Safekeeper
 from consensus.ids import TimelineId
 from objectstore.archive import TimelineArchive
 from pageserver.backup_base import BackupBase
-from pageserver.base_cache import cached_backup
+from pageserver.base_cache import cached_backup, store_places
 from pageserver.checkpoint_scan import CheckpointScan
 from pageserver.cut_pages import fetch_frame, open_layers
 from pageserver.cut_rule import CutRule
@@ -171,6 +171,7 @@ class Ingest(threading.Thread):
             catalog.get(index.base_backup_id) if index.base_backup_id else self._choose(catalog)
         )
         files, frame = cached_backup(catalog, backup, self._folder)
+        store_places(catalog, backup, files)
         base = BackupBase(catalog, backup, files)
         if not index.cuts:
             return _Stand(frame, base, [], backup.start_lsn, None, backup.stop_lsn)

@@ -38,6 +38,7 @@ from generations.suffix import Suffix
 from objectstore import sealed
 from objectstore.errors import ObjectDamaged
 from objectstore.keys import ArchiveKeys
+from pageserver.base_cache import decode_places
 from pageserver.catalog_rows import (
     parse_class_row,
     parse_named_row,
@@ -358,6 +359,8 @@ PARSERS: list[Parser] = [
            seeds=(seeds.HEAP_PAGE, bytes(8192))),
     Parser("pageserver.heap_page.heap_rows", lambda case: list(heap_rows(case)), (LayerDamaged,),
            seeds=(seeds.HEAP_PAGE, bytes(8192))),
+    Parser("pageserver.base_cache.decode_places", decode_places, (LayerDamaged,),
+           seeds=(bytes.fromhex("919805cd4e20cd4000000000cd0200cd2000"),)),
     Parser("pageserver.relation_map.parse_relation_map", parse_relation_map, (LayerDamaged,),
            seeds=seeds.RELATION_MAPS, reseal=_reseal_map),
     Parser("pageserver.catalog_rows.parse_class_row", partial(parse_class_row, pg_major=18),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from restored import SEGMENT_BYTES, TIMEOUT, archiving, restored_at, take_backup
+from restored import SEGMENT_BYTES, TIMEOUT, archiving, new_folder, restored_at, take_backup
 from sk_command import assert_refused, sk, sk_json
 
 from pg_fixtures.cluster import QuorumCluster
@@ -19,6 +19,7 @@ from pg_fixtures.postgres import Postgres
 from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.standby import wait_replayed
 from pg_fixtures.waiting import wait_until
+from pg_server.program import run_program
 from pgwal.history import history_file_name
 from pgwal.lsn import Lsn
 
@@ -246,3 +247,42 @@ def test_it_follows_a_promotion(pages: Pages, tmp_path: Path) -> None:
 def switch_of(promoted: Postgres) -> str:
     """Where it left the timeline before."""
     return (promoted.pg_wal / history_file_name(2)).read_text().split()[1]
+
+
+def test_a_base_backup_out_of_a_cut(pages: Pages, tmp_path: Path) -> None:
+    """It, and the cut itself, are restored with a tablespace elsewhere; then it is deleted."""
+    primary, archive = pages.primary, ("--archive", pages.archive)
+    from_cut = ("backup", "create", *archive, "--from", "pageserver")
+    assert_refused(sk(*from_cut), 1, "the archive has no cuts", "sk pageserver run")
+    old = new_folder(tmp_path / "old space")
+    primary.execute(f"CREATE TABLESPACE space LOCATION '{old}'")
+    primary.execute("CREATE TABLE s TABLESPACE space AS SELECT g FROM generate_series(1, 99) g")
+    with pages.pageserver() as pageserver:
+        cut = pages.cut(pageserver)["cut_lsn"]
+        rows = pages.rows()
+    made = sk(*from_cut, "--at-lsn", cut, "--label", "nightly")
+    assert made.returncode == 0, made.stderr
+    backup_id = made.stdout.strip()
+    assert "can be restored from the archive alone" in made.stderr
+    listed = sk_json("backup", "list", *archive)
+    assert [each["label"] for each in listed] == ["sk", "nightly"]
+    assert (listed[1]["backup_id"], listed[1]["stop_lsn"]) == (backup_id, cut)
+    assert_refused(sk(*from_cut), 1, f"is backup {backup_id} already", "next cut")
+    assert_refused(sk(*from_cut, "--at-lsn", "0/1"), 1, "no cut is before", "later moment")
+    for number, named in enumerate((("--backup", backup_id), ())):
+        moved = f"{old}={new_folder(tmp_path / f'space {number}')}"
+        if not named:  # a backup of the very cut is read faster than the cut
+            assert sk("backup", "delete", *archive, backup_id).returncode == 0
+        with restored_at(primary.binaries, tmp_path / f"restored-{number}") as restored:
+            done = restored.restore(pages.archive, *named, "--tablespace", moved)
+            assert done.returncode == 0, done.stderr
+            assert ("backup cut-" in done.stdout) == (not named)
+            if named:
+                verify = primary.binaries.program("pg_verifybackup")
+                run_program([verify, "--no-parse-wal", restored.data_dir], timeout=TIMEOUT)
+            restored.start(TIMEOUT)
+            wait_until(lambda: restored.execute("SELECT pg_is_in_recovery()") == [(False,)],
+                       TIMEOUT, "its recovery to end")  # fmt: skip
+            query = "SELECT count(*), md5(string_agg(m, '' ORDER BY g, m)) FROM t"
+            assert restored.execute(query) == rows
+            assert restored.execute("SELECT sum(g) FROM s") == [(4950,)]
