@@ -24,6 +24,7 @@ from benchmarks import (
     bulk,
     changes,
     commit,
+    cuts,
     decode,
     failover,
     lake,
@@ -74,6 +75,7 @@ class Options:
     delay_ms: float | None
     timelines: int
     primaries: int
+    database_gb: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +273,19 @@ def run_qsync(options: Options) -> Report:
     return Report(qsync.table(samples), verdicts, samples, remark=network.description)
 
 
+def run_cuts(options: Options) -> Report:
+    samples = _told(
+        cuts.measure(
+            options.binaries,
+            options.directory,
+            options.rounds,
+            options.database_gb,
+            options.against,
+        )
+    )
+    return Report(cuts.table(samples), cuts.verdicts(samples), samples, remark=cuts.remark(samples))
+
+
 def run_pages(options: Options) -> Report:
     samples = _told(pages.measure(options.binaries, options.directory, options.rounds))
     return Report(pages.table(samples), pages.verdicts(samples), samples)
@@ -292,6 +307,7 @@ BENCHMARKS = {
     "topologies": run_topologies,
     "qsync": run_qsync,
     "pages": run_pages,
+    "cuts": run_cuts,
 }
 
 
@@ -324,8 +340,8 @@ BENCHMARKS = {
 @click.option(
     "--against",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help='Another checkout: "other" in the tables of commit, bulk, restart, serve, failover and '
-    "archive.",
+    help='Another checkout: "other" in the tables of commit, bulk, restart, serve, failover, '
+    "archive and cuts.",
 )
 @click.option(
     "--interpreted",
@@ -354,6 +370,13 @@ BENCHMARKS = {
     help="many: primaries under load at once.",
 )
 @click.option(
+    "--database-gb",
+    type=click.FloatRange(min=0.1),
+    default=cuts.DATABASE_GB,
+    show_default=True,
+    help="cuts: of the database; its WAL, archive and copies take ten times as much.",
+)
+@click.option(
     "--directory",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Where to put the data: a real disk with 25 GB.  [default: the temporary folder]",
@@ -370,6 +393,7 @@ def main(
     delay_ms: float | None,
     timelines: int,
     primaries: int,
+    database_gb: float,
     directory: Path | None,
     json_path: Path | None,
 ) -> None:
@@ -397,6 +421,7 @@ def main(
                 delay_ms,
                 timelines,
                 primaries,
+                database_gb,
             )
             load = format_load()
             report = BENCHMARKS[name](options)
