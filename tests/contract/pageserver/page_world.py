@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 
 from backup.backup_catalog import BackupCatalog
+from backup.backup_record import Backup
 from backup.base_backup import BackupOptions
 from backup.create import BackedUpServer, create_backup
 from backup.unpack import Unpacking
@@ -88,13 +89,17 @@ class PageWorld:
         server = BackedUpServer(facts.system_id, facts.pg_version, False, lambda: datetime.now(UTC))
         dsn = self.primary.dsn(replication="true")
         with closing(psycopg.connect(dsn, autocommit=True)) as connection:
-            self.backup = create_backup(
-                connection, server, self.catalog, BackupOptions(label="base")
+            self.stand_on(
+                create_backup(connection, server, self.catalog, BackupOptions(label="base"))
             )
-        files, self.frame = read_backup(self.catalog, self.backup, self.root / "frame-0.tar")
-        self.base = BackupBase(self.catalog, self.backup, files)
+
+    def stand_on(self, backup: Backup) -> None:
+        """The next epoch begins on it."""
+        self.backup = backup
+        files, self.frame = read_backup(self.catalog, backup, self.root / "frame-0.tar")
+        self.base = BackupBase(self.catalog, backup, files)
         self.layers: list[Layer] = []
-        self.redo_lsn = self.backup.start_lsn
+        self.redo_lsn = backup.start_lsn
 
     def cut(self) -> Checkpoint:
         """A checkpoint, all of whose WAL is archived."""

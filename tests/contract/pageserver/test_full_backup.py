@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 from page_world import PageWorld
+from random_epochs import check_epoch
 
 from backup.backup_record import Backup
 from backup.unpack import Unpacking
@@ -169,3 +170,21 @@ def check_recovers(world: PageWorld, restored: Postgres, rows: dict[str, list[tu
                 check=False,
             )
             assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_cuts_can_stand_on_it(pg_binaries: PostgresBinaries, tmp_path: Path) -> None:
+    """A timeline without pages begins with the newest base backup, whichever it is."""
+    tmp_path.chmod(0o755)
+    server = Postgres(pg_binaries, tmp_path / "primary", wal_seg_size=SEGMENT_BYTES)
+    world = PageWorld(server, tmp_path)
+    with server:
+        world.start()
+        make_tables(world, "old")
+        world.take_base()
+        server.execute("UPDATE t_old SET m = m || 'x' WHERE g % 3 = 0")
+        target = world.cut()
+        world.replay(target)
+        world.stand_on(full_backup(world, target))
+        server.execute("UPDATE t_old SET m = m || 'y' WHERE g % 2 = 0")
+        make_tables(world, "new")
+        check_epoch(world, "second")
