@@ -24,7 +24,7 @@ from pageserver.backup_base import archive_reader
 from pageserver.errors import LayerDamaged
 from pageserver.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, parse_file
 from pageserver.fork_table import ForkTable
-from pageserver.page_stack import IN_BASE, LayerStack, Owners
+from pageserver.page_stack import IN_BASE, ZEROED, LayerStack, Owners
 from pageserver.touches import Numbers
 
 CHUNK_BLOCKS = 1024
@@ -59,6 +59,7 @@ class CutFiles:
         self._forks = forks
         self._tablespaces = frozenset(tablespaces)
         self._layers = layers
+        self._buffer = np.empty(CHUNK_BLOCKS * PAGE_BYTES, np.uint8)
 
     def of_tablespace(self, oid: int | None) -> Iterator[CutFile]:
         """All below pg_tblspc/OID, or, with None, all that are in no such folder."""
@@ -121,19 +122,20 @@ class CutFiles:
 
     def _composed(self, fork: Fork, first: int, owners: Owners, base: _BaseFile) -> memoryview:
         """These pages, of the base and of layers."""
-        data = bytearray(len(owners) * PAGE_BYTES)
+        data = self._buffer[: len(owners) * PAGE_BYTES]
         at = 0
         for piece in base.read(len(data)):
-            data[at : at + len(piece)] = piece
+            data[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
             at += len(piece)
-        pages = np.frombuffer(data, np.uint8).reshape(-1, PAGE_BYTES)
-        pages[owners != IN_BASE] = 0
+        data[at:] = 0
+        pages = data.reshape(-1, PAGE_BYTES)
+        pages[owners == ZEROED] = 0
         for number in np.unique(owners[owners >= 0]).tolist():
             wanted: Numbers = (np.flatnonzero(owners == number) + first).astype(np.uint32)
             for blocks, run in self._layers.read(number, fork, wanted):
                 places = blocks.astype(np.int64) - first
                 pages[places] = np.frombuffer(run, np.uint8).reshape(-1, PAGE_BYTES)
-        return memoryview(data)
+        return data.data
 
 
 class _BaseFile:

@@ -179,7 +179,7 @@ def _gathered(frame: bytes, positions: Numbers) -> memoryview:
     if last - first + 1 == len(positions):
         return memoryview(frame)[first * PAGE_BYTES : (last + 1) * PAGE_BYTES]
     pages = np.frombuffer(frame, np.uint8).reshape(-1, PAGE_BYTES)
-    return memoryview(pages[positions].tobytes())
+    return pages[positions].reshape(-1).data
 
 
 class LayerPart:
