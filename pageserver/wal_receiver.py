@@ -140,6 +140,7 @@ class WalReceiver(threading.Thread):
             if not start_copy(pgconn, command):
                 raise PageserverError(f"timeline {tli} ends at {format_lsn(self.received_lsn)}")
             self.tli, self.problem = tli, ""
+            self._pause_seconds = RETRY_SECONDS
             log.info("receiving WAL", safekeeper=safekeeper.name, lsn=format_lsn(self.received_lsn))
             self._pump(ReplicationStream(pgconn, self.received_lsn, SILENCE_SECONDS))
 
