@@ -30,6 +30,11 @@ class StopSignal:
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         return self
 
+    def close(self) -> None:
+        """After the last wait."""
+        self._receiver.close()
+        self._sender.close()
+
     def set(self) -> None:
         self.is_set = True
         try:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from telemetry.stop_signal import StopSignal
 
 
 def test_a_callback_before_and_one_after_it_is_set() -> None:
     calls: list[str] = []
-    stopping = StopSignal()
-    stopping.on_set(lambda: calls.append("before"))
-    assert not calls
-    stopping.set()
-    stopping.on_set(lambda: calls.append("after"))
-    assert calls == ["before", "after"]
-    assert stopping.wait(0)
+    with closing(StopSignal()) as stopping:
+        stopping.on_set(lambda: calls.append("before"))
+        assert not calls
+        stopping.set()
+        stopping.on_set(lambda: calls.append("after"))
+        assert calls == ["before", "after"]
+        assert stopping.wait(0)
