@@ -11,7 +11,9 @@ is written when all is on the disk.
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -56,6 +58,7 @@ SYNC_THREADS = 8
 #: New WAL, logs, the pages that the replay adds.
 SPARE_BYTES = 64 << 20
 
+_LOG_PREFIX = re.compile(r".*?(?:LOG|FATAL):\s+")
 #: A branch must not take changes out of a publisher's slot, or drop it: neither enabled nor named.
 _DISABLE_SUBSCRIPTIONS = "UPDATE pg_subscription SET subenabled = false, subslotname = NULL"
 _STATE = "SELECT pg_last_xact_replay_timestamp(), (SELECT count(*) FROM pg_prepared_xacts)"
@@ -139,6 +142,7 @@ class BranchCreation:
         point = moments.open(self._request.moment)
         self._progress.found(point, moments.is_wal_end)
         touches, stop = survey_up_to(point)
+        self._check_hba(point)
         self._check_space(point)
         self._write_pages(point)
         self._write_wal(point, touches, stop)
@@ -153,19 +157,37 @@ class BranchCreation:
 
     def _check_settings(self) -> None:
         """Raises BranchError: Postgres does not accept what a user sets."""
-        folder = self._folder.work / "settings"
-        folder.mkdir(mode=0o700)
-        self._redo.give(folder)
-        settings = own_settings(self._folder.name, self._request.port, 0)
-        (folder / CONF).write_text(configuration({**settings, **self._request.settings}))
-        self._redo.give(folder / CONF)
-        postgres = self._redo.binaries.program("postgres")
-        done = run_program(
-            [postgres, "-C", "port", "-D", folder], account=self._redo.account, check=False
-        )
-        if done.returncode != 0:
-            lines = done.stderr.splitlines() or ["it gave no reason"]
-            raise BranchError(f"Postgres refuses a setting: {lines[0]}", hint="See --set.")
+        refusal = self._refusal(self._configuration(0))
+        if refusal:
+            raise BranchError(f"Postgres refuses a setting: {refusal}", hint="See --set.")
+
+    def _configuration(self, prepared_max: int, of_cluster: Sequence[str] = ()) -> str:
+        settings = own_settings(self._folder.name, self._request.port, prepared_max)
+        return configuration({**settings, **self._request.settings}, of_cluster)
+
+    def _refusal(self, conf: str) -> str:
+        """What Postgres has against a configuration; "" when it takes it."""
+        with tempfile.TemporaryDirectory(dir=self._folder.work) as created:
+            folder = Path(created)
+            self._redo.give(folder)
+            for name, text in ((CONF, conf), (AUTO_CONF, "")):
+                (folder / name).write_text(text)
+                self._redo.give(folder / name)
+            postgres = self._redo.binaries.program("postgres")
+            program = [postgres, "-C", "port", "-D", folder]
+            done = run_program(program, account=self._redo.account, check=False)
+        if done.returncode == 0:
+            return ""
+        first = next(iter(done.stderr.splitlines()), "it gave no reason")
+        return _LOG_PREFIX.sub("", first)
+
+    def _check_hba(self, point: RestorePoint) -> None:
+        """Raises BranchError."""
+        if self._request.cluster_hba and HBA not in point.frame.names():
+            raise BranchError(
+                "the cluster has no pg_hba.conf in its data directory",
+                hint="Without --cluster-hba: by password on the loopback, or by the socket.",
+            )
 
     def _check_space(self, point: RestorePoint) -> None:
         """Raises BranchError. The WAL is there already."""
@@ -243,9 +265,10 @@ class BranchCreation:
         (data / "postmaster.opts").unlink(missing_ok=True)
         of_cluster = [data / (name + OF_CLUSTER) for name in (CONF, AUTO_CONF)]
         texts = [path.read_text(errors="replace") for path in of_cluster if path.exists()]
-        settings = own_settings(self._folder.name, self._request.port, limits.prepared)
-        conf = configuration({**settings, **self._request.settings}, answer_settings(*texts))
-        files = {CONF: conf.encode(errors="surrogateescape"), AUTO_CONF: b""}
+        conf = self._configuration(limits.prepared, answer_settings(*texts))
+        if self._refusal(conf):  # a time zone that this machine does not have, for instance
+            conf = self._configuration(limits.prepared)
+        files = {CONF: conf.encode(), AUTO_CONF: b""}
         files |= self._access_files()
         for name, content in files.items():
             durable.replace_file(data / name, content, like=data / "PG_VERSION")
@@ -254,11 +277,6 @@ class BranchCreation:
         if not self._request.cluster_hba:
             return {HBA: LOCAL_HBA.encode(), IDENT: b""}
         hba, ident = (self._folder.data / (name + OF_CLUSTER) for name in (HBA, IDENT))
-        if not hba.exists():
-            raise BranchError(
-                "the cluster has no pg_hba.conf in its data directory",
-                hint="Without --cluster-hba: by password on the loopback, or by the socket.",
-            )
         return {HBA: hba.read_bytes(), IDENT: ident.read_bytes() if ident.exists() else b""}
 
     def _branch(self, point: RestorePoint, answers: _Answers) -> Branch:
