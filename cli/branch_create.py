@@ -13,7 +13,8 @@ from cli.output import CommandError
 from cli.parameters import live_safekeepers_option, timeline_option
 from cli.progress import ByteProgress
 from objectstore.archive import require_archive
-from pageserver.branch_creation import BranchCreation, BranchRequest, Progress
+from pageserver.branch_configuration import BranchRequest
+from pageserver.branch_creation import BranchCreation, Progress
 from pageserver.branch_folder import BranchFolder, branch_folders
 from pageserver.branch_record import Branch
 from pageserver.branch_server import BranchServer, choose_port, is_port_free

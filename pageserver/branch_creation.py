@@ -11,13 +11,11 @@ is written when all is on the disk.
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,32 +23,21 @@ import psycopg
 
 from backup.wal_source import WalSource
 from objectstore.archive import TimelineArchive
+from pageserver.branch_configuration import BranchConfiguration, BranchRequest
 from pageserver.branch_folder import BranchFolder
 from pageserver.branch_record import Branch
-from pageserver.branch_settings import (
-    AUTO_CONF,
-    CONF,
-    HBA,
-    IDENT,
-    LOCAL_HBA,
-    OF_CLUSTER,
-    answer_settings,
-    check_chosen,
-    configuration,
-    own_settings,
-)
+from pageserver.branch_settings import check_chosen
 from pageserver.catalog_files import pages_in_directory
 from pageserver.control_file import CONTROL_FILE, ControlFile
 from pageserver.errors import BranchError
 from pageserver.fork import PAGE_BYTES
 from pageserver.in_place_tablespaces import WAL_FOLDER, link_range
-from pageserver.moments import Moment, Moments
+from pageserver.moments import Moments
 from pageserver.promoted_server import PromotedServer, ServerLimits, StopPoint
 from pageserver.redo import CONF_FOLDER, RedoServer
 from pageserver.sparse_restore import RestorePoint, survey_up_to
 from pageserver.touches import Touches
 from pageserver.virtual_full import write_virtual_full
-from pg_server.program import run_program
 from storage import durable
 from telemetry.size import bytes_text
 
@@ -58,22 +45,9 @@ SYNC_THREADS = 8
 #: New WAL, logs, the pages that the replay adds.
 SPARE_BYTES = 64 << 20
 
-_LOG_PREFIX = re.compile(r".*?(?:LOG|FATAL):\s+")
 #: A branch must not take changes out of a publisher's slot, or drop it: neither enabled nor named.
 _DISABLE_SUBSCRIPTIONS = "UPDATE pg_subscription SET subenabled = false, subslotname = NULL"
 _STATE = "SELECT pg_last_xact_replay_timestamp(), (SELECT count(*) FROM pg_prepared_xacts)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BranchRequest:
-    """`settings` are for its postgresql.conf; `cluster_hba`: who may connect is as the cluster's
-    pg_hba.conf says."""
-
-    moment: Moment
-    port: int
-    settings: Mapping[str, str] = field(default_factory=dict)
-    cluster_hba: bool = False
-    is_synced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +90,7 @@ class BranchCreation:
         self._redo = replace(redo, more_settings=more)
         self._request = request
         self._progress = progress
+        self._configuration = BranchConfiguration(folder, self._redo, request)
 
     def run(self) -> Branch:
         """Made, and at rest. Raises PageserverError, BackupError, ObjectStoreError, StorageError,
@@ -137,57 +112,24 @@ class BranchCreation:
 
     def _make(self) -> Branch:
         self._folder.work.mkdir(mode=0o700)
-        self._check_settings()
+        self._configuration.check()
         moments = Moments(self._archive, self._sources, self._folder.work)
         point = moments.open(self._request.moment)
         self._progress.found(point, moments.is_wal_end)
         touches, stop = survey_up_to(point)
-        self._check_hba(point)
+        self._configuration.check_access(point.frame)
         self._check_space(point)
         self._write_pages(point)
         self._write_wal(point, touches, stop)
         limits = _limits(point, touches)
         answers = self._promote(stop, limits)
-        self._write_own_files(limits)
+        self._remove_traces()
+        self._configuration.write(limits.prepared)
         if self._request.is_synced:
             _sync_tree(self._folder.data)
         return self._branch(point, answers)
 
     # ---- before anything is written
-
-    def _check_settings(self) -> None:
-        """Raises BranchError: Postgres does not accept what a user sets."""
-        refusal = self._refusal(self._configuration(0))
-        if refusal:
-            raise BranchError(f"Postgres refuses a setting: {refusal}", hint="See --set.")
-
-    def _configuration(self, prepared_max: int, of_cluster: Sequence[str] = ()) -> str:
-        settings = own_settings(self._folder.name, self._request.port, prepared_max)
-        return configuration({**settings, **self._request.settings}, of_cluster)
-
-    def _refusal(self, conf: str) -> str:
-        """What Postgres has against a configuration; "" when it takes it."""
-        with tempfile.TemporaryDirectory(dir=self._folder.work) as created:
-            folder = Path(created)
-            self._redo.give(folder)
-            for name, text in ((CONF, conf), (AUTO_CONF, "")):
-                (folder / name).write_text(text)
-                self._redo.give(folder / name)
-            postgres = self._redo.binaries.program("postgres")
-            program = [postgres, "-C", "port", "-D", folder]
-            done = run_program(program, account=self._redo.account, check=False)
-        if done.returncode == 0:
-            return ""
-        first = next(iter(done.stderr.splitlines()), "it gave no reason")
-        return _LOG_PREFIX.sub("", first)
-
-    def _check_hba(self, point: RestorePoint) -> None:
-        """Raises BranchError."""
-        if self._request.cluster_hba and HBA not in point.frame.names():
-            raise BranchError(
-                "the cluster has no pg_hba.conf in its data directory",
-                hint="Without --cluster-hba: by password on the loopback, or by the socket.",
-            )
 
     def _check_space(self, point: RestorePoint) -> None:
         """Raises BranchError. The WAL is there already."""
@@ -218,10 +160,7 @@ class BranchCreation:
             give=self._redo.give,
             progress=lambda pages: self._progress.more_bytes(pages * PAGE_BYTES),
         )
-        for name in (CONF, AUTO_CONF, HBA, IDENT):
-            path = self._folder.data / name
-            if path.exists():
-                path.rename(path.with_name(name + OF_CLUSTER))
+        self._configuration.set_aside()
 
     def _write_wal(self, point: RestorePoint, touches: Touches, stop: StopPoint) -> None:
         """The files themselves: the server is to keep them, and to remove them one day."""
@@ -259,25 +198,10 @@ class BranchCreation:
                     return _settle(connection, database, superuser)
         raise BranchError(f"no superuser of the cluster can log in: {refusal or 'there is none'}")
 
-    def _write_own_files(self, limits: ServerLimits) -> None:
-        data = self._folder.data
-        shutil.rmtree(data / CONF_FOLDER)
-        (data / "postmaster.opts").unlink(missing_ok=True)
-        of_cluster = [data / (name + OF_CLUSTER) for name in (CONF, AUTO_CONF)]
-        texts = [path.read_text(errors="replace") for path in of_cluster if path.exists()]
-        conf = self._configuration(limits.prepared, answer_settings(*texts))
-        if self._refusal(conf):  # a time zone that this machine does not have, for instance
-            conf = self._configuration(limits.prepared)
-        files = {CONF: conf.encode(), AUTO_CONF: b""}
-        files |= self._access_files()
-        for name, content in files.items():
-            durable.replace_file(data / name, content, like=data / "PG_VERSION")
-
-    def _access_files(self) -> dict[str, bytes]:
-        if not self._request.cluster_hba:
-            return {HBA: LOCAL_HBA.encode(), IDENT: b""}
-        hba, ident = (self._folder.data / (name + OF_CLUSTER) for name in (HBA, IDENT))
-        return {HBA: hba.read_bytes(), IDENT: ident.read_bytes() if ident.exists() else b""}
+    def _remove_traces(self) -> None:
+        """Of the private server."""
+        shutil.rmtree(self._folder.data / CONF_FOLDER)
+        (self._folder.data / "postmaster.opts").unlink(missing_ok=True)
 
     def _branch(self, point: RestorePoint, answers: _Answers) -> Branch:
         binaries = self._redo.binaries

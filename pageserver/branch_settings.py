@@ -11,9 +11,8 @@ socket in a folder that others may not enter.
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from backup.recovery_settings import quoted
 from pageserver.branch_folder import SOCKET
@@ -37,14 +36,9 @@ host   all  all  ::1/128       md5
 
 #: Of the cluster's settings those that change what a query answers, and nothing else.
 OF_ANSWERS = (
-    "bytea_output", "datestyle", "default_text_search_config", "extra_float_digits",
-    "intervalstyle", "search_path", "timezone", "xmlbinary",
+    "timezone", "datestyle", "intervalstyle", "default_text_search_config", "bytea_output",
+    "search_path",
 )  # fmt: skip
-_ANSWER_LINE = re.compile(
-    rf"[ \t]*({'|'.join(OF_ANSWERS)})(?:[ \t]*=|[ \t])[ \t]*"
-    r"('(?:[^'\n]|'')*'|[^\s'#]+)[ \t]*(?:#.*)?",
-    re.IGNORECASE,
-)
 
 
 def fixed_settings(name: str, port: int) -> dict[str, str]:
@@ -84,20 +78,10 @@ def check_chosen(chosen: Mapping[str, str]) -> None:
         )
 
 
-def configuration(settings: Mapping[str, str], of_cluster: Iterable[str] = ()) -> str:
-    """postgresql.conf; of a setting that is there twice the last one counts."""
-    lines = [*of_cluster, *(f"{name} = {quoted(value)}" for name, value in settings.items())]
+def configuration(settings: Mapping[str, str]) -> str:
+    """postgresql.conf."""
+    lines = (f"{name} = {quoted(value)}" for name, value in settings.items())
     return "\n".join(["# Of a branch: sk branch", *lines]) + "\n"
-
-
-def answer_settings(*files: str) -> list[str]:
-    """The lines of the cluster's configuration files that OF_ANSWERS names; a later file wins."""
-    found: dict[str, str] = {}
-    for text in files:
-        for line in text.splitlines():
-            if match := _ANSWER_LINE.fullmatch(line):
-                found[match[1].lower()] = f"{match[1].lower()} = {match[2]}"
-    return list(found.values())
 
 
 def command_line(settings: Mapping[str, str]) -> str:

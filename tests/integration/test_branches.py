@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 from click.testing import CliRunner
-from restored import SEGMENT_BYTES, TIMEOUT, archiving
+from restored import SEGMENT_BYTES, TIMEOUT, archiving, new_folder
 from sk_command import Done, assert_refused, sk
 from test_pageserver import Pages, archived
 
@@ -34,6 +34,7 @@ from pgwal.lsn import Lsn
 
 ROWS = "SELECT count(*), md5(string_agg(m, '' ORDER BY g, m)) FROM t"
 PASSWORD = "secret"
+SETTINGS = {"max_prepared_transactions": 5, "timezone": "Asia/Tokyo"}
 KILLS = 4
 
 
@@ -52,12 +53,17 @@ class Past:
         with pages.pageserver() as pageserver:
             pages.cut(pageserver)
         self.primary.execute("INSERT INTO t VALUES (1, 'behind the cut')")
+        where = new_folder(root / "tablespace")
+        self.primary.execute(f"CREATE TABLESPACE elsewhere LOCATION '{where}'")
+        self.primary.execute("CREATE TABLE u TABLESPACE elsewhere AS SELECT 1 AS a")
+        self.primary.execute("BEGIN; INSERT INTO u VALUES (2); PREPARE TRANSACTION 'p'")
         self.first = self.rows()
         ((self.lsn,),) = self.primary.execute("SELECT pg_current_wal_insert_lsn()::text")
         self.primary.execute("UPDATE t SET m = 'x' || m WHERE g < 100")
         self.second = self.rows()
         ((self.at,),) = self.primary.execute("SELECT clock_timestamp()")
         self.primary.execute("DELETE FROM t WHERE g < 200")
+        self.primary.execute("ROLLBACK PREPARED 'p'")
         self.last = self.rows()
         self.primary.execute("SELECT pg_switch_wal()")
         ((end,),) = self.primary.execute("SELECT pg_current_wal_lsn()::text")
@@ -166,7 +172,10 @@ def assert_archive_kept(past: Past, before: dict[Path, tuple[int, int]]) -> None
 def past(quorum_cluster: Callable[..., QuorumCluster], tmp_path: Path) -> Iterator[Past]:
     arguments = archiving(tmp_path / "archive")
     found = Past(
-        quorum_cluster(wal_seg_size=SEGMENT_BYTES, safekeeper_arguments=arguments), tmp_path
+        quorum_cluster(
+            wal_seg_size=SEGMENT_BYTES, safekeeper_arguments=arguments, settings=SETTINGS
+        ),
+        tmp_path,
     )
     yield found
     found.end()
@@ -185,6 +194,7 @@ def shared(
         wal_seg_size=SEGMENT_BYTES,
         template=initdb_template(pg_binaries, SEGMENT_BYTES),
         safekeeper_arguments=archiving(root / "archive"),
+        settings=SETTINGS,
     ) as cluster:
         found = Past(cluster, root)
         yield found
@@ -194,11 +204,16 @@ def shared(
 def test_two_moments_beside_the_primary(shared: Past) -> None:
     before = listing(shared.archive)
     one = shared.created("one", "--at-lsn", shared.lsn, "--set", "work_mem=7MB")
-    two = shared.created("two", "--at", shared.at.isoformat())
+    two = shared.created("two", "--at", shared.at.isoformat(), "--cluster-hba")
     found = one.execute(ROWS), two.execute(ROWS), shared.rows()
     assert found == (shared.first, shared.second, shared.last)
     assert one.first_row["lsn"] == shared.lsn
     assert_apart(one)
+    assert two.execute("SELECT 1", "dsn") == [(1,)]  # as the cluster trusts everybody here
+    assert two.first_row["prepared"] == 1
+    two.execute("COMMIT PREPARED 'p'")
+    assert two.execute("SELECT sum(a) FROM u") == [(3,)]
+    assert shared.primary.execute("SELECT sum(a) FROM u") == [(1,)]
     for branch in (one, two):
         branch.execute("DELETE FROM t WHERE g > 5")
         branch.execute("CREATE TABLE only_here AS SELECT 1 AS a")
@@ -221,10 +236,11 @@ def test_two_moments_beside_the_primary(shared: Past) -> None:
 def assert_apart(branch: Branch) -> None:
     """It is writable, itself, and reaches nobody; a password is asked for."""
     settings = ("cluster_name", "archive_mode", "synchronous_standby_names", "primary_conninfo",
-                "max_wal_senders", "max_logical_replication_workers", "work_mem")  # fmt: skip
+                "max_wal_senders", "max_logical_replication_workers", "timezone",
+                "work_mem")  # fmt: skip
     names = ", ".join(f"current_setting('{name}')" for name in settings)
     assert branch.execute(f"SELECT pg_is_in_recovery(), {names}") == [
-        (False, "branch one", "off", "", "", "0", "0", "7MB")
+        (False, "branch one", "off", "", "", "0", "0", "Asia/Tokyo", "7MB")
     ]
     assert branch.execute("SELECT count(*) FROM pg_replication_slots") == [(0,)]
     assert branch.execute("SELECT subenabled, subslotname FROM pg_subscription") == [(False, None)]

@@ -12,23 +12,12 @@ from pageserver.branch_folder import BranchFolder, BranchState, branch_folders
 from pageserver.branch_record import Branch, decode_branch
 from pageserver.branch_server import state_of
 from pageserver.branch_settings import (
-    answer_settings,
     check_chosen,
     command_line,
     configuration,
     fixed_settings,
 )
 from pageserver.errors import BranchError
-
-CONF = """\
-# timezone = 'Nowhere'
-data_directory = '/var/lib/postgresql/15/main'
-archive_command = 'cp %p /archive'   # timezone = 'Nowhere'
-TimeZone = 'Europe/Berlin'           # where we are
-datestyle 'iso, dmy'
-default_text_search_config='pg_catalog.german'
-include_dir = 'conf.d'
-"""
 
 
 def record(name: str) -> Branch:
@@ -47,14 +36,6 @@ def made(root: Path, name: str) -> BranchFolder:
     folder.data.mkdir()
     folder.finish(record(name))
     return folder
-
-
-def test_of_the_clusters_settings_only_those_of_answers_are_taken() -> None:
-    assert answer_settings(CONF, "TIMEZONE = 'UTC'\n") == [
-        "timezone = 'UTC'",
-        "datestyle = 'iso, dmy'",
-        "default_text_search_config = 'pg_catalog.german'",
-    ]
 
 
 def test_a_setting_that_keeps_it_apart_cannot_be_chosen() -> None:
