@@ -29,6 +29,7 @@ from pageserver.branch_record import Branch
 from pageserver.branch_settings import check_chosen
 from pageserver.catalog_files import pages_in_directory
 from pageserver.control_file import CONTROL_FILE, ControlFile
+from pageserver.cut_files import CutFiles
 from pageserver.errors import BranchError
 from pageserver.fork import PAGE_BYTES
 from pageserver.in_place_tablespaces import WAL_FOLDER, link_range
@@ -119,7 +120,7 @@ class BranchCreation:
         touches, stop = survey_up_to(point)
         self._configuration.check_access(point.frame)
         self._check_space(point)
-        self._write_pages(point)
+        self._write_pages(point, moments.files(point))
         self._write_wal(point, touches, stop)
         limits = _limits(point, touches)
         answers = self._promote(stop, limits)
@@ -148,17 +149,17 @@ class BranchCreation:
 
     # ---- the data directory
 
-    def _write_pages(self, point: RestorePoint) -> None:
+    def _write_pages(self, point: RestorePoint, files: CutFiles) -> None:
         for folder in (self._folder.data, self._folder.socket):
             folder.mkdir(mode=0o700)
             self._redo.give(folder)
         write_virtual_full(
             self._folder.data,
             point.frame,
-            point.source,
+            files,
             pg_major=self._pg_major,
             give=self._redo.give,
-            progress=lambda pages: self._progress.more_bytes(pages * PAGE_BYTES),
+            progress=self._progress.more_bytes,
         )
         self._configuration.set_aside()
 

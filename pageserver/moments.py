@@ -13,7 +13,8 @@ from pathlib import Path
 
 from backup.wal_source import WalSource
 from objectstore.archive import TimelineArchive
-from pageserver.cut_pages import fetch_frame, open_stack
+from pageserver.cut_files import CutFiles
+from pageserver.cut_pages import fetch_frame, open_files, open_stack
 from pageserver.end_times import EndTimes
 from pageserver.errors import PageNotFound, SurveyError
 from pageserver.page_index import Cut, PageIndex
@@ -74,6 +75,11 @@ class Moments:
             "the moment lies before the first cut",
             hint=f"That is at {format_lsn(first.end_lsn)}, {at.isoformat(' ')}.",
         )
+
+    def files(self, point: RestorePoint) -> CutFiles:
+        """All files of the cut of a point that open() gave, for who writes all of them."""
+        (cut,) = (cut for cut in self._index.cuts if cut.end_lsn == point.cut_lsn)
+        return open_files(self._archive, self._objects, self._index, cut, point.frame)
 
     def _is_before(self, cut: Cut, moment: Moment) -> bool:
         if moment.lsn is not None:
