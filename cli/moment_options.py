@@ -51,9 +51,14 @@ class MomentText(click.ParamType[datetime]):
 
 def moment_options(function: F) -> F:
     """--at, --at-lsn, --pg-bin, --work-dir."""
+    at = click.option("--at", type=MomentText(), help='When: a time, or "10 minutes ago".')
+    at_lsn = click.option("--at-lsn", metavar="LSN", help="Or a position in the WAL.")
+    return at(at_lsn(replay_options(function)))
+
+
+def replay_options(function: F) -> F:
+    """--pg-bin, --work-dir."""
     options = (
-        click.option("--at", type=MomentText(), help='When: a time, or "10 minutes ago".'),
-        click.option("--at-lsn", metavar="LSN", help="Or a position in the WAL."),
         click.option(
             "--pg-bin",
             type=click.Path(path_type=Path),

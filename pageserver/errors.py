@@ -6,6 +6,7 @@ PageserverError
 |-- LayerDamaged      an object of layers or frames is not what it should be
 |-- PageNotFound      there is no such page, relation, database or cut
 |-- TableNameError    a text that is no name of a table
+|-- ServerUnreachable a server whose pages are to be checked does not answer
 `-- TableIncomplete   pages of a table, or of what describes it, are not all here
 """
 
@@ -38,6 +39,10 @@ class PageNotFound(PageserverError):
 
 class TableNameError(PageserverError):
     """A text that is no name of a table."""
+
+
+class ServerUnreachable(PageserverError):
+    """A server whose pages are to be checked does not answer, or not as asked."""
 
 
 class TableIncomplete(PageserverError):
