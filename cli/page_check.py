@@ -111,7 +111,7 @@ def _run(
         only = None
         if relation is not None:
             only = FilePath().convert(relation, None, None)
-        directory = DataDirectory.open(target, facts.system_id, archive.newest_history())
+        directory = DataDirectory.open(target, facts.server, archive.newest_history())
         return DirectoryCheck(directory, reader, only=only).run(open_point, count, chance)
     with ServerPages.connect(target) as pages:
         check_system(pages, facts.system_id)

@@ -50,7 +50,7 @@ def repair(**options: Any) -> None:
         open_archive(options["archive"], options["archive_option"]), options["timeline"]
     )
     check_stopped(pgdata)
-    directory = DataDirectory.open(pgdata, archive.facts.system_id, archive.newest_history())
+    directory = DataDirectory.open(pgdata, archive.facts.server, archive.newest_history())
     mender = PageRepair(directory)
     server = RedoServer(binaries_of(archive, options["pg_bin"]), server_account())
     with tempfile.TemporaryDirectory(prefix="sk-repair-", dir=options["work_dir"]) as work:

@@ -20,6 +20,7 @@ from random import Random
 
 import numpy as np
 
+from consensus.messages import ServerFacts
 from pageserver.check_report import CheckReport, DamagedPage, Skip
 from pageserver.control_file import CONTROL_FILE, ControlFile
 from pageserver.errors import PageserverError
@@ -40,6 +41,7 @@ from pageserver.touches import Numbers
 from pg_server.postmaster_file import POSTMASTER_FILE
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
+from walrecords.record_index import as_boundary
 
 BACKUP_LABEL = "backup_label"
 READ_BLOCKS = 4096
@@ -58,9 +60,10 @@ class DataDirectory:
 
     path: Path
     control: ControlFile
+    wal_seg_size: int
 
     @classmethod
-    def open(cls, path: Path, system_id: int, history: TimelineHistory) -> DataDirectory:
+    def open(cls, path: Path, server: ServerFacts, history: TimelineHistory) -> DataDirectory:
         """Of that cluster, on that timeline. Raises PageserverError."""
         if (path / BACKUP_LABEL).exists():
             raise PageserverError(
@@ -75,9 +78,9 @@ class DataDirectory:
                 f'could not read "{path / CONTROL_FILE}": {error.strerror}',
                 hint="Name the data directory of a server.",
             ) from error
-        if control.system_id != system_id:
+        if control.system_id != server.system_id:
             raise PageserverError(
-                f"{path} is of another cluster: expected system {system_id}, found "
+                f"{path} is of another cluster: expected system {server.system_id}, found "
                 f"{control.system_id}"
             )
         on = {history.tli_at(control.redo_lsn), history.tli_at(max(0, control.redo_lsn - 1))}
@@ -87,16 +90,17 @@ class DataDirectory:
                 f"on timeline {control.tli}, the archive on {max(on)}",
                 hint="It was a primary that another one has replaced: sk rejoin.",
             )
-        return cls(path, control)
+        return cls(path, control, server.wal_seg_size)
 
     @property
     def is_running(self) -> bool:
         """There is the file that says so; the server may have crashed."""
         return (self.path / POSTMASTER_FILE).exists()
 
-    def open_point(self, open_point: OpenPoint) -> RestorePoint:
-        """The pages as of its checkpoint's redo."""
-        return open_point(Moment(lsn=self.control.redo_lsn))
+    def open_point(self, open_point: OpenPoint, *, may_end: bool = False) -> RestorePoint:
+        """The pages as of its checkpoint's redo; or as of the end of the WAL that there is."""
+        lsn = as_boundary(self.control.redo_lsn, self.wal_seg_size)
+        return open_point(Moment(lsn=lsn, may_end=may_end))
 
     def read(self, fork: Fork, version_folder: str, blocks: Numbers) -> dict[int, bytes]:
         """Those that there are, whole ones."""
@@ -132,7 +136,7 @@ class DirectoryCheck:
     def run(self, open_point: OpenPoint, count: int | None, chance: Random) -> CheckReport:
         """`count` pages, or all. Raises PageserverError, ObjectStoreError, BackupError."""
         chosen = choose_pages(self._checkable(), count, chance)
-        point = self._directory.open_point(open_point)
+        point = self._directory.open_point(open_point, may_end=True)
         with self._reader.open(point, chosen) as pages:
             for fork, blocks in chosen.items():
                 for first in range(0, len(blocks), READ_BLOCKS):

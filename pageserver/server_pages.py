@@ -7,7 +7,7 @@ A page is read under its lock, and the records of its changes are inserted under
 standby a record counts as replayed a moment after it has changed its pages: there the end is taken
 when one more has been replayed, or none comes.
 
-Laws. It only asks, in no transaction, and waits for no lock longer than LOCK_SECONDS. What a
+Laws. It only asks, in no transaction, and waits for no lock longer than LOCK_MS. What a
 relation's file is, is asked together with its page, while its lock is held.
 Sources: Postgres `contrib/pageinspect/rawpage.c`, `XLogInsertRecord` in `xlog.c`,
 `ApplyWalRecord` in `xlogrecovery.c`.
@@ -16,6 +16,7 @@ Sources: Postgres `contrib/pageinspect/rawpage.c`, `XLogInsertRecord` in `xlog.c
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from pageserver.errors import PageserverError, ServerUnreachable
 from pageserver.fork import DEFAULT_TABLESPACE, Fork, ForkKind
 from pgwal.lsn import Lsn
 
-LOCK_SECONDS = 2
+LOCK_MS = 200
 #: On a standby: no record takes longer to be replayed, once it has begun to change pages.
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 1.0, 0.02
 
@@ -75,7 +76,7 @@ class Inventory:
     """What can be checked, and how many pages cannot."""
 
     forks: dict[Fork, ServedFork]
-    skipped: dict[Skip, int]
+    skipped: Counter[Skip]
 
 
 @dataclass(slots=True)
@@ -114,7 +115,7 @@ class ServerPages:
 
     def _begin(self) -> None:
         with _asking():
-            self._connection.execute(f"SET lock_timeout = '{LOCK_SECONDS}s'")
+            self._connection.execute(f"SET lock_timeout = {LOCK_MS}")
             ((self.database, self.is_standby, is_superuser),) = self._rows(
                 "SELECT current_database(), pg_is_in_recovery(),"
                 " current_setting('is_superuser')::bool"
@@ -146,9 +147,9 @@ class ServerPages:
                         f'there is no relation {table} in database "{self.database}"',
                         hint="Name it as schema.table.",
                     )
-            rows = self._rows(_RELATIONS, {"wanted": wanted})
+            skipped = Counter[Skip]()
+            rows = self._relations(wanted, skipped)
         forks: dict[Fork, ServedFork] = {}
-        skipped = dict.fromkeys((Skip.UNLOGGED, Skip.FREE_SPACE), 0)
         for oid, name, persistence, path, number, tablespace, database, main, vm, fsm in rows:
             skipped[Skip.FREE_SPACE] += fsm
             if persistence == "u":
@@ -160,6 +161,22 @@ class ServerPages:
                 of_vm = replace(fork, kind=ForkKind.VM)
                 forks[of_vm] = ServedFork(of_vm, oid, name, f"{path}_vm", vm)
         return Inventory(forks, skipped)
+
+    def _relations(self, wanted: list[int] | None, skipped: Counter[Skip]) -> list[tuple[Any, ...]]:
+        """Those that are not locked: their sizes are told under a lock."""
+        try:
+            return self._rows(_RELATIONS, {"wanted": wanted})
+        except psycopg.errors.LockNotAvailable:
+            pass
+        found = []
+        pages = self._rows("SELECT oid, greatest(relpages, 1) FROM pg_class ORDER BY oid")
+        for oid, count in pages:
+            if wanted is None or oid in wanted:
+                try:
+                    found += self._rows(_RELATIONS, {"wanted": [oid]})
+                except psycopg.errors.LockNotAvailable:
+                    skipped[Skip.LOCKED] += count
+        return found
 
     def read(self, wanted: Iterable[tuple[ServedFork, int]]) -> Batch:
         """These pages, in one go."""

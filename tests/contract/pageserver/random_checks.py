@@ -80,11 +80,16 @@ class CheckedWorld:
             moment.lsn, self.target.tli,
         )  # fmt: skip
 
+    def archive_wal(self) -> None:
+        """All that there is; an empty segment would not be switched."""
+        self.primary.execute("SELECT pg_logical_emit_message(false, 'checks', '')")
+        self.world.switch_wal()
+
     def check_running(self) -> CheckReport:
         """All pages of the primary's first database."""
 
         def open_point(moment: Moment) -> RestorePoint:
-            self.world.switch_wal()
+            self.archive_wal()
             return self.point(moment)
 
         with ServerPages.connect(self.primary.dsn()) as pages:
@@ -95,7 +100,7 @@ class CheckedWorld:
         """All files of the primary, which stands still."""
         facts = self.world.facts
         directory = DataDirectory.open(
-            self.primary.data_dir, facts.system_id, TimelineHistory(self.target.tli, ())
+            self.primary.data_dir, facts, TimelineHistory(self.target.tli, ())
         )
         return DirectoryCheck(directory, self.reader()).run(self.point, None, self.chance)
 
@@ -114,7 +119,7 @@ def run_seed(binaries: PostgresBinaries, root: Path, seed: int, pages: int) -> s
         if can_ask:
             said.append(f"running: {_sound(world.check_running())}")
         ((target,),) = world.primary.execute("SELECT pg_current_wal_insert_lsn()::text")
-        world.world.switch_wal()
+        world.archive_wal()
         world.load.close()
         world.primary.stop()
         said.append(f"stopped: {_sound(world.check_stopped())}")
