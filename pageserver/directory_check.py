@@ -35,9 +35,11 @@ from pageserver.page_comparison import (
     compare,
     damage_of_itself,
 )
+from pageserver.page_header import PageHeader
 from pageserver.page_sample import choose_pages
 from pageserver.sparse_restore import RestorePoint
 from pageserver.touches import Numbers
+from pageserver.visibility_bits import are_right
 from pg_server.postmaster_file import POSTMASTER_FILE
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
@@ -121,6 +123,17 @@ class DataDirectory:
                     os.close(fd)
         return found
 
+    def are_right(
+        self, fork: Fork, version_folder: str, heap_block: int, bits: int, at_lsn: int
+    ) -> bool:
+        """Whether these bits of a visibility map are, by the heap page; one that is newer than
+        `at_lsn` may be without its map."""
+        heap = replace(fork, kind=ForkKind.MAIN)
+        page = self.read(heap, version_folder, np.array([heap_block], np.uint32)).get(heap_block)
+        if page is not None and PageHeader.parse(page).lsn > at_lsn:
+            return True
+        return are_right(bits, page)
+
 
 class DirectoryCheck:
     """Of one data directory, once. `only`: no other file than this fork's."""
@@ -180,6 +193,9 @@ class DirectoryCheck:
             wanted = Expectation(
                 expected.get(block), pages.point.target_lsn, pages.is_known(fork),
                 end_lsn=self._end_lsn(),
+                are_right=lambda heap_block, bits: self._directory.are_right(
+                    fork, folder, heap_block, bits, pages.point.target_lsn
+                ),
             )  # fmt: skip
             for page_again in self._looks(fork, folder, block, page):
                 finding = compare(fork.kind, block, page_again, wanted, has_checksum=has_checksum)

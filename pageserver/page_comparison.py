@@ -12,13 +12,15 @@ legal.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from pageserver.fork import PAGE_BYTES, ForkKind
 from pageserver.page_header import PageHeader, page_checksum
-from pageserver.page_mask import extra_bits, is_blank, masked
+from pageserver.page_mask import is_blank, masked
 from pageserver.page_stack import ZERO_PAGE
+from pageserver.visibility_bits import extra_bits
 from pgwal.lsn import format_lsn
 
 
@@ -44,13 +46,15 @@ class Finding:
 class Expectation:
     """`content` None: there is no such page at `at_lsn`; `is_known`: but there is such a file.
     `is_moving`: a record of it begins between the reading and `at_lsn`. `end_lsn`: where the WAL of
-    the server ends, if that is known."""
+    the server ends, if that is known. `are_right`: whether the server's heap page of that number
+    allows these bits in the visibility map."""
 
     content: bytes | None
     at_lsn: int
     is_known: bool = True
     is_moving: bool = False
     end_lsn: int | None = None
+    are_right: Callable[[int, int], bool] = lambda _, __: False
 
 
 def damage_of_itself(page: bytes, block: int, *, has_checksum: bool) -> str:
@@ -90,27 +94,39 @@ def compare(
         return Finding(Verdict.NEWER)
     if not expected.is_known:
         return Finding(Verdict.UNKNOWN)
-    return Finding(Verdict.DAMAGED, _difference(kind, block, page, expected))
+    if kind is ForkKind.VM:
+        return _judge_bits(block, page, expected)
+    return Finding(Verdict.DAMAGED, _difference(block, page, expected))
+
+
+def _judge_bits(block: int, page: bytes, expected: Expectation) -> Finding:
+    """Of what the WAL has not set."""
+    extra = extra_bits(block, page, expected.content or ZERO_PAGE)
+    wrong = [heap_block for heap_block, bits in extra if not expected.are_right(heap_block, bits)]
+    if not wrong:
+        return Finding(Verdict.SAME)
+    return Finding(
+        Verdict.DAMAGED,
+        f"it has bits of {len(wrong)} heap pages, the first is {wrong[0]}, that neither the WAL "
+        "nor the heap page says",
+    )
 
 
 def _is_same(kind: ForkKind, block: int, page: bytes, expected: bytes | None) -> bool:
     if expected is None:
         expected = ZERO_PAGE
     if kind is ForkKind.VM:
-        return extra_bits(page, expected) == 0
+        return not any(extra_bits(block, page, expected))
     if is_blank(page) and is_blank(expected):
         return True
     return masked(page, block) == masked(expected, block)
 
 
-def _difference(kind: ForkKind, block: int, page: bytes, expected: Expectation) -> str:
+def _difference(block: int, page: bytes, expected: Expectation) -> str:
     at = format_lsn(expected.at_lsn)
-    if expected.content is None and kind is not ForkKind.VM:
+    if expected.content is None:
         return f"the WAL up to {at} has no such page"
-    content = expected.content or ZERO_PAGE
-    if kind is ForkKind.VM:
-        return f"it has {extra_bits(page, content)} bits that the WAL up to {at} has not set"
-    count, first = differing(masked(page, block), masked(content, block))
+    count, first = differing(masked(page, block), masked(expected.content, block))
     return f"{count} bytes, from byte {first} on, are not what the WAL up to {at} says"
 
 

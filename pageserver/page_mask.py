@@ -5,7 +5,7 @@
     index        LP_DEAD of leaves; hints and cycle ids in the special area
     sequence     the value: 32 of them are logged at once, and handed out without WAL
     SP-GiST      its cache of pages with room; GIN, hash: pages that are free
-    VM           nothing: its bits are compared by `lacking_bits`
+    VM           nothing: its bits are judged by `visibility_bits.py`
 
 A primary sets these without WAL, or replay sets them otherwise; a standby that is asked sets hints
 of its own. As Postgres does for wal_consistency_checking, but with two differences: of a heap
@@ -138,13 +138,6 @@ def is_blank(page: bytes) -> bool:
         and upper == special
         and page.count(0, _HEADER_BYTES) == PAGE_BYTES - _HEADER_BYTES
     )
-
-
-def extra_bits(page: bytes, expected: bytes) -> int:
-    """How many bits a page of the visibility map has that it must not have. One that it lacks
-    costs a visit of the heap, one too many a wrong answer of an index-only scan."""
-    ours = int.from_bytes(page[_HEADER_BYTES:], "little")
-    return (ours & ~int.from_bytes(expected[_HEADER_BYTES:], "little")).bit_count()
 
 
 def _has_bounds(page: bytes | bytearray) -> bool:

@@ -86,19 +86,23 @@ class PageRepair:
             )
         found = self._directory.read(fork, folder, np.array([block], np.uint32)).get(block)
         good = self._with_checksum(reader.read(point, fork, block).content, block)
-        damage, is_newer = self._judge(fork, block, found, good, point.target_lsn)
+        damage, is_newer = self._judge(fork, folder, block, found, good, point.target_lsn)
         path = self._directory.path / fork.file(folder, block // SEGMENT_BLOCKS)
         return Repair(fork, block, path, found, good, point.target_lsn, damage, is_newer)
 
     def _judge(
-        self, fork: Fork, block: int, found: bytes | None, good: bytes, at_lsn: int
+        self, fork: Fork, folder: str, block: int, found: bytes | None, good: bytes, at_lsn: int
     ) -> tuple[str, bool]:
         if found is None:
             return "the file ends before it", False
         has_checksum = self._directory.control.has_checksums
-        finding = compare(
-            fork.kind, block, found, Expectation(good, at_lsn), has_checksum=has_checksum
-        )
+        wanted = Expectation(
+            good, at_lsn,
+            are_right=lambda heap_block, bits: self._directory.are_right(
+                fork, folder, heap_block, bits, at_lsn
+            ),
+        )  # fmt: skip
+        finding = compare(fork.kind, block, found, wanted, has_checksum=has_checksum)
         return finding.reason, finding.verdict is Verdict.NEWER
 
     def _with_checksum(self, page: bytes, block: int) -> bytes:

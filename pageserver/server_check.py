@@ -12,6 +12,7 @@ time is counted as such, after TRIES.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -124,6 +125,7 @@ class _Judge:
                 Expectation(
                     expected.get(block), pages.point.target_lsn, pages.is_known(fork),
                     self._is_moving(fork, block), self._batch.end_lsn,
+                    partial(self._are_right, served, block),
                 ),
                 has_checksum=False,
             )  # fmt: skip
@@ -138,6 +140,10 @@ class _Judge:
                     self._report.skipped[Skip.NEWER] += 1
                 case Verdict.UNKNOWN:
                     self._report.skipped[Skip.UNKNOWN] += 1
+
+    def _are_right(self, served: ServedFork, block: int, heap_block: int, _: int) -> bool:
+        """The bits may be other ones by now."""
+        return self._server.are_right(served, block, heap_block)
 
     def _is_moving(self, fork: Fork, block: int) -> bool:
         limit = self._later.limits.get(fork)

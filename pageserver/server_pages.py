@@ -28,9 +28,12 @@ from psycopg import sql
 from pageserver.check_report import Skip
 from pageserver.errors import PageserverError, ServerUnreachable
 from pageserver.fork import DEFAULT_TABLESPACE, Fork, ForkKind
+from pageserver.visibility_bits import are_right, bits_of
 from pgwal.lsn import Lsn
 
 LOCK_MS = 200
+#: at bits of the visibility map that seem wrong
+LOOKS = 3
 #: On a standby: no record takes longer to be replayed, once it has begun to change pages.
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 1.0, 0.02
 
@@ -186,6 +189,29 @@ class ServerPages:
                 self._read_one(batch, served, block)
             batch.end_lsn = self._settled_lsn() if self.is_standby else self._lsn()
         return batch
+
+    def are_right(self, served: ServedFork, block: int, heap_block: int) -> bool:
+        """Whether the bits of a heap page in page `block` of its visibility map are, now.
+
+        Whoever takes them from the heap page takes them from the map before its lock is given up.
+        So the map is asked behind the heap page, and that again: VACUUM may set them anew.
+        """
+        heap = replace(served, fork=replace(served.fork, kind=ForkKind.MAIN))
+        for _ in range(LOOKS):
+            pages = [self._now(heap, heap_block), self._now(served, block)]
+            pages.append(self._now(heap, heap_block))
+            if pages[1] is None:
+                return True  # gone
+            bits = bits_of(pages[1], heap_block)
+            if are_right(bits, pages[0]) or are_right(bits, pages[2]):
+                return True
+        return False
+
+    def _now(self, served: ServedFork, block: int) -> bytes | None:
+        batch = Batch(0)
+        with _asking():
+            self._read_one(batch, served, block)
+        return batch.pages.get((served.fork, block))
 
     def _read_one(self, batch: Batch, served: ServedFork, block: int) -> None:
         key = served.fork, block
