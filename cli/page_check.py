@@ -21,12 +21,11 @@ from cli.parameters import Dsn, json_option, live_safekeepers_option, timeline_o
 from objectstore.archive import TimelineArchive, require_archive
 from pageserver.check_report import CheckReport, DamagedPage
 from pageserver.directory_check import DataDirectory, DirectoryCheck, OpenPoint
-from pageserver.moments import Moment, Moments
+from pageserver.moments import point_opener
 from pageserver.page_at import PageReader
 from pageserver.redo import RedoServer
 from pageserver.server_check import ServerCheck, check_system
 from pageserver.server_pages import ServerPages
-from pageserver.sparse_restore import RestorePoint
 from pg_server.account import server_account
 from pgwal.lsn import format_lsn
 
@@ -77,7 +76,8 @@ def check(context: click.Context, /, **options: Any) -> None:
         replay_dir = Path(work) / "server"
         replay_dir.mkdir()
         reader = PageReader(replay_dir, server)
-        report = _run(archive, reader, point_opener(archive, options, Path(work)), options)
+        opener = point_opener(archive, wal_sources(archive, options), Path(work))
+        report = _run(archive, reader, opener, options)
     _print(report, options)
     if not report.checked:
         raise CommandError(
@@ -85,20 +85,6 @@ def check(context: click.Context, /, **options: Any) -> None:
             "Nothing is known of this server's pages.",
         )
     context.exit(ExitCode.BLOCKED if report.damaged else 0)
-
-
-def point_opener(archive: TimelineArchive, options: dict[str, Any], work: Path) -> OpenPoint:
-    """Each moment in a folder of its own, in `work`; the one before is removed."""
-    sources = wal_sources(archive, options)
-    folders: list[tempfile.TemporaryDirectory[str]] = []
-
-    def open_point(moment: Moment) -> RestorePoint:
-        while folders:
-            folders.pop().cleanup()
-        folders.append(tempfile.TemporaryDirectory(prefix="point-", dir=work))
-        return Moments(archive, sources, Path(folders[-1].name)).open(moment)
-
-    return open_point
 
 
 def _run(

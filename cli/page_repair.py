@@ -10,13 +10,13 @@ from typing import Any
 import click
 
 from cli.archive_options import archive_options, open_archive
-from cli.moment_options import binaries_of, replay_options
+from cli.moment_options import binaries_of, replay_options, wal_sources
 from cli.output import CommandError
-from cli.page_check import point_opener
 from cli.page_get import FilePath
 from cli.parameters import live_safekeepers_option, timeline_option
 from objectstore.archive import require_archive
 from pageserver.directory_check import DataDirectory
+from pageserver.moments import point_opener
 from pageserver.page_at import PageReader
 from pageserver.page_comparison import differing
 from pageserver.page_repair import PageRepair, Repair, check_stopped, differing_headers
@@ -56,7 +56,7 @@ def repair(**options: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="sk-repair-", dir=options["work_dir"]) as work:
         replay_dir = Path(work) / "server"
         replay_dir.mkdir()
-        opener = point_opener(archive, options, Path(work))
+        opener = point_opener(archive, wal_sources(archive, options), Path(work))
         found = mender.plan(opener, PageReader(replay_dir, server), fork, block)
     for line in _described(found):
         click.echo(line)

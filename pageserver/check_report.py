@@ -42,11 +42,20 @@ class DamagedPage:
 
 @dataclass(slots=True)
 class CheckReport:
-    """Grows while a check runs."""
+    """Grows while a check runs. `unjudged`: pages that were asked for, are there, and could not be
+    checked; `again`: those of an earlier check that were read once more."""
 
     checked: int = 0
     damaged: list[DamagedPage] = field(default_factory=list)
     skipped: Counter[Skip] = field(default_factory=Counter)
+    unjudged: set[tuple[Fork, int]] = field(default_factory=set)
+    again: set[tuple[Fork, int]] = field(default_factory=set)
+
+    def skip(self, why: Skip, fork: Fork, block: int) -> None:
+        """One page."""
+        self.skipped[why] += 1
+        if why is not Skip.GONE:
+            self.unjudged.add((fork, block))
 
     @property
     def is_sound(self) -> bool:

@@ -6,7 +6,8 @@ cut 1      cut 2          moment
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +34,22 @@ class Moment:
     lsn: int | None = None
     time: datetime | None = None
     may_end: bool = False
+
+
+def point_opener(
+    archive: TimelineArchive, sources: Sequence[WalSource], work: Path
+) -> Callable[[Moment], RestorePoint]:
+    """Opens moments, each in a folder of its own in `work`; the one before is removed."""
+    folders: list[tempfile.TemporaryDirectory[str]] = []
+
+    def open_point(moment: Moment) -> RestorePoint:
+        while folders:
+            folders.pop().cleanup()
+        folders.append(tempfile.TemporaryDirectory(prefix="point-", dir=work))
+        Path(folders[-1].name).chmod(0o711)
+        return Moments(archive, sources, Path(folders[-1].name)).open(moment)
+
+    return open_point
 
 
 class Moments:

@@ -66,20 +66,23 @@ class ServerCheck:
             for fork, blocks in choose_pages(lengths, count, chance).items()
             for block in blocks.tolist()
         }
-        chosen |= {(fork, block) for fork, block in also if block < lengths.get(fork, 0)}
+        self._report.again = {(fork, block) for fork, block in also if block < lengths.get(fork, 0)}
+        chosen |= self._report.again
         pages = [(inventory.forks[fork], block) for fork, block in sorted(chosen)]
         for first in range(0, len(pages), BATCH_PAGES):
             again = pages[first : first + BATCH_PAGES]
             for _ in range(TRIES):
                 if again:
                     again = list(self._check(open_point, again))
-            self._report.skipped[Skip.MOVING] += len(again)
+            for served, block in again:
+                self._report.skip(Skip.MOVING, served.fork, block)
         return self._report
 
     def _check(self, open_point: OpenPoint, wanted: list[Page]) -> Iterator[Page]:
         """Those that must be read again."""
         batch = self._server.read(wanted)
-        self._report.skipped.update(batch.skipped.values())
+        for (fork, block), why in batch.skipped.items():
+            self._report.skip(why, fork, block)
         point = open_point(Moment(lsn=as_boundary(batch.end_lsn, self._wal_seg_size), may_end=True))
         blocks: dict[Fork, list[int]] = {}
         for fork, block in batch.pages:
@@ -114,7 +117,8 @@ class _Judge:
         """Judges these; those that must be read again."""
         fork, pages = served.fork, self._pages
         if pages.is_copied(fork):
-            self._report.skipped[Skip.COPIED] += len(blocks)
+            for block in blocks.tolist():
+                self._report.skip(Skip.COPIED, fork, block)
             return
         expected = pages.read(fork, blocks)
         for block in blocks.tolist():
@@ -137,9 +141,9 @@ class _Judge:
                 case Verdict.MOVING:
                     yield block
                 case Verdict.NEWER:
-                    self._report.skipped[Skip.NEWER] += 1
+                    self._report.skip(Skip.NEWER, fork, block)
                 case Verdict.UNKNOWN:
-                    self._report.skipped[Skip.UNKNOWN] += 1
+                    self._report.skip(Skip.UNKNOWN, fork, block)
 
     def _are_right(self, served: ServedFork, block: int, heap_block: int, _: int) -> bool:
         """The bits may be other ones by now."""

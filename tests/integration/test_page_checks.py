@@ -116,7 +116,7 @@ def test_damage_is_found_named_and_mended(pages: Pages, tmp_path: Path) -> None:
     assert set(named) == set(before), report
     assert report["checked"] > 500
     only = sk("page", "check", primary.data_dir, *where, "--relation", index)
-    assert (only.returncode, f"damaged block 1 of {index}: " in only.stdout) == (3, True)
+    assert (only.returncode, f"block 1 of {index}: " in only.stdout) == (3, True)
 
     for (path, block), page in before.items():
         repair = ("page", "repair", primary.data_dir, path, block, *where)
