@@ -46,7 +46,6 @@ def point_opener(
         while folders:
             folders.pop().cleanup()
         folders.append(tempfile.TemporaryDirectory(prefix="point-", dir=work))
-        Path(folders[-1].name).chmod(0o711)
         return Moments(archive, sources, Path(folders[-1].name)).open(moment)
 
     return open_point

@@ -116,7 +116,6 @@ class ScheduledChecks(threading.Thread):
             tempfile.TemporaryDirectory(prefix="round-", dir=self._folder) as work,
         ):
             archive = self._archive_of(server)
-            Path(work).chmod(0o711)  # the server that replays has an account of its own
             report = self._check(server, archive, Path(work))
         known = {(each.fork, each.block) for each in self.state.damaged}
         damaged = _still_damaged(self.state.damaged, report)
