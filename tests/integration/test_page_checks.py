@@ -69,14 +69,14 @@ class Damage:
             lambda: Lsn.parse(archived(self.pages)) >= Lsn.parse(end), TIMEOUT, "the archive"
         )
 
-    def flip(self, path: str, block: int, at: int, bits: int = 0xFF) -> bytes:
-        """The page as it was."""
+    def flip(self, path: str, block: int, at: int, bits: int = 0xFF) -> tuple[int, int]:
+        """(which byte, what it was)."""
         file = self.primary.data_dir / path
         content = bytearray(file.read_bytes())
-        page = bytes(content[block * PAGE_BYTES : (block + 1) * PAGE_BYTES])
+        there = content[block * PAGE_BYTES + at]
         content[block * PAGE_BYTES + at] ^= bits
         file.write_bytes(content)
-        return page
+        return at, there
 
 
 def in_tuple(server: Postgres, path: str, block: int) -> int:
@@ -117,21 +117,23 @@ def test_damage_is_found_named_and_mended(pages: Pages, tmp_path: Path) -> None:
     assert report["checked"] > 500
     only = sk("page", "check", primary.data_dir, *where, "--relation", index)
     assert (only.returncode, f"block 1 of {index}: " in only.stdout) == (3, True)
+    assert f"sk page repair {primary.data_dir} {index} 1" in only.stdout
 
-    for (path, block), page in before.items():
-        repair = ("page", "repair", primary.data_dir, path, block, *where)
-        dry = sk(*repair, "--dry-run")
-        assert (dry.returncode, "is damaged" in dry.stdout) == (0, True), dry.stderr
-        refused = sk(*repair, stdin="no\n")
-        assert_refused(refused, 1, "not confirmed", "--yes")
-        done = sk(*repair, "--yes")
+    repair = ("page", "repair", primary.data_dir)
+    first = (*repair, table, block, *where)
+    dry = sk(*first, "--dry-run")
+    assert (dry.returncode, "bytes differ, the first at" in dry.stdout) == (0, True), dry.stderr
+    refused = sk(*first, stdin="no\n")
+    assert (refused.returncode, "not confirmed" in refused.stderr) == (1, True), refused.stderr
+    for (path, number), (at, there) in before.items():
+        done = sk(*repair, path, number, *where, "--yes")
         assert done.returncode == 0, done.stderr
         file = (primary.data_dir / path).read_bytes()
-        assert file[block * PAGE_BYTES : (block + 1) * PAGE_BYTES][24:] == page[24:]
+        assert file[number * PAGE_BYTES + at] == there
         kept = Path(done.stdout.split("what was there is in ")[1].strip())
-        assert kept.read_bytes()[24:] != page[24:]
-        again = sk(*repair, "--yes")
-        assert (again.returncode, "is what the WAL says" in again.stdout) == (0, True)
+        assert kept.read_bytes()[at] != there
+    again = sk(*first, "--yes")
+    assert (again.returncode, "is what the WAL says" in again.stdout) == (0, True)
     mended = sk("page", "check", primary.data_dir, *where)
     assert mended.returncode == 0, mended.stdout
     primary.start()
@@ -209,15 +211,14 @@ def test_checks_on_a_schedule(pages: Pages) -> None:
         path, block = damage.path("t"), damage.block()
         primary.execute("CHECKPOINT")
         primary.stop()
-        page = damage.flip(path, block, in_tuple(primary, path, block))
+        at, _ = damage.flip(path, block, in_tuple(primary, path, block))
         primary.start()
         found = wait_until(lambda: checks(pageserver)["damaged"], TIMEOUT, "the damage")
         assert [(each["path"], each["block"]) for each in found] == [(path, block)]
         assert found[0]["relation"] == "public.t"
         assert f"block {block} of" in pageserver.timeline()["problem"]
         primary.stop()
-        damage.flip(path, block, in_tuple(primary, path, block))
-        assert damage.flip(path, block, 0, 0) == page
+        damage.flip(path, block, at)
         primary.start()
         wait_until(lambda: not checks(pageserver)["damaged"], TIMEOUT, "the end of the damage")
     assert pageserver.log_text().count("a page of the server is damaged") == 1
