@@ -170,7 +170,7 @@ class ServerPages:
         try:
             return self._rows(_RELATIONS, {"wanted": wanted})
         except psycopg.errors.LockNotAvailable:
-            pass
+            pass  # one is locked: it is found by asking one by one
         found = []
         pages = self._rows("SELECT oid, greatest(relpages, 1) FROM pg_class ORDER BY oid")
         for oid, count in pages:

@@ -1,6 +1,7 @@
 """Pages against servers that have them, after random statements of all kinds:
 
-    a primary that was stopped, and one that runs      a check finds no damage in any page
+    a primary that was stopped, one that runs, and
+    one that is written to at the same time            a check finds no damage in any page
     a standby, stopped at a position, and asked        `page get` has the very same pages
 
 python tests/contract/pageserver/random_checks.py --pg-major 15 --seeds 0-4 --pages 1000
@@ -10,8 +11,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
+from threading import Event
 
 import click
 import numpy as np
@@ -118,6 +122,8 @@ def run_seed(binaries: PostgresBinaries, root: Path, seed: int, pages: int) -> s
         can_ask = world.prepare()
         if can_ask:
             said.append(f"running: {_sound(world.check_running())}")
+            with busy(world.primary, world.chance):
+                said.append(f"busy: {_sound(world.check_running())}")
         ((target,),) = world.primary.execute("SELECT pg_current_wal_insert_lsn()::text")
         world.archive_wal()
         world.load.close()
@@ -135,6 +141,37 @@ def _sound(report: CheckReport) -> str:
     if not report.is_sound:
         raise NotEqual(f"{report.checked} checked; {[str(each) for each in report.damaged[:5]]}")
     return f"{report.checked} sound, but {report.skips()}"
+
+
+@contextmanager
+def busy(server: Postgres, chance: random.Random) -> Iterator[None]:
+    """Statements on one table, one after another, while the block runs."""
+    server.execute("CREATE TABLE busy AS SELECT g, md5(g::text) t FROM generate_series(1, 3000) g")
+    server.execute("CREATE INDEX ON busy (g)")
+    statements = (
+        "UPDATE busy SET t = t || 'x' WHERE g % 7 = 0",
+        "DELETE FROM busy WHERE g % 5 = 1",
+        "INSERT INTO busy SELECT g, md5(g::text) FROM generate_series(1, 500) g",
+        "VACUUM (FREEZE) busy",
+        "VACUUM busy",
+        "SELECT count(*) FROM busy",
+    )
+    chosen = [chance.choice(statements) for _ in range(1000)]
+    is_done = Event()
+
+    def write() -> None:
+        for statement in cycle(chosen):
+            if is_done.is_set():
+                return
+            server.execute(statement)
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            yield
+        finally:
+            is_done.set()
+        writing.result()
 
 
 # ---- a standby that is asked
