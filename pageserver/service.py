@@ -75,7 +75,7 @@ class PageserverService:
             http = stack.enter_context(StatusServer(self._listener, pages))
             http.wait_started()
             self._address = f"{self._listener.host}:{http.port}"
-            stopping.on_set.append(self._turns.end)
+            stopping.on_set(self._turns.end)
             self._turns.post(self._process.start)
             if self._checks is not None:
                 self._checks.start()
