@@ -2,7 +2,9 @@
 
     a primary that was stopped, one that runs, and
     one that is written to at the same time            a check finds no damage in any page
-    a standby, stopped at a position, and asked        `page get` has the very same pages
+    a standby, stopped at a position, and asked        `page get` has the very same pages, and a
+                                                       check finds no damage
+    a primary that was killed, and pages of it spoilt  mended, it starts, and no page is damaged
 
 python tests/contract/pageserver/random_checks.py --pg-major 15 --seeds 0-4 --pages 1000
 """
@@ -13,6 +15,7 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import cycle
 from pathlib import Path
 from threading import Event
@@ -26,10 +29,13 @@ from seed_runs import run_seeds
 
 from pageserver.check_report import CheckReport
 from pageserver.directory_check import DataDirectory, DirectoryCheck
+from pageserver.fork import DEFAULT_TABLESPACE, PAGE_BYTES, ForkKind
+from pageserver.fork_table import fork_blocks
 from pageserver.in_place_tablespaces import link_range
 from pageserver.moments import Moment
 from pageserver.page_at import PageReader
 from pageserver.page_mask import masked
+from pageserver.page_repair import PageRepair
 from pageserver.page_sample import choose_pages
 from pageserver.server_check import ServerCheck
 from pageserver.server_pages import ServerPages
@@ -41,7 +47,7 @@ from pg_server.binaries import PostgresBinaries
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn, format_lsn
 
-STEPS = 25
+STEPS, SPOILT = 25, 4
 
 
 class CheckedWorld:
@@ -69,6 +75,8 @@ class CheckedWorld:
         self.target: Checkpoint = self.world.cut()
         self.world.replay(self.target)
         self.load.run(STEPS)
+        self.primary.execute("CHECKPOINT")  # what a recovery begins at lies behind the cut
+        self.load.run(STEPS // 5)
         return can_ask
 
     def reader(self) -> PageReader:
@@ -100,13 +108,36 @@ class CheckedWorld:
             checked = ServerCheck(pages, self.reader(), SEGMENT_BYTES)
             return checked.run(open_point, None, self.chance)
 
+    def directory(self) -> DataDirectory:
+        history = TimelineHistory(self.target.tli, ())
+        return DataDirectory.open(self.primary.data_dir, self.world.facts, history)
+
     def check_stopped(self) -> CheckReport:
         """All files of the primary, which stands still."""
-        facts = self.world.facts
-        directory = DataDirectory.open(
-            self.primary.data_dir, facts, TimelineHistory(self.target.tli, ())
-        )
-        return DirectoryCheck(directory, self.reader()).run(self.point, None, self.chance)
+        check = DirectoryCheck(self.directory(), self.reader())
+        return check.run(self.point, None, self.chance)
+
+    def spoil_and_mend(self) -> int:
+        """Of a primary that does not run; how many pages."""
+        directory = self.directory()
+        lengths = {
+            fork: length
+            for fork, length in self.world.frame.forks.items()
+            if (fork_blocks(directory.path, fork, "") or 0) >= length > 0
+            and fork.tablespace == DEFAULT_TABLESPACE
+            and fork.kind is ForkKind.MAIN
+        }
+        chosen = choose_pages(lengths, SPOILT, self.chance)
+        pages = [(fork, block) for fork, blocks in chosen.items() for block in blocks.tolist()]
+        for fork, block in pages:
+            with (directory.path / fork.path("")).open("r+b") as file:
+                file.seek(block * PAGE_BYTES)
+                file.write(self.chance.randbytes(PAGE_BYTES))
+        for fork, block in pages:
+            mender = PageRepair(directory)
+            repair = mender.plan(self.point, self.reader(), fork, block)
+            mender.write(repair, datetime.now(UTC))
+        return len(pages)
 
 
 def has_pageinspect(server: Postgres) -> bool:
@@ -127,6 +158,13 @@ def run_seed(binaries: PostgresBinaries, root: Path, seed: int, pages: int) -> s
         ((target,),) = world.primary.execute("SELECT pg_current_wal_insert_lsn()::text")
         world.archive_wal()
         world.load.close()
+        if can_ask:
+            world.primary.crash()
+            said.append(f"crashed: {_sound(world.check_stopped())}")
+            mended = world.spoil_and_mend()
+            world.primary.start()
+            said.append(f"{mended} mended: {_sound(world.check_running())}")
+            world.archive_wal()
         world.primary.stop()
         said.append(f"stopped: {_sound(world.check_stopped())}")
         if can_ask and pages:
@@ -195,9 +233,11 @@ def compare_gated(world: CheckedWorld, target_lsn: int, pages: int) -> int:
             (forks[fork], block) for fork, blocks in chosen.items() for block in blocks.tolist()
         ]
         batch = server.read(wanted)
+        stood = world.point(Moment(lsn=batch.end_lsn))
+        check = ServerCheck(server, world.reader(), SEGMENT_BYTES)
+        _sound(check.run(lambda _: stood, pages, world.chance))
     if batch.before_lsn != batch.end_lsn or batch.skipped or batch.refused:
         raise NotEqual(f"the standby did not stand still: {batch.skipped} {batch.refused}")
-    stood = world.point(Moment(lsn=batch.end_lsn))
     with world.reader().open(stood, chosen) as found:
         for fork, blocks in chosen.items():
             ours = found.read(fork, np.sort(blocks))
