@@ -81,6 +81,7 @@ from safekeeper.control_state import decode_control_state
 from safekeeper.data_directory import parse_folder_name
 from safekeeper.errors import ControlFileError, SafekeeperError
 from safekeeper.slots_file import decode_slots
+from safekeeper.trim_rule import parse_suffix
 from telemetry.http_token import read_http_token, read_private_token
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.failover import log_view
@@ -279,6 +280,8 @@ PARSERS: list[Parser] = [
            seeds=seeds.BLOCK_SUMS, reseal=_crc_big_endian),
     Parser("safekeeper.slots_file.decode_slots", lambda case: decode_slots(case, "slots"),
            (SafekeeperError,), seeds=seeds.SLOTS_FILES, reseal=_crc_big_endian),
+    Parser("safekeeper.trim_rule.parse_suffix", parse_suffix, (SafekeeperError,),
+           texts=("000007000300001A", "F" * 16)),
     Parser("access.users.parse_users", users.parse_users, (users.UserFileError,),
            texts=seeds.USER_FILES, covers=("access.users.*",)),
     Parser("access.users.read_users", lambda case: users.read_users(_SECRET.of(case)),

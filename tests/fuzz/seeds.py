@@ -54,6 +54,7 @@ from pgwire.messages import Column, Message
 from safekeeper.block_sums import BlockSums, encode_block_sums
 from safekeeper.control_state import ControlState, encode_control_state
 from safekeeper.slots_file import SavedSlot, encode_slots
+from safekeeper.trim_rule import Trim
 
 A, B = NodeId(1, b"A" * 16), NodeId(3, b"B" * 16)
 TIMELINE = TimelineId(bytes(16), bytes(range(16)))
@@ -107,6 +108,7 @@ BLOCK_SUMS = (encode_block_sums(_SUMS),)
 SLOTS_FILES = (
     encode_slots([]),
     encode_slots([SavedSlot("standby_1", 0x2000000, False), SavedSlot("a" * 63, 0, True)]),
+    encode_slots([SavedSlot("standby_1", 0x2000000, False)], Trim(0x700000300001A, 0x3000000)),
 )
 OBJECTS = (seal(b"content " * 100), seal(b"content", None), seal(b""), seal(bytes(100_000)))
 _SUFFIX = Suffix.pack(7, 3, 26)
