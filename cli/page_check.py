@@ -24,7 +24,7 @@ from pageserver.directory_check import DataDirectory, DirectoryCheck, OpenPoint
 from pageserver.moments import point_opener
 from pageserver.page_at import PageReader
 from pageserver.redo import RedoServer
-from pageserver.server_check import ServerCheck, check_system
+from pageserver.server_check import ServerCheck, check_server
 from pageserver.server_pages import ServerPages
 from pg_server.account import server_account
 from pgwal.lsn import format_lsn
@@ -100,7 +100,7 @@ def _run(
         directory = DataDirectory.open(target, facts.server, archive.newest_history())
         return DirectoryCheck(directory, reader, only=only).run(open_point, count, chance)
     with ServerPages.connect(target) as pages:
-        check_system(pages, facts.system_id)
+        check_server(pages, facts.system_id, archive.newest_history())
         checked = ServerCheck(pages, reader, facts.wal_seg_size)
         return checked.run(open_point, count, chance, table=relation)
 

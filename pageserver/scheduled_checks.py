@@ -35,7 +35,7 @@ from pageserver.errors import PageserverError
 from pageserver.ingest import IngestConfig
 from pageserver.moments import point_opener
 from pageserver.page_at import PageReader
-from pageserver.server_check import ServerCheck
+from pageserver.server_check import ServerCheck, check_server
 from pageserver.server_pages import ServerPages
 from pg_server.errors import PgServerError
 from pgwal.lsn import format_lsn
@@ -140,6 +140,7 @@ class ScheduledChecks(threading.Thread):
         for timeline in list(self._timelines()):
             archive = TimelineArchive.open(self._store, timeline)
             if archive.facts.system_id == server.system_id:
+                check_server(server, server.system_id, archive.newest_history())
                 return archive
         raise PageserverError(
             f"the server is of system {server.system_id}, of which no timeline is attached here"

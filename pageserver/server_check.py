@@ -28,6 +28,8 @@ from pageserver.page_sample import choose_pages
 from pageserver.server_pages import Batch, ServedFork, ServerPages
 from pageserver.touch_survey import TouchSurveyor
 from pageserver.touches import Numbers, Touches
+from pgwal.history import TimelineHistory
+from pgwal.lsn import format_lsn
 from walrecords.record_index import as_boundary
 
 #: of pages that are in memory at a time; each batch replays the WAL behind the newest cut once
@@ -182,11 +184,18 @@ def _touched_behind(lsn: int, pages: PagesAt) -> Touches:
     return surveyor.finish()
 
 
-def check_system(server: ServerPages, system_id: int) -> None:
-    """Raises PageserverError when the server is of another cluster."""
+def check_server(server: ServerPages, system_id: int, history: TimelineHistory) -> None:
+    """Raises PageserverError when it is of another cluster, or on another branch of its WAL."""
     if server.system_id != system_id:
         raise PageserverError(
             f"the server is of another cluster: expected system {system_id}, found "
             f"{server.system_id}",
             hint="Name the archive of its cluster.",
+        )
+    tli, lsn = server.position()
+    if tli not in {history.tli_at(lsn), history.tli_at(max(0, lsn - 1))}:
+        raise PageserverError(
+            f"the server is on another branch of the WAL: at {format_lsn(lsn)} it is on timeline "
+            f"{tli}, the archive on {history.tli_at(lsn)}",
+            hint="Is it the primary, or a standby of it? After a promotion wait for the archive.",
         )

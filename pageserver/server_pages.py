@@ -139,6 +139,18 @@ class ServerPages:
             )
         self._schema = schemas[0][0]
 
+    def position(self) -> tuple[int, int]:
+        """(timeline, a position on it): where a primary writes, or a standby's last checkpoint."""
+        with _asking():
+            if self.is_standby:
+                query = "SELECT timeline_id, redo_lsn::text FROM pg_control_checkpoint()"
+                ((tli, lsn),) = self._rows(query)
+                return int(tli), int(Lsn.parse(lsn))
+            ((name, lsn),) = self._rows(
+                "SELECT pg_walfile_name(lsn), lsn::text FROM pg_current_wal_insert_lsn() lsn"
+            )
+        return int(name[:8], 16), int(Lsn.parse(lsn))
+
     def inventory(self, table: str | None = None) -> Inventory:
         """Of all relations, or of one with its indexes and TOAST."""
         with _asking():
