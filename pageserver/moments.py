@@ -24,6 +24,7 @@ from pageserver.sparse_restore import RestorePoint
 from pageserver.wal_folder import WalFolder
 from pgwal.history import TimelineHistory, history_file_name
 from pgwal.lsn import format_lsn
+from walrecords.record_index import as_boundary
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,10 @@ def point_opener(
 
 class Moments:
     """Works in `folder`, which is empty. `sources` are asked for WAL in their order. Every method
-    raises PageserverError, ObjectStoreError, BackupError."""
+    raises PageserverError, ObjectStoreError, BackupError.
+
+    `is_wal_end`: the WAL that there is has no commit behind the time that was asked for. There may
+    be others before that time which are not here."""
 
     def __init__(
         self, archive: TimelineArchive, sources: Sequence[WalSource], folder: Path
@@ -67,6 +71,7 @@ class Moments:
             archive.facts.server, self._history, sources, self._wal.path
         )
         self._index = PageIndex()
+        self.is_wal_end = False
 
     def open(self, moment: Moment) -> RestorePoint:
         self._wal.path.mkdir()
@@ -97,6 +102,9 @@ class Moments:
     def _target_lsn(self, cut: Cut, moment: Moment) -> int:
         """Where the moment is; all WAL from the cut to there is in the folder."""
         limit_lsn = moment.lsn
+        if limit_lsn is not None:  # one behind a page's header is where the record before it ends
+            limit_lsn = as_boundary(limit_lsn, self._archive.facts.wal_seg_size)
+        self.is_wal_end = False
         times = EndTimes(self._archive.facts.server.pg_major)
         end_lsn = cut.redo_lsn
         for index in self._wal_of_sources.records(cut.redo_lsn, limit_lsn):
@@ -107,6 +115,7 @@ class Moments:
             if len(index):
                 end_lsn = int(index.end_lsn[-1])
         if limit_lsn is None or (moment.may_end and end_lsn < limit_lsn):
+            self.is_wal_end = moment.time is not None
             return end_lsn
         if end_lsn < limit_lsn:
             raise SurveyError(

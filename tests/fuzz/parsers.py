@@ -38,6 +38,7 @@ from generations.suffix import Suffix
 from objectstore import sealed
 from objectstore.errors import ObjectDamaged
 from objectstore.keys import ArchiveKeys
+from pageserver.branch_record import decode_branch
 from pageserver.catalog_rows import (
     parse_class_row,
     parse_named_row,
@@ -46,7 +47,7 @@ from pageserver.catalog_rows import (
 )
 from pageserver.control_file import ControlFile
 from pageserver.deletion_list import decode_claim, decode_header, decode_list
-from pageserver.errors import LayerDamaged, SurveyError, TableNameError
+from pageserver.errors import BranchError, LayerDamaged, SurveyError, TableNameError
 from pageserver.fork import PAGE_BYTES, ForkKind, parse_file
 from pageserver.heap_page import heap_rows
 from pageserver.page_comparison import Expectation, compare
@@ -303,6 +304,8 @@ PARSERS: list[Parser] = [
           ("deletion_list", decode_claim, seeds.CLAIMS),
           ("deletion_list", decode_list, seeds.DELETION_LISTS),
           ("deletion_list", decode_header, seeds.QUEUE_HEADERS))),
+    Parser("pageserver.branch_record.decode_branch", decode_branch, (BranchError,),
+           seeds=seeds.BRANCHES),
     Parser("pageserver.control_file.ControlFile.parse", ControlFile.parse, (LayerDamaged,),
            seeds=(bytes(8192),)),
     Parser("pageserver.fork.parse_file", parse_file, (),
