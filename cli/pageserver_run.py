@@ -10,8 +10,8 @@ import click
 
 from backup.safekeeper_wal import Safekeeper
 from cli.archive_options import archive_options, open_archive
-from cli.generations_options import generations_options, is_service, open_generations
 from cli.generations import TenantName
+from cli.generations_options import generations_options, is_service, open_generations
 from cli.listening import PATH, HostPort, port, refuse_open_ports, tls_files, tokenless_tls_options
 from cli.output import CommandError
 from cli.parameters import ByteSize, live_safekeepers_option, with_conninfo

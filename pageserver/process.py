@@ -160,7 +160,8 @@ class PageserverProcess:
     def replaced(self) -> None:
         self.end(
             f"node {self.config.node_id} has a newer process than this one",
-            "Give each pageserver a node id of its own: --node-id.",
+            "Give each pageserver a node id of its own: --node-id; or the generation service was put "
+            "back to an old copy: sk generations advance.",
         )
 
     def close(self) -> None:
