@@ -26,6 +26,7 @@ from generations.errors import (
     GenerationRefused,
     GenerationServiceUnavailable,
 )
+from generations.messages import AttachmentMode
 from generations.protocol import GenerationService
 from generations.suffix import Suffix
 from objectstore.archive import find_timelines
@@ -60,14 +61,23 @@ class EmergencyAttachments:
         return tuple(sorted({timeline.tenant_id.hex() for timeline in self.timelines}))
 
 
+@dataclass(frozen=True, slots=True)
+class ToldService:
+    """What it has said. `modes`: of each tenant; MULTI, which deletes nothing, while another one
+    has it: the next validation says so. `refused`: timelines that were deleted meanwhile."""
+
+    modes: Mapping[str, AttachmentMode]
+    refused: Mapping[TimelineId, GenerationRefused]
+
+
 class EmergencyListener(Protocol):
     """A process."""
 
     def emergency_begun(self, found: EmergencyAttachments) -> None:
         """The service has not answered: attach these."""
 
-    def emergency_told(self, refused: Mapping[TimelineId, GenerationRefused]) -> None:
-        """The service knows the suffix. `refused`: were deleted meanwhile."""
+    def emergency_told(self, told: ToldService) -> None:
+        """The service knows the suffix."""
 
     def end(self, message: str, hint: str) -> None:
         """It is none, or there is nothing to do."""
@@ -104,9 +114,9 @@ class EmergencyStart:
         self._turns.work(partial(self.choose, tenants), chosen, failed)
 
     def _tell(self, found: EmergencyAttachments) -> None:
-        def told(refused: Mapping[TimelineId, GenerationRefused]) -> None:
+        def told(answer: ToldService) -> None:
             log.warning("the generation service was told", suffix=str(found.suffix))
-            self._listener.emergency_told(refused)
+            self._listener.emergency_told(answer)
 
         def failed(error: Exception) -> None:
             log.info("the generation service is told later", reason=str(error))
@@ -160,10 +170,16 @@ class EmergencyStart:
         claims = [name.suffix for name in names if isinstance(name, ClaimName)]
         return is_named or (bool(claims) and max(claims).node_id == self._node_id)
 
-    def tell(self, found: EmergencyAttachments) -> Mapping[TimelineId, GenerationRefused]:
+    def tell(self, found: EmergencyAttachments) -> ToldService:
         """Raises GenerationError. Again: nothing changes."""
+        modes = {}
         for tenant in found.tenants:
-            self._service.advance(tenant, found.suffix, is_own=True)
+            at = self._service.advance(tenant, found.suffix, is_own=True).current
+            has_it = at is not None and (at.node_id, at.attachment_generation) == (
+                self._node_id,
+                found.suffix.attachment_generation,
+            )
+            modes[tenant] = at.mode if has_it and at is not None else AttachmentMode.MULTI
         refused = {}
         for timeline in found.timelines:
             tenant, name = timeline.tenant_id.hex(), timeline.timeline_id.hex()
@@ -171,4 +187,4 @@ class EmergencyStart:
                 self._service.create_timeline(tenant, name)
             except GenerationRefused as error:
                 refused[timeline] = error
-        return refused
+        return ToldService(modes, refused)

@@ -41,7 +41,7 @@ from pageserver.attachment_events import Mode
 from pageserver.attachment_id import AttachmentId, Verdict
 from pageserver.attachment_shell import AttachmentShell
 from pageserver.deletion_queue import DeletionQueue
-from pageserver.emergency_start import EmergencyAttachments, EmergencyStart
+from pageserver.emergency_start import EmergencyAttachments, EmergencyStart, ToldService
 from pageserver.epoch import EpochOutput
 from pageserver.ingest import Ingest, IngestConfig
 from pageserver.page_index import Cut
@@ -160,8 +160,8 @@ class PageserverProcess:
     def replaced(self) -> None:
         self.end(
             f"node {self.config.node_id} has a newer process than this one",
-            "Give each pageserver a node id of its own: --node-id; or the generation service was put "
-            "back to an old copy: sk generations advance.",
+            "Give each pageserver a node id of its own: --node-id. Or the generation service was "
+            "put back to an old copy: sk generations advance.",
         )
 
     def close(self) -> None:
@@ -276,19 +276,20 @@ class PageserverProcess:
         for timeline in found.timelines:
             self._begin(timeline, found.suffix, Mode.EMERGENCY)
 
-    def emergency_told(self, refused: Mapping[TimelineId, GenerationRefused]) -> None:
+    def emergency_told(self, told: ToldService) -> None:
         """The validations that follow find out who has the tenants by now. A mode is set when an
         attachment has begun."""
         if any(each.shell.core.phase in BEGINNING for each in self.attached.values()):
-            again = partial(self.emergency_told, refused)
+            again = partial(self.emergency_told, told)
             self._turns.call_later(REGISTER_RETRY_SECONDS, again)
             return
         self.emergency_meaning = self.service_problem = ""
         self._go_on()
         for timeline, there in self.attached.items():
-            if timeline in refused:
-                there.refuse(refused[timeline])
-            there.shell.step(attaching.ModeSet(Mode.SINGLE))
+            if timeline in told.refused:
+                there.refuse(told.refused[timeline])
+            mode = told.modes[timeline.tenant_id.hex()]
+            there.shell.step(attaching.ModeSet(MODES[mode]))
 
     # ---- deleted timelines
 

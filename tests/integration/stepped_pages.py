@@ -235,7 +235,10 @@ def _knows(older: SteppedPageserver, looks: int) -> bool:
         assert any(why in older.log_text() for why in ("newer process", "was used before",
                                                        "has a successor"))  # fmt: skip
         return True
-    page = older.status()
+    try:
+        page = older.status()
+    except OSError:
+        return False  # it has not begun, or ends just now
     if not page["node_generation"]:
         return False
     if not page["timelines"]:

@@ -67,10 +67,11 @@ class SteppedStore:
             self._log.write(f"{number} {what} {key}\n")
         if number == self._at and not self._is_done:
             self._stop()
-        answer = ask()
-        if number == self._at and self._is_done:
-            self._stop()
-        return answer
+        try:
+            return ask()
+        finally:  # that there is no such object is an answer, too
+            if number == self._at and self._is_done:
+                self._stop()
 
     def put(self, key: str, data: Data) -> None:
         self._step("put", key, lambda: self._store.put(key, data))

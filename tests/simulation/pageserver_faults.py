@@ -143,9 +143,13 @@ def emergency(world: PageserverWorld, random: Random) -> None:
 
 
 def _emergency_ends(world: PageserverWorld, process: Process) -> None:
+    """It goes on with the service; or it is stopped, and another one is started."""
     world.service.is_down = False
-    world.operator_advances()
-    process.kill()
+    if world.random.random() < 0.5:
+        process.tell()
+    else:
+        world.operator_advances()
+        process.kill()
 
 
 def move_during_validation(world: PageserverWorld, random: Random) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .pageserver_world import PageserverWorld
 
 LOCAL_BYTES_MAX = 5_000
+BEGINNING = (Phase.CLAIMING, Phase.LISTING, Phase.LOADING)
 PARTS = (0, 1)
 
 
@@ -138,17 +139,55 @@ class Process:
     def start_in_emergency(self) -> None:
         """No service is asked; nothing of it is deleted."""
         self.is_emergency = True
-        for timeline in self.world.timelines:
-            self._begin_in_emergency(timeline)
+        self._look_in_emergency([*self.world.timelines, self.node_id], [])
 
-    def _begin_in_emergency(self, timeline: TimelineId) -> None:
+    def _look_in_emergency(self, folders: list[Any], names: list[Any]) -> None:
+        """One suffix, above all that there is, also in the node's deletion queue."""
+        if not folders:
+            self._begin_in_emergency(emergency_suffix(names, self.node_id))
+            return
+
         def listed(found: list[StoredObject]) -> None:
-            suffix = emergency_suffix([each.name for each in found], self.node_id)
+            self._look_in_emergency(folders[1:], [*names, *(each.name for each in found)])
+
+        again = partial(self._look_in_emergency, folders, names)
+        self.world.store.ask_list(folders[0], self.later(listed), self.later(again))
+
+    def _begin_in_emergency(self, suffix: Suffix) -> None:
+        self.node_generation = suffix.node_generation
+        for timeline in self.world.timelines:
             self.world.count("emergency starts")
             self.begin(timeline, suffix, Mode.EMERGENCY)
 
-        again = partial(self._begin_in_emergency, timeline)
-        self.world.store.ask_list(timeline, self.later(listed), self.later(again))
+    def tell(self) -> None:
+        """The service is back: it goes on with the suffix, if nobody else has the tenant by now."""
+        if not self.node_generation:
+            self._tell_again()  # it still looks for its suffix
+            return
+        suffixes = {t.tenant_id: there.core.suffix for t, there in self.attached.items()}
+
+        def advance() -> dict[bytes, Tenant]:
+            service = self.world.service
+            return {t: service.advance_own(t, suffix) for t, suffix in suffixes.items()}
+
+        self.world.service.ask(advance, self.later(self._told), self.later(self._tell_again))
+
+    def _tell_again(self) -> None:
+        self.world.clock.call_later(3000, self.later(self.tell))
+
+    def _told(self, tenants: dict[bytes, Tenant]) -> None:
+        if any(there.core.phase in BEGINNING for there in self.attached.values()):
+            self.world.clock.call_later(2000, self.later(self._told), tenants)
+            return
+        self.is_emergency = False
+        self.world.count("emergencies that went on")
+        suffix = Suffix.pack(0, self.node_id, self.node_generation)
+        self.queue = DeletionQueue(suffix, self.name, self.world.grace_ms)
+        self.step_queue(deleting.QueueBegun())
+        for there in list(self.attached.values()):
+            at, suffix = tenants[there.id.timeline.tenant_id], there.core.suffix
+            has_it = (at.generation, at.node_id) == (suffix.attachment_generation, self.node_id)
+            self.step_attached(there, attaching.ModeSet(at.mode if has_it else Mode.MULTI))
 
     def kill(self) -> None:
         self.is_alive = False
