@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import structlog
 
 from backup.safekeeper_wal import Safekeeper
 from cli.archive_options import archive_options, open_archive
@@ -24,9 +25,12 @@ from pageserver.redo import SHARED_BUFFERS_MB, RedoServer
 from pageserver.service import PageserverService
 from pg_server.account import server_account
 from pg_server.binaries import PostgresBinaries, find_postgres
+from pg_server.program import can_leave_network
 from telemetry.service_manager import ServiceManager
 from telemetry.status_server import ListenError, http_listener
 from telemetry.stop_signal import StopSignal
+
+log = structlog.get_logger()
 
 DEFAULT_PORT = 7680
 GENERATIONS_FILE = "generations.sqlite"
@@ -143,6 +147,8 @@ def run(**options: Any) -> None:
         options["data_dir"].mkdir(parents=True, exist_ok=True)
     service = open_generations(options, own=options["data_dir"] / GENERATIONS_FILE)
     config = _config(options)
+    if not can_leave_network(server_account()):
+        log.warning("replays run with the network of this host", reason="no network namespace")
     stopping = StopSignal().install()
     manager = ServiceManager()
     manager.notify("READY=1")
