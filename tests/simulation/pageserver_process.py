@@ -20,7 +20,6 @@ from pageserver.attachment import AttachDecision, Attachment, Phase, decide_atta
 from pageserver.attachment_events import Mode
 from pageserver.attachment_id import AttachmentId, Verdict
 from pageserver.deletion_queue import DeletionQueue, QueuePhase
-from pageserver.emergency import emergency_suffix
 from pageserver.page_index import Cut, PageIndex
 from pageserver.page_keys import (
     ClaimName,
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from .pageserver_world import PageserverWorld
 
 LOCAL_BYTES_MAX = 5_000
-BEGINNING = (Phase.CLAIMING, Phase.LISTING, Phase.LOADING)
 PARTS = (0, 1)
 
 
@@ -93,9 +91,7 @@ class Process:
 
     def _registered(self, answer: tuple[int, dict[bytes, Tenant]]) -> None:
         self.node_generation, tenants = answer
-        suffix = Suffix.pack(0, self.node_id, self.node_generation)
-        self.queue = DeletionQueue(suffix, self.name, self.world.grace_ms)
-        self.step_queue(deleting.QueueBegun())
+        self.begin_queue()
         self.attach(tenants)
 
     def attach(self, tenants: dict[bytes, Tenant]) -> None:
@@ -136,58 +132,11 @@ class Process:
         there = self.attached[timeline] = Attached(core, AttachmentId(timeline, suffix))
         self.step_attached(there, attaching.Begun())
 
-    def start_in_emergency(self) -> None:
-        """No service is asked; nothing of it is deleted."""
-        self.is_emergency = True
-        self._look_in_emergency([*self.world.timelines, self.node_id], [])
-
-    def _look_in_emergency(self, folders: list[Any], names: list[Any]) -> None:
-        """One suffix, above all that there is, also in the node's deletion queue."""
-        if not folders:
-            self._begin_in_emergency(emergency_suffix(names, self.node_id))
-            return
-
-        def listed(found: list[StoredObject]) -> None:
-            self._look_in_emergency(folders[1:], [*names, *(each.name for each in found)])
-
-        again = partial(self._look_in_emergency, folders, names)
-        self.world.store.ask_list(folders[0], self.later(listed), self.later(again))
-
-    def _begin_in_emergency(self, suffix: Suffix) -> None:
-        self.node_generation = suffix.node_generation
-        for timeline in self.world.timelines:
-            self.world.count("emergency starts")
-            self.begin(timeline, suffix, Mode.EMERGENCY)
-
-    def tell(self) -> None:
-        """The service is back: it goes on with the suffix, if nobody else has the tenant by now."""
-        if not self.node_generation:
-            self._tell_again()  # it still looks for its suffix
-            return
-        suffixes = {t.tenant_id: there.core.suffix for t, there in self.attached.items()}
-
-        def advance() -> dict[bytes, Tenant]:
-            service = self.world.service
-            return {t: service.advance_own(t, suffix) for t, suffix in suffixes.items()}
-
-        self.world.service.ask(advance, self.later(self._told), self.later(self._tell_again))
-
-    def _tell_again(self) -> None:
-        self.world.clock.call_later(3000, self.later(self.tell))
-
-    def _told(self, tenants: dict[bytes, Tenant]) -> None:
-        if any(there.core.phase in BEGINNING for there in self.attached.values()):
-            self.world.clock.call_later(2000, self.later(self._told), tenants)
-            return
-        self.is_emergency = False
-        self.world.count("emergencies that went on")
+    def begin_queue(self) -> None:
+        """Of this process' number."""
         suffix = Suffix.pack(0, self.node_id, self.node_generation)
         self.queue = DeletionQueue(suffix, self.name, self.world.grace_ms)
         self.step_queue(deleting.QueueBegun())
-        for there in list(self.attached.values()):
-            at, suffix = tenants[there.id.timeline.tenant_id], there.core.suffix
-            has_it = (at.generation, at.node_id) == (suffix.attachment_generation, self.node_id)
-            self.step_attached(there, attaching.ModeSet(at.mode if has_it else Mode.MULTI))
 
     def kill(self) -> None:
         self.is_alive = False
