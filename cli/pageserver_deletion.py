@@ -57,6 +57,7 @@ def delete_timeline(**options: Any) -> None:
             f"node {holder.attachment.node_id} had it: it stops at its next validation, and "
             "deletes what it had on its way"
         )
+    click.echo("safekeepers keep WAL for it until sk timeline forget-pageserver")
 
 
 def _names(store: ObjectStore, timeline: TimelineId) -> frozenset[str]:

@@ -7,6 +7,7 @@ PageserverError
 |-- PagesDeleted      a timeline's pages were deleted, for good
 |-- PageNotFound      there is no such page, relation, database or cut
 |-- TableNameError    a text that is no name of a table
+|-- BranchError       a branch that cannot be made, started or removed
 `-- TableIncomplete   pages of a table, or of what describes it, are not all here
 """
 
@@ -49,6 +50,10 @@ class PageNotFound(PageserverError):
 
 class TableNameError(PageserverError):
     """A text that is no name of a table."""
+
+
+class BranchError(PageserverError):
+    """A branch cannot be made, started, stopped or removed."""
 
 
 class TableIncomplete(PageserverError):

@@ -51,6 +51,7 @@ from pageserver.timeline_deletion import RemovedPages, remove_pages
 from pageserver.turns import Turns
 from pageserver.validation import ValidationDue
 from pageserver.validation_shell import ValidationShell
+from pgwal.lsn import format_lsn
 
 T = TypeVar("T")
 
@@ -435,6 +436,8 @@ class AttachedTimeline:
                 self._process.config.data_dir / str(self.timeline),
                 self._process.config.ingest,
                 self._hand_over,
+                shell.core.suffix,
+                lambda: shell.core.visible_lsn,
             )
             self.ingest.start()
 
@@ -454,8 +457,7 @@ class AttachedTimeline:
         self._process.condemned(condemned)
 
     def published(self, shell: AttachmentShell, visible_lsn: int) -> None:
-        if self.ingest is not None:
-            self.ingest.publish(visible_lsn)
+        log.info("WAL may go", timeline=str(self.timeline), below=format_lsn(visible_lsn))
 
     def stored(self, shell: AttachmentShell, change: int) -> None:
         self._process.validate_soon()

@@ -115,6 +115,8 @@ class HandMadeCuts(threading.Thread):
         folder: Path,
         config: Any,
         hand_over: Callable[..., Callable[[float], bool | None]],
+        suffix: Any,
+        visible_lsn: Callable[[], int],
     ) -> None:
         super().__init__(daemon=True)
         self.state = IngestState(phase="receiving")
@@ -122,22 +124,28 @@ class HandMadeCuts(threading.Thread):
         self._folder = folder
         self._hand_over = hand_over
         self._stopping = threading.Event()
+        self._visible_lsn = visible_lsn
+        self._told_lsn = 0
         self._given_up = Path(os.environ["STEP_CUTS"])
 
     def stop(self) -> None:
         self._stopping.set()
         self.join()
 
-    def publish(self, visible_lsn: int) -> None:
-        with self._given_up.open("a") as file:
-            file.write(f"{visible_lsn}\n")
+    def _tell(self) -> None:
+        """As safekeepers are told."""
+        if self._visible_lsn() > self._told_lsn:
+            self._told_lsn = self._visible_lsn()
+            with self._given_up.open("a") as file:
+                file.write(f"{self._told_lsn}\n")
 
     def run(self) -> None:
         while not self._stopping.wait(CUT_SECONDS):
             cut = self._cut(self._index_of().newest_end_lsn + 100)
             stored = self._hand_over(cut, "base", self._files(cut.end_lsn))
             while (is_stored := stored(CUT_SECONDS)) is None and not self._stopping.is_set():
-                pass
+                self._tell()
+            self._tell()
             if not is_stored:
                 self.state.problem = "the attachment writes no more"
                 return
