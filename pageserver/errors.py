@@ -4,6 +4,7 @@ PageserverError
 |-- SurveyError       WAL that cannot be surveyed: it needs what is not here
 |-- RedoError         the server that replays an epoch did not do what it was asked
 |-- LayerDamaged      an object of layers or frames is not what it should be
+|-- PagesDeleted      a timeline's pages were deleted, for good
 |-- PageNotFound      there is no such page, relation, database or cut
 |-- TableNameError    a text that is no name of a table
 |-- ServerUnreachable a server whose pages are to be checked does not answer
@@ -32,6 +33,16 @@ class RedoError(PageserverError):
 
 class LayerDamaged(PageserverError):
     """Bytes of a layer or a frame are not what they should be."""
+
+
+class PagesDeleted(PageserverError):
+    """A timeline's pages were deleted, for good: there is a tombstone."""
+
+    def __init__(self, timeline: object) -> None:
+        super().__init__(
+            f"the pages of timeline {timeline} were deleted",
+            hint="Base backups and WAL stay: sk restore begins with a base backup, if one is left.",
+        )
 
 
 class PageNotFound(PageserverError):
