@@ -18,6 +18,8 @@ from backup.target import AtLsn, AtTime, Latest, Target, format_time, is_before,
 from cli.output import CommandError
 from cli.parameters import Dsn
 from cli.progress import ByteProgress
+from pageserver.errors import PagesDeleted
+from pageserver.tombstone import has_tombstone
 from pgwal.errors import WalError
 from pgwal.lsn import Lsn, format_lsn
 
@@ -48,6 +50,8 @@ class CutBackup:
                 f"a backup out of cuts needs {', '.join(missing)}",
                 "pip install 'quorum-wal[pageserver]'",
             )
+        if has_tombstone(catalog.archive.store, catalog.archive.timeline):
+            raise PagesDeleted(catalog.archive.timeline)
         from pageserver.full_backup import create_full_backup, new_backup_id
         from pageserver.virtual_backups import VirtualBackups
 

@@ -40,7 +40,7 @@ class AttachmentListener(Protocol):
         """Its index is known: work may begin."""
 
     def ended(self, shell: AttachmentShell, message: str) -> None:
-        """It was refused, or has broken."""
+        """It was refused, has broken, or its timeline was deleted."""
 
     def condemned(self, condemned: Condemned) -> None:
         """For the deletion queue."""
@@ -168,7 +168,7 @@ class AttachmentShell:
             case events.Alarm(kind, message):
                 self.alarms.append(f"{kind.value}: {message}")
                 self._log.error("attachment", alarm=kind.value, reason=message)
-                if self.core.phase is Phase.BROKEN:
+                if self.core.phase is Phase.BROKEN or self.core.is_deleted:
                     self._listener.ended(self, message)
             case _:
                 assert_never(action)

@@ -24,6 +24,8 @@ COUNTERS = {
     "sk_pageserver_replay_seconds": ("Time that they took", "replay_seconds"),
 }
 OWN_GAUGES = {
+    "sk_pageserver_emergency": "1 while it was started without the generation service",
+    "sk_pageserver_deletion_lists": "Lists of objects that are to be deleted",
     "sk_pageserver_stale_attachments": "Attachments that are stale",
     "sk_pageserver_unwell_timelines": "Timelines whose status names a problem",
     "sk_pageserver_validated_seconds_ago": "Since the generation service has said who is valid",
@@ -56,6 +58,8 @@ class PageserverCollector(Collector):
             "sk_pageserver_unwell_timelines": sum(
                 bool(each["problem"]) for each in timelines.values()
             ),
+            "sk_pageserver_emergency": int(bool(page["emergency"])),
+            "sk_pageserver_deletion_lists": (page["deletion_queue"] or {}).get("lists"),
             "sk_pageserver_validated_seconds_ago": page["validated_seconds_ago"],
             "sk_pageserver_unusable_files": len(page["unusable_files"]),
         }
@@ -67,10 +71,28 @@ class PageserverCollector(Collector):
             "Objects that this process has deleted",
             value=page["deleted_objects"],
         )
+        if page["checks"] is not None:
+            yield from _checks(page["checks"])
         for name, (text, key) in GAUGES.items():
             yield _by_timeline(GaugeMetricFamily(name, text, labels=["timeline"]), key, timelines)
         for name, (text, key) in COUNTERS.items():
             yield _by_timeline(CounterMetricFamily(name, text, labels=["timeline"]), key, timelines)
+
+
+def _checks(page: dict[str, Any]) -> Iterable[Family]:
+    """Of a server's pages."""
+    yield CounterMetricFamily(
+        "sk_pageserver_checked_pages", "Pages of the server that were checked", value=page["pages"]
+    )
+    yield GaugeMetricFamily(
+        "sk_pageserver_damaged_pages", "Those that are damaged", value=len(page["damaged"])
+    )
+    if page["seconds_ago"] is not None:
+        yield GaugeMetricFamily(
+            "sk_pageserver_check_seconds_ago",
+            "Since the last round of checks has ended",
+            value=page["seconds_ago"],
+        )
 
 
 def _by_timeline(family: Family, key: str, timelines: dict[str, dict[str, Any]]) -> Family:

@@ -173,7 +173,7 @@ def check_recovers(world: PageWorld, restored: Postgres, rows: dict[str, list[tu
 
 
 def test_cuts_can_stand_on_it(pg_binaries: PostgresBinaries, tmp_path: Path) -> None:
-    """A timeline without pages begins with the newest base backup, whichever it is."""
+    """It is sound as a base: what is made of WAL over it is what a standby has."""
     tmp_path.chmod(0o755)
     server = Postgres(pg_binaries, tmp_path / "primary", wal_seg_size=SEGMENT_BYTES)
     world = PageWorld(server, tmp_path)
