@@ -5,6 +5,7 @@
     claim -> list indices -> load the newest -> own index -> | upload objects -> index that names
                                                              | them -> index without what is dropped
                                                              | -> condemn that -> validate -> delete
+    compaction: survey old layers -> merge -> upload its parts -> index with it, and without those
 
 Laws.
 
@@ -21,6 +22,9 @@ Laws.
    ingest go on until the local disk has `local_bytes_max` of it.
 6. In MULTI nothing is condemned until SINGLE comes; in EMERGENCY nothing is validated either.
 7. Names are numbered through, and never used twice.
+8. One merge at a time, of layers that the next index would name and that end at or below its
+   horizon (`compaction.py`). Cuts that come meanwhile do not wait for it. Its layer is named when
+   all parts are in the store, by the index that names the merged ones no more.
 
 Why law 3 is enough. Claim and validation cross: one who comes later claims, then lists indices; a
 validation lists claims after the index was written. So either it sees the claim, or the other one
@@ -31,7 +35,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
 
@@ -44,6 +47,7 @@ from pageserver.attachment_events import (
     Changed,
     Claimed,
     CollectDue,
+    CompactDue,
     Condemn,
     CreateClaim,
     Event,
@@ -55,17 +59,22 @@ from pageserver.attachment_events import (
     IndexLoaded,
     IndexUploaded,
     IndicesListed,
+    LayersMerged,
+    LayersSurveyed,
     ListIndices,
     LoadIndex,
     LocalGrown,
+    MergeFailed,
+    MergeLayers,
     Mode,
     ModeSet,
     OrphansFound,
+    PartMerged,
     Publish,
     Refuse,
-    RejectChange,
     Request,
     Stored,
+    SurveyLayers,
     Upload,
     Uploaded,
     UploadIndex,
@@ -73,9 +82,11 @@ from pageserver.attachment_events import (
     ValidationBegun,
 )
 from pageserver.attachment_id import Verdict
-from pageserver.garbage import may_compact, next_horizon_lsn, without_garbage
+from pageserver.attachment_writes import Batch, Pending, Writing
+from pageserver.compaction import Merge, MergePhase, is_worth_merging, planned_merge
+from pageserver.garbage import next_horizon_lsn, without_garbage
 from pageserver.page_index import FrameRef, LayerRef, PageIndex
-from pageserver.page_keys import IndexName, ListName, StoredName
+from pageserver.page_keys import IndexName, LayerName, ListName, StoredName
 
 _HINT_ADVANCE = "The generation service was put back to an old copy: sk generations advance."
 
@@ -87,38 +98,6 @@ class Phase(Enum):
     ACTIVE = "active"
     REFUSED = "refused"  # it never began
     BROKEN = "broken"  # it serves no more
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A change whose objects are on their way."""
-
-    change: Changed
-    layers: list[LayerRef]
-    frames: list[FrameRef]
-    missing: set[StoredName]
-
-    @property
-    def names(self) -> set[StoredName]:
-        return {*(ref.name for ref in self.layers), *(ref.name for ref in self.frames)}
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What the next index does beside naming: it drops, it stores changes, a scrub waits for it."""
-
-    dropped: list[StoredName] = field(default_factory=list)
-    changes: list[int] = field(default_factory=list)
-    is_fresh: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Writing:
-    """An index on its way."""
-
-    name: IndexName
-    index: PageIndex
-    batch: _Batch
 
 
 class Attachment:
@@ -144,9 +123,12 @@ class Attachment:
         self._seq = 0
         self._ticket = -1
         self._asked_lsn = 0
-        self._pending: deque[_Pending] = deque()
-        self._next = _Batch()
-        self._writing: _Writing | None = None
+        self._pending: deque[Pending] = deque()
+        self._next = Batch()
+        self._writing: Writing | None = None
+        self.merge: Merge | None = None
+        #: The layers of the last survey: of just these the answer is known.
+        self._surveyed: tuple[LayerRef, ...] = ()
         #: Condemned, but not yet to be: before the first own index, and in MULTI.
         self._held: list[Condemn] = []
         self._actions: list[Action] = []
@@ -186,7 +168,8 @@ class Attachment:
 
     def _active(
         self,
-        event: Changed | Uploaded | IndexUploaded | CollectDue | FreshIndexWanted | OrphansFound
+        event: Changed | Uploaded | IndexUploaded | CollectDue | CompactDue | LayersSurveyed
+        | PartMerged | LayersMerged | MergeFailed | FreshIndexWanted | OrphansFound
         | ValidationBegun | ModeSet,
     ) -> None:  # fmt: skip
         match event:
@@ -198,6 +181,11 @@ class Attachment:
                 self._index_uploaded(name)
             case CollectDue(now_unix_s):
                 self._collect(now_unix_s)
+            case CompactDue(number):
+                self._plan_merge(number)
+            case LayersSurveyed() | PartMerged() | LayersMerged() | MergeFailed():
+                if self.merge is not None and self.merge.number == event.number:
+                    self._go_on_merging(self.merge, event)
             case FreshIndexWanted():
                 self._next.is_fresh = True
                 self._write_index()
@@ -294,7 +282,7 @@ class Attachment:
         ]
         refs: list[LayerRef | FrameRef] = [*layers, *frames]
         missing: set[StoredName] = {ref.name for ref in refs}
-        self._pending.append(_Pending(change, layers, frames, missing))
+        self._pending.append(Pending(change, layers, frames, missing))
         for position, ref in enumerate(refs):
             self._actions.append(Upload(change.number, position, ref))
         self._apply()
@@ -307,6 +295,9 @@ class Attachment:
     def _uploaded(self, name: StoredName) -> None:
         for pending in self._pending:
             pending.missing.discard(name)
+        if self.merge is not None and isinstance(name, LayerName):
+            self.merge.missing.discard(name)
+            self._apply_merge(self.merge)
         self._apply()
 
     def _apply(self) -> None:
@@ -314,13 +305,9 @@ class Attachment:
         while self._pending and not self._pending[0].missing:
             pending = self._pending.popleft()
             change = pending.change
-            if not may_compact(self.desired, change.dropped):
-                self._actions.append(RejectChange(change.number))
-                continue
-            self.desired = self.desired.with_objects(
-                change.cut, pending.layers, pending.frames, change.dropped, change.base_backup_id
+            self.desired = self.desired.with_cut(
+                change.cut, pending.layers, pending.frames, change.base_backup_id
             )
-            self._next.dropped += [ref.name for ref in change.dropped]
             self._next.changes.append(change.number)
         self._write_index()
 
@@ -337,8 +324,8 @@ class Attachment:
         is_new = self.desired is not self.index
         if self._writing is None and self.may_write and (is_wanted or is_new):
             name = IndexName(self.suffix, self._next_seq())
-            self._writing = _Writing(name, self.desired, self._next)
-            self._next = _Batch()
+            self._writing = Writing(name, self.desired, self._next)
+            self._next = Batch()
             self._actions.append(UploadIndex(name, self.desired))
 
     def _index_uploaded(self, name: IndexName) -> None:
@@ -353,6 +340,48 @@ class Attachment:
         if written.batch.is_fresh:
             self._actions.append(FreshIndex(name))
         self._write_index()
+
+    # ---- compaction: law 8
+
+    def _plan_merge(self, number: int) -> None:
+        merge = planned_merge(self.desired, number)
+        if merge is None or self.merge is not None or self.mode is not Mode.SINGLE:
+            return
+        if merge.layers != self._surveyed:
+            self.merge, self._surveyed = merge, merge.layers
+            self._actions.append(SurveyLayers(number, merge.cut, merge.layers))
+
+    def _go_on_merging(
+        self, merge: Merge, event: LayersSurveyed | PartMerged | LayersMerged | MergeFailed
+    ) -> None:
+        match event:
+            case LayersSurveyed(number, live_pages, all_pages):
+                if is_worth_merging(merge, live_pages, all_pages):
+                    merge.phase = MergePhase.MERGING
+                    self._actions.append(MergeLayers(number, merge.cut, merge.layers))
+                else:
+                    self.merge = None
+            case PartMerged(number, size_bytes):
+                part = len(merge.parts)
+                ref = LayerRef(merge.cut.end_lsn, part, self.suffix, self._next_seq(), size_bytes)
+                merge.parts.append(ref)
+                merge.missing.add(ref.name)
+                self._actions.append(Upload(number, part, ref))
+            case LayersMerged():
+                merge.phase = MergePhase.ENDING
+                self._apply_merge(merge)
+            case MergeFailed():
+                self.merge, self._surveyed = None, ()
+                self._condemn(merge.names)
+
+    def _apply_merge(self, merge: Merge) -> None:
+        """What it has merged is still there: nothing else drops layers."""
+        if merge.is_whole:
+            self.merge = None
+            self.desired = self.desired.with_merged(merge.parts, merge.layers)
+            self._next.dropped += [layer.name for layer in merge.layers]
+            self._next.changes.append(merge.number)
+            self._write_index()
 
     # ---- dropping: laws 3 and 6
 
@@ -394,6 +423,7 @@ class Attachment:
             or name in self.desired.names
             or (self._writing is not None and name in self._writing.index.names)
             or any(name in pending.names for pending in self._pending)
+            or (self.merge is not None and name in self.merge.names)
         )
 
     # ---- validation: laws 4 and 5
@@ -412,6 +442,7 @@ class Attachment:
             self.mode = Mode.STALE
             self._writing = None
             self._pending.clear()
+            self.merge = None
             self._drop_held()
             self._actions.append(Alarm(kind, f"generation {self.suffix} is stale: {message}"))
 
@@ -437,10 +468,17 @@ class Attachment:
                 is_wanted = self.phase is Phase.LISTING
             case LoadIndex():
                 is_wanted = self.phase is Phase.LOADING
-            case Upload() | UploadIndex():
+            case Upload():
+                is_wanted = self.may_write and self._is_missing(request.ref.name)
+            case UploadIndex():
                 is_wanted = self.may_write
         if is_wanted:
             self._actions.append(request)
+
+    def _is_missing(self, name: StoredName) -> bool:
+        """It is to be named, and was not uploaded yet."""
+        in_merge = self.merge is not None and name in self.merge.missing
+        return in_merge or any(name in pending.missing for pending in self._pending)
 
 
 class AttachDecision(Enum):

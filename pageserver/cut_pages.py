@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pageserver.backup_base import BackupBase
 from pageserver.base_cache import cached_backup
 from pageserver.errors import PageNotFound
 from pageserver.frame import Frame
+from pageserver.layer_file import LayerPart
 from pageserver.page_index import Cut, LayerRef, PageIndex
 from pageserver.page_objects import PageObjects
 from pageserver.page_stack import Layer, PageStack
@@ -40,8 +42,29 @@ def open_stack(
 
 def open_layers(objects: PageObjects, refs: list[LayerRef]) -> list[Layer]:
     """Oldest first. Raises ObjectStoreError, LayerDamaged."""
-    ordered = sorted(refs, key=lambda ref: (ref.end_lsn, ref.part))
+    return _layers({ref: objects.open_layer(ref) for ref in refs})
+
+
+class OpenLayers:
+    """The layers of an index that changes: each is opened once, what is merged away is let go."""
+
+    def __init__(self, objects: PageObjects) -> None:
+        self._objects = objects
+        self._parts: dict[LayerRef, LayerPart] = {}
+
+    def of(self, index: PageIndex) -> list[Layer]:
+        """Oldest first. Raises ObjectStoreError, LayerDamaged."""
+        known = self._parts
+        self._parts = {
+            ref: known[ref] if ref in known else self._objects.open_layer(ref)
+            for ref in index.layers
+        }
+        return _layers(self._parts)
+
+
+def _layers(parts: Mapping[LayerRef, LayerPart]) -> list[Layer]:
+    ordered = sorted(parts, key=lambda ref: (ref.end_lsn, ref.part))
     return [
-        Layer([objects.open_layer(ref) for ref in parts])
-        for _, parts in groupby(ordered, key=lambda ref: ref.end_lsn)
+        Layer([parts[ref] for ref in refs])
+        for _, refs in groupby(ordered, key=lambda ref: ref.end_lsn)
     ]

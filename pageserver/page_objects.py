@@ -9,6 +9,7 @@ that seemed to have failed may have landed, so an object that exists is compared
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from consensus.ids import TimelineId
@@ -30,6 +31,7 @@ from pageserver.page_keys import (
     PageName,
     TombstoneName,
 )
+from pageserver.side_by_side import SideBySide
 
 PIECE_BYTES = 1 << 20
 
@@ -109,12 +111,17 @@ class PageObjects:
         if not self._store.create(key, sealed):
             self._check_same(key, sealed.seal())
 
-    def open_layer(self, ref: LayerRef) -> LayerPart:
-        """Raises LayerDamaged."""
+    def open_layer(self, ref: LayerRef, others: SideBySide | None = None) -> LayerPart:
+        """`others`: that are read along with it, each from begin to end. Raises LayerDamaged."""
         key = self.keys.key(ref.name)
-        return LayerPart(
-            key, ref.size_bytes, lambda at, length: self._store.get_range(key, at, length)
-        )
+
+        def fetch(offset: int, length: int) -> bytes:
+            return self._store.get_range(key, offset, length)
+
+        if others is None:
+            return LayerPart(key, ref.size_bytes, fetch)
+        ahead = others.ahead(key, ref.size_bytes, fetch)
+        return LayerPart(key, ref.size_bytes, ahead, partial(others.unpacked, key))
 
     def fetch_frame(self, ref: FrameRef, path: Path) -> Frame:
         """To that file. Raises LayerDamaged, ObjectDamaged."""

@@ -43,6 +43,7 @@ from pageserver.attachment import AttachDecision, Attachment, decide_attach
 from pageserver.attachment_events import Mode
 from pageserver.attachment_id import AttachmentId
 from pageserver.attachment_shell import AttachmentShell
+from pageserver.compaction_shell import CompactionShell
 from pageserver.deletion_queue import DeletionQueue
 from pageserver.epoch import EpochOutput
 from pageserver.ingest import Ingest, IngestConfig
@@ -80,6 +81,7 @@ class ProcessConfig:
     round_seconds: float = 60.0
     collect_seconds: float = 300.0
     scrub_seconds: float = 24 * 3600.0
+    compact_seconds: float = 3600.0
 
 
 class PageserverProcess:
@@ -102,6 +104,8 @@ class PageserverProcess:
         self._service = service
         self._validation = Validation()
         self._starts = 0
+        #: In the order in which they were asked for a compaction.
+        self._compacted: list[AttachmentShell] = []
 
     # ---- its beginning and its end
 
@@ -127,6 +131,7 @@ class PageserverProcess:
         self._every(LOOK_SECONDS, lambda: self._step_queue(deleting.LookDue()))
         self._every(config.collect_seconds, self._collect)
         self._every(config.scrub_seconds, self._scrub)
+        self._every(config.compact_seconds, self._compact)
         self._ask_attachments()
 
     def _every(self, seconds: float, call: Callable[[], None]) -> None:
@@ -272,6 +277,17 @@ class PageserverProcess:
         for each in self.attached.values():
             each.shell.begin_scrub()
 
+    def _compact(self) -> None:
+        """One timeline at a time; who was asked longest ago is asked first."""
+        shells = {each.shell for each in self.attached.values()}
+        self._compacted = [each for each in self._compacted if each in shells]
+        waiting = [*(shells - set(self._compacted)), *self._compacted]
+        for shell in waiting:
+            if any(each.compaction is not None and each.compaction.is_busy for each in shells):
+                return
+            self._compacted = [*(each for each in self._compacted if each is not shell), shell]
+            shell.begin_compaction()
+
     # ---- validation
 
     def _validate(self) -> None:
@@ -381,6 +397,8 @@ class AttachedTimeline:
         """Not within a turn: waits for the thread."""
         for waiting in list(self._waiting.values()):
             waiting.set()
+        if self.shell.compaction is not None:
+            self.shell.compaction.stop()
         if self.ingest is not None:
             self.ingest.stop()
 
@@ -388,15 +406,20 @@ class AttachedTimeline:
 
     def activated(self, shell: AttachmentShell) -> None:
         def opened(archive: TimelineArchive) -> None:
-            self.ingest = Ingest(
+            folder = self._process.config.data_dir / str(self.timeline)
+            self.ingest = ingest = Ingest(
                 archive,
                 shell.objects,
                 lambda: shell.core.index,
-                self._process.config.data_dir / str(self.timeline),
+                folder,
                 self._process.config.ingest,
                 self._hand_over,
             )
-            self.ingest.start()
+            ingest.start()
+            shell.compaction = CompactionShell(
+                self._turns, shell.core, shell.objects, folder, lambda: ingest.base_forks,
+                shell.step,
+            )  # fmt: skip
 
         def failed(error: Exception) -> None:
             log.warning("the store does not answer", reason=str(error))
