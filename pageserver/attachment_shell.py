@@ -166,16 +166,10 @@ class AttachmentShell:
             case events.Publish(visible_lsn):
                 self._listener.published(self, visible_lsn)
             case events.Stored(change):
-                self._changes.pop(change, None)
-                if self.compaction is not None:
-                    self.compaction.stored(change)
-                self._listener.stored(self, change)
-            case events.SurveyLayers():
-                assert self.compaction is not None
-                self.compaction.survey(action)
-            case events.MergeLayers():
-                assert self.compaction is not None
-                self.compaction.merge(action)
+                self._stored(change)
+            case events.SurveyLayers() | events.MergeLayers():
+                assert self.compaction is not None, "it has said that a compaction is due"
+                self.compaction.execute(action)
             case events.FreshIndex(name):
                 self._scrub = Scrub(self.core.suffix, name, self._grace_ms)
                 self._step_scrub(self._scrub, scrubbing.ScrubBegun())
@@ -190,6 +184,12 @@ class AttachmentShell:
                     self._listener.ended(self, message)
             case _:
                 assert_never(action)
+
+    def _stored(self, change: int) -> None:
+        self._changes.pop(change, None)
+        if self.compaction is not None:
+            self.compaction.stored(change)
+        self._listener.stored(self, change)
 
     def _path(self, change: int, position: int) -> Path:
         """Of a part, or a frame, on the local disk."""

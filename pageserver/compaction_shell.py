@@ -3,9 +3,9 @@
     SurveyLayers -> a worker -> LayersSurveyed      MergeLayers -> a worker -> PartMerged, ...
                                                                                LayersMerged
 
-Laws. One of these is busy with one order at a time. At most PARTS_WAITING_MAX parts lie on the local
-disk: the worker waits until they are in the store. What fails is said, and tried again when the
-next compaction is due.
+Laws. It is busy with one order at a time. At most PARTS_WAITING_MAX parts, and one more that is
+being made, lie on the local disk: the worker waits until they are in the store. What fails is said,
+and tried again when the next compaction is due.
 """
 
 from __future__ import annotations
@@ -94,7 +94,13 @@ class CompactionShell:
 
     # ---- orders of the core
 
-    def survey(self, action: events.SurveyLayers) -> None:
+    def execute(self, action: events.SurveyLayers | events.MergeLayers) -> None:
+        if isinstance(action, events.SurveyLayers):
+            self._survey(action)
+        else:
+            self._merge(action)
+
+    def _survey(self, action: events.SurveyLayers) -> None:
         self._number = action.number
         order = MergeOrder(self._core.desired, action.cut, action.layers)
 
@@ -106,7 +112,7 @@ class CompactionShell:
 
         self._work("surveying", lambda: self._merger.survey(order), answered)
 
-    def merge(self, action: events.MergeLayers) -> None:
+    def _merge(self, action: events.MergeLayers) -> None:
         self._paths, self._room = [], Semaphore(PARTS_WAITING_MAX)
         order = MergeOrder(self._core.desired, action.cut, action.layers)
         base = self._base_forks()

@@ -110,7 +110,7 @@ def merged_pages(layers: Sequence[MergedLayer], lengths: Mapping[Fork, int]) -> 
                     pages[places] = np.frombuffer(data, np.uint8).reshape(-1, PAGE_BYTES)
                     filled += len(found)
             assert filled == len(blocks), "a layer has the pages that it says it has"
-            yield PageRun(live.fork, blocks, memoryview(pages.reshape(-1)))
+            yield PageRun(live.fork, blocks, pages.reshape(-1).data)
 
 
 def merged_limits(layers: Sequence[MergedLayer], base: Mapping[Fork, int]) -> Limits:

@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 AHEAD_BYTES_MAX = 64 << 20
 #: At one request.
-REQUEST_BYTES_MAX = 4 << 20
+REQUEST_BYTES_MIN, REQUEST_BYTES_MAX = 64 << 10, 4 << 20
 UNPACKED_BYTES_MAX = 128 << 20
 
 
@@ -29,7 +29,8 @@ class SideBySide:
     """Of one thread; `layers` are read at a time."""
 
     def __init__(self, layers: int) -> None:
-        self._request_bytes = min(REQUEST_BYTES_MAX, AHEAD_BYTES_MAX // max(layers, 1))
+        share_bytes = max(REQUEST_BYTES_MIN, AHEAD_BYTES_MAX // max(layers, 1))
+        self._request_bytes = min(REQUEST_BYTES_MAX, share_bytes)
         self._ahead: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
         self._ahead_max = AHEAD_BYTES_MAX // self._request_bytes
         self._unpacked: OrderedDict[tuple[str, int], bytes] = OrderedDict()
