@@ -62,9 +62,8 @@ def mergeable(index: PageIndex) -> tuple[LayerRef, ...]:
 def planned_merge(index: PageIndex, number: int) -> Merge | None:
     """None: there is nothing to merge."""
     layers = mergeable(index)
-    if not layers or index.cuts[0].end_lsn != index.horizon_lsn:
-        return None
-    return Merge(number, index.cuts[0], layers)
+    at_horizon = [cut for cut in index.cuts if cut.end_lsn == index.horizon_lsn]
+    return Merge(number, at_horizon[0], layers) if layers and at_horizon else None
 
 
 def is_worth_merging(merge: Merge, live_pages: int, all_pages: int) -> bool:

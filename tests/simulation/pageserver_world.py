@@ -33,6 +33,7 @@ from .broken_law import BrokenLaw
 from .clock import Clock
 from .faults import Fault, Plan
 from .pageserver_faults import KINDS, PageserverPlan
+from .pageserver_history import PageHistory
 from .pageserver_laws import PageserverLaws
 from .pageserver_process import Process
 from .pageserver_service import ServiceModel
@@ -85,6 +86,7 @@ class PageserverWorld:
             work: random.choice((5_000, 15_000, 40_000))
             for work in ("ingest", "compact", "collect", "scrub", "flush", "validate")
         }
+        self.history = PageHistory(Random(f"pageserver history {seed}"))
         self.laws = PageserverLaws(self)
         self.store = PageStore(self)
         self.service = ServiceModel(self, NODE_IDS, list(TENANTS))

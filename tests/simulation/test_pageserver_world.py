@@ -24,7 +24,7 @@ MUST_BE_COVERED = {
     "verdict: rivalled": 9, "alarm: stale": 60, "alarm: rivalled": 12, "refused: generation": 10,
     "emergency starts": 50, "processes that found a successor": 10,
     "processes that were replaced": 10, "killed between actions": 7, "frozen between actions": 13,
-    "timelines removed": 100, "compactions rejected": 40, "fault: migrate": 12,
+    "timelines removed": 100, "merges": 100, "merges broken off": 10, "fault: migrate": 12,
     "fault: put service back": 7, "fault: move during validation": 9, "fault: late claim": 8,
     "store: copied": 490, "store: late": 200, "store: lost": 100, "store: unheard": 110,
 }  # fmt: skip
