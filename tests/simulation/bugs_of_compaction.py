@@ -1,4 +1,4 @@
-"""Planted bugs of pageservers: of what is merged, of how, and of when it takes the others' place."""
+"""Planted bugs of pageservers: of what is merged, of how, and of when it is named."""
 
 from __future__ import annotations
 

@@ -90,8 +90,8 @@ class PageWorld:
             self.backup = create_backup(
                 connection, server, self.catalog, BackupOptions(label="base")
             )
-        files, self.frame = read_backup(self.catalog, self.backup, self.root / "frame-0.tar")
-        self.base = BackupBase(self.catalog, self.backup, files)
+        self.files, self.frame = read_backup(self.catalog, self.backup, self.root / "frame-0.tar")
+        self.base = BackupBase(self.catalog, self.backup, self.files)
         self.layers: list[Layer] = []
         self.redo_lsn = self.backup.start_lsn
 
