@@ -2,6 +2,8 @@
 
     images    pgbench: nearly all of the WAL is page images
     dense     INSERT and UPDATE of tiny rows: records of 60 to 100 bytes
+    vacuum    the first VACUUM of loaded tables, with neither checksums nor wal_log_hints: WAL of
+              60 bytes a page, and each page must be read out of the base and stored
 
 Processor time is that of this process and of the server that replays, together: what one core could
 do, whatever else runs on the machine. The base backup and the WAL are the same for all rounds.
@@ -14,7 +16,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -41,25 +43,35 @@ from pg_server.account import server_account
 from pg_server.binaries import PostgresBinaries
 from pgwal.lsn import Lsn
 
-IMAGES, DENSE = "images", "dense"
+IMAGES, DENSE, VACUUM = "images", "dense", "vacuum"
+KINDS = (IMAGES, DENSE, VACUUM)
 RATE_MIN = {IMAGES: 150.0, DENSE: 50.0}  # MB of WAL a second of processor time
 RSS_MB_MAX = 600.0
 SCALE = 40
 IMAGE_TRANSACTIONS = 12_000
 DENSE_ROWS = 4_000_000
+LOADED = (
+    "CREATE TABLE loaded AS SELECT g AS a, repeat('x', 100) AS b FROM generate_series(1, 4000000) g"
+)
 TIMEOUT = 60.0
-COLUMNS = ("WAL", "MB", "pages", "MB a CPU second", "seconds", "layers, MB", "pages, MB", "RSS MB")
+COLUMNS = (
+    *("WAL", "MB", "pages", "read", "MB a CPU second", "pages a CPU second"),
+    *("seconds", "layers, MB", "pages, MB", "RSS MB"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PagesSample:
-    """Of one epoch. `layer_mb` is packed, `page_mb` what the pages are before."""
+    """Of one epoch. `base_pages` were read for it; `layer_mb` is packed, `page_mb` what the pages
+    are before."""
 
     kind: str
     round: int
     wal_mb: float
     pages: int
+    base_pages: int
     mb_a_cpu_second: float
+    pages_a_cpu_second: float
     seconds: float
     layer_mb: float
     page_mb: float
@@ -68,7 +80,7 @@ class PagesSample:
 
 def measure(binaries: PostgresBinaries, directory: Path, rounds: int) -> Iterator[PagesSample]:
     """Samples as they are taken."""
-    materials = [_Material(binaries, directory / kind, kind) for kind in (IMAGES, DENSE)]
+    materials = [_Material(binaries, directory / kind, kind) for kind in KINDS]
     for number in range(rounds):
         for material in materials:
             yield material.sample(number)
@@ -94,11 +106,14 @@ class _Material:
             "shared_buffers": "1GB",
         }
         primary = Postgres(binaries, root / "primary", settings=settings)
-        primary.init("--data-checksums")
+        primary.init(*_checksums(binaries, kind != VACUUM))
         with primary:
             facts = _facts(primary)
             self._wal = WalFolder(wal_dir, facts)
-            primary.pgbench("--initialize", f"--scale={SCALE}", "--quiet")
+            if kind == VACUUM:
+                primary.execute(LOADED)
+            else:
+                primary.pgbench("--initialize", f"--scale={SCALE}", "--quiet")
             self._take_base(primary, facts)
             self._load(primary)
             self._target = self._cut(primary)
@@ -119,7 +134,9 @@ class _Material:
             round=number,
             wal_mb=wal_mb,
             pages=made.touches.page_count,
+            base_pages=sum(int(each.needs_base.sum()) for each in made.touches.pages),
             mb_a_cpu_second=wal_mb / cpu,
+            pages_a_cpu_second=made.touches.page_count / cpu,
             seconds=seconds,
             layer_mb=sum(part.stat().st_size for part in made.parts) / 1e6,
             page_mb=made.touches.page_count * 8192 / 1e6,
@@ -147,6 +164,9 @@ class _Material:
             count = f"--transactions={IMAGE_TRANSACTIONS}"
             primary.pgbench("--client=4", count, "--no-vacuum", "--skip-some-updates")
             return
+        if self._kind == VACUUM:
+            primary.execute("VACUUM loaded")
+            return
         primary.execute("CREATE TABLE dense (a int, b int)")
         primary.execute(f"INSERT INTO dense SELECT g, g FROM generate_series(1, {DENSE_ROWS}) g")
         primary.execute(f"UPDATE dense SET b = b + 1 WHERE a < {DENSE_ROWS // 3}")
@@ -165,6 +185,13 @@ class _Material:
                 if checkpoint.start_lsn == start_lsn:
                     return checkpoint
         raise AssertionError("the checkpoint is in the WAL")
+
+
+def _checksums(binaries: PostgresBinaries, is_on: bool) -> list[str]:
+    """Options of initdb, which has checksums by default since 18."""
+    if is_on:
+        return ["--data-checksums"]
+    return ["--no-data-checksums"] if binaries.major >= 18 else []
 
 
 def _facts(primary: Postgres) -> ServerFacts:
@@ -188,11 +215,14 @@ def table(samples: Sequence[PagesSample]) -> list[list[str]]:
     rows = [list(COLUMNS)]
     for kind in dict.fromkeys(sample.kind for sample in samples):
         own = [sample for sample in samples if sample.kind == kind]
-        names = ("wal_mb", "pages", "mb_a_cpu_second", "seconds", "layer_mb", "page_mb", "rss_mb")
-        medians = (Spread.of([getattr(each, name) for each in own]).median for name in names)
-        wal, pages, rate, seconds, *sizes = medians
-        cells = [f"{wal:.0f}", f"{pages:.0f}", f"{rate:.0f}", f"{seconds:.2f}"]
-        rows.append([kind, *cells, *(f"{size:.0f}" for size in sizes)])
+        medians = {
+            name: Spread.of([getattr(each, name) for each in own]).median
+            for name in (field.name for field in fields(PagesSample))
+            if name not in ("kind", "round")
+        }
+        seconds = medians.pop("seconds")
+        *counts, layer_mb, page_mb, rss_mb = (f"{value:.0f}" for value in medians.values())
+        rows.append([kind, *counts, f"{seconds:.2f}", layer_mb, page_mb, rss_mb])
     return rows
 
 

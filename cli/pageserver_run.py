@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import structlog
 
 from backup.safekeeper_wal import Safekeeper
 from cli.archive_options import archive_options, open_archive
@@ -25,9 +26,12 @@ from pageserver.redo import SHARED_BUFFERS_MB, RedoServer
 from pageserver.service import PageserverService
 from pg_server.account import server_account
 from pg_server.binaries import PostgresBinaries, find_postgres
+from pg_server.program import can_leave_network
 from telemetry.service_manager import ServiceManager
 from telemetry.status_server import ListenError, http_listener
 from telemetry.stop_signal import StopSignal
+
+log = structlog.get_logger()
 
 DEFAULT_PORT = 7680
 GENERATIONS_FILE = "generations.sqlite"
@@ -129,6 +133,8 @@ def run(**options: Any) -> None:
     store = open_archive(options["archive"], options["archive_option"])
     service = _generations(options)
     config = _config(options)
+    if not can_leave_network(server_account()):
+        log.warning("replays run with the network of this host", reason="no network namespace")
     stopping = StopSignal().install()
     manager = ServiceManager()
     manager.notify("READY=1")

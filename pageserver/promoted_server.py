@@ -173,7 +173,7 @@ class PromotedServer:
         )
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                launcher_argv(program, self._server.account, signal.SIGQUIT),
+                launcher_argv(program, self._server.account, signal.SIGQUIT, has_network=False),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,9 +1,10 @@
 """Stock Postgres replays WAL in a sparse directory, alone, and shuts down behind a checkpoint.
 
 Laws. It listens nowhere but on a socket inside its own directory, runs as an unprivileged account,
-and is told to archive, fetch and load nothing. That it ended well proves nothing: accepted is only
-a control file whose checkpoint is the one it was to stop behind (a server that stops elsewhere
-exits well, and has flushed nothing). A directory is used once.
+without a network where the kernel allows that, and is told to archive, fetch and load nothing. That
+it ended well proves nothing: accepted is only a control file whose checkpoint is the one it was to
+stop behind (a server that stops elsewhere exits well, and has flushed nothing). A directory is used
+once.
 Source: Postgres `CreateRestartPoint` in `xlog.c`, `recoveryStopsAfter` in `xlogrecovery.c`.
 """
 
@@ -83,7 +84,13 @@ class RedoServer:
             signal_file="standby.signal",
         )
         try:
-            done = run_program(program, account=self.account, timeout=REDO_SECONDS_MAX, check=False)
+            done = run_program(
+                program,
+                account=self.account,
+                timeout=REDO_SECONDS_MAX,
+                check=False,
+                has_network=False,
+            )
         except DeadlineExceeded as error:
             text = f"the replay of WAL up to {format_lsn(target.end_lsn)} takes too long: {error}"
             raise RedoError(text) from error

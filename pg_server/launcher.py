@@ -1,4 +1,4 @@
-"""The script that becomes the program: `launcher.py PARENT_PID DEATH_SIGNAL ACCOUNT PROGRAM ARG...`
+"""The script that becomes a program: `launcher.py PARENT DEATH_SIGNAL ACCOUNT NETWORK PROGRAM ...`
 
 It runs in the child, after fork and before the program, as a process of its own, because Python
 code between fork and exec (`preexec_fn`) can deadlock in a program that has threads. It may import
@@ -9,6 +9,8 @@ the standard library only: it is run by its path, isolated (`-I -S`), and costs 
 - ACCOUNT is `uid:gid` to drop root, or `-`. The program keeps one capability, to pass through and
   read folders that the account may not: temporary folders are 0700, and a virtual environment may
   live in root's home. Nothing outside the program's own data is chmoded or chowned for it.
+- NETWORK is `none` for a network namespace of its own, with nothing in it but sockets in the file
+  system; or `-`. Where the kernel allows no namespace (most containers) it has that of the host.
 """
 
 from __future__ import annotations
@@ -30,13 +32,19 @@ LINUX_CAPABILITY_VERSION_3 = 0x20080522
 CAP_DAC_OVERRIDE = 1
 CAP_DAC_READ_SEARCH = 2
 
+# linux/sched.h
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
+
 EXIT_NOT_STARTED = 127
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(argv: list[str]) -> None:
-    parent_pid, death_signal, account, *program = argv
+    parent_pid, death_signal, account, network, *program = argv
+    if network == "none":
+        leave_network()
     if account != "-":
         uid, gid = map(int, account.split(":"))
         drop_root(uid, gid)
@@ -52,6 +60,35 @@ def main(argv: list[str]) -> None:
     except OSError as error:
         print(f"could not execute {program[0]!r}: {error.strerror}", file=sys.stderr)
         sys.exit(EXIT_NOT_STARTED)
+
+
+def leave_network() -> None:
+    """Only root may do it alone; another account does within a user namespace of its own, in which
+    it is who it was. See user_namespaces(7)."""
+    if libc.unshare(CLONE_NEWNET) != 0 and may_map_itself():
+        map_itself()
+
+
+def may_map_itself() -> bool:
+    """Tried by a child: some kernels give the namespace, and nothing may be done in it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            map_itself()
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def map_itself() -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    maps = {"setgroups": "deny", "gid_map": f"{gid} {gid} 1", "uid_map": f"{uid} {uid} 1"}
+    for name, text in maps.items():
+        with open(f"/proc/self/{name}", "wb", buffering=0) as file:
+            file.write(text.encode())
 
 
 def drop_root(uid: int, gid: int) -> None:

@@ -24,11 +24,16 @@ def launcher_argv(
     program: Sequence[str | Path],
     account: Account | None = None,
     death_signal: signal.Signals = signal.SIGKILL,
+    *,
+    has_network: bool = True,
 ) -> list[str]:
-    """The command line that becomes `program`: as `account`, and ending when this process ends."""
+    """The command line that becomes `program`: as `account`, and ending when this process ends.
+    Without a network where the kernel allows it (see `can_leave_network`)."""
     identity = "-" if account is None else f"{account.uid}:{account.gid}"
-    launcher = [sys.executable, "-I", "-S", LAUNCHER, os.getpid(), int(death_signal), identity]
-    return [str(word) for word in (*launcher, *program)]
+    network = "-" if has_network else "none"
+    launcher = [sys.executable, "-I", "-S", LAUNCHER]
+    words = (*launcher, os.getpid(), int(death_signal), identity, network, *program)
+    return [str(word) for word in words]
 
 
 def run_program(
@@ -38,6 +43,7 @@ def run_program(
     env: Mapping[str, str] | None = None,
     timeout: float = 120.0,
     check: bool = True,
+    has_network: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """Run `program` to its end and return its exit code and output.
 
@@ -47,7 +53,7 @@ def run_program(
     command = " ".join(map(str, program))
     try:
         done = subprocess.run(
-            launcher_argv(program, account),
+            launcher_argv(program, account, has_network=has_network),
             env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -61,3 +67,10 @@ def run_program(
         output = (done.stdout + done.stderr).strip()
         raise ProgramFailed(f"exit code {done.returncode} from: {command}\n{output}")
     return done
+
+
+def can_leave_network(account: Account | None) -> bool:
+    """Whether a program that is to have no network has none."""
+    here = "/proc/self/ns/net"
+    done = run_program(["readlink", here], account=account, check=False, has_network=False)
+    return done.returncode == 0 and done.stdout.strip() != os.readlink(here)

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 import structlog
-import uvloop
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -61,8 +60,7 @@ def serve(
     started: Callable[[Callable[[], None]], None],
 ) -> None:
     """Serve until stopped. `started` is given what stops it, to be called by any thread."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(sock, listener, pages, started))
+    asyncio.run(_serve(sock, listener, pages, started))
 
 
 async def _serve(

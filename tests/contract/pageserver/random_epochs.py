@@ -14,6 +14,7 @@ from page_world import PageWorld, differences
 from random_workload import RandomWorkload
 from seed_runs import run_seeds
 from touch_oracle import plain_survey
+from wal_summaries import SUMMARIES_SINCE, missing_blocks, summarized_blocks
 
 from pageserver.touches import Touches
 from pg_fixtures.postgres import Postgres
@@ -38,7 +39,7 @@ def run_seed(binaries: PostgresBinaries, root: Path, seed: int, epochs: int = EP
     world = PageWorld(server, root)
     try:
         server.start()
-        server.configure(**load.settings())
+        server.configure(**load.settings(), **summary_settings(binaries))
         world.start()
         load.run(STEPS // 2)
         world.take_base()
@@ -51,6 +52,10 @@ def run_seed(binaries: PostgresBinaries, root: Path, seed: int, epochs: int = EP
         load.close()
         world.primary.crash()
     return load.steps
+
+
+def summary_settings(binaries: PostgresBinaries) -> dict[str, bool]:
+    return {"summarize_wal": True} if binaries.major >= SUMMARIES_SINCE else {}
 
 
 def new_folder(world: PageWorld, name: str) -> Path:
@@ -74,6 +79,11 @@ def check_epoch(world: PageWorld, name: str) -> Touches:
     if pages != plain.pages:
         odd = sorted(set(pages.items()) ^ set(plain.pages.items()))
         raise NotEqual(f"the surveys differ: {odd[:5]}")
+    if world.facts.pg_major >= SUMMARIES_SINCE:
+        summarized = summarized_blocks(world, redo_lsn, target.redo_lsn, target.tli)
+        missing = missing_blocks(touches, summarized)
+        if missing:
+            raise NotEqual(f"only Postgres' summaries have {sorted(missing)[:5]}")
     ours, theirs = world.virtual_full(f"ours-{name}"), world.oracle(f"theirs-{name}", target)
     found = differences(ours, theirs)
     if found:

@@ -15,7 +15,6 @@ NOT_NEEDED = {
     "prometheus_client",
     "http.server",
     "urllib.request",
-    "uvloop",
     "rich.console",
     "access.access",
     "qsync",

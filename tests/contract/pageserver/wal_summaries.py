@@ -1,0 +1,41 @@
+"""The blocks that Postgres' own WAL summaries name (17 and newer): a third opinion on what an epoch
+touches. Ours must have each of them.
+
+The summaries lack blocks that ours has: those whose visibility map's bits a record clears.
+"""
+
+from __future__ import annotations
+
+from page_world import TIMEOUT, PageWorld
+
+from pageserver.fork import Fork, ForkKind
+from pageserver.touches import Touches
+from pg_fixtures.waiting import wait_until
+
+SUMMARIES_SINCE = 17  # major version
+
+Blocks = set[tuple[Fork, int]]
+
+
+def summarized_blocks(world: PageWorld, begin_lsn: int, redo_lsn: int, tli: int) -> Blocks:
+    """Of the summaries that lie in [begin_lsn, redo_lsn), which end at `redo_lsn`."""
+    primary = world.primary
+    until = f"'0/0'::pg_lsn + {redo_lsn}"
+    is_there = f"SELECT summarized_lsn >= {until} FROM pg_get_wal_summarizer_state()"
+    wait_until(lambda: primary.execute(is_there)[0][0], TIMEOUT, "the WAL to be summarized")
+    rows = primary.execute(
+        "SELECT reltablespace, reldatabase, relfilenode, relforknumber, relblocknumber"
+        " FROM pg_available_wal_summaries() s, pg_wal_summary_contents(s.tli, start_lsn, end_lsn)"
+        f" WHERE s.tli = {tli} AND NOT is_limit_block"
+        f" AND start_lsn >= '0/0'::pg_lsn + {begin_lsn} AND end_lsn <= {until}"
+    )
+    return {
+        (Fork(int(space), int(database), int(number), ForkKind(kind)), int(block))
+        for space, database, number, kind, block in rows
+    }
+
+
+def missing_blocks(touches: Touches, summarized: Blocks) -> Blocks:
+    """Those that ours does not have. A free-space map is in no layer."""
+    ours = {(each.fork, int(block)) for each in touches.pages for block in each.blocks}
+    return {found for found in summarized - ours if found[0].kind is not ForkKind.FSM}

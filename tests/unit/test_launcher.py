@@ -1,0 +1,48 @@
+"""A program that is to have no network has none, whoever it runs as."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from pg_server.account import Account, server_account
+from pg_server.program import can_leave_network, run_program
+
+NETWORK = ["readlink", "/proc/self/ns/net"]
+
+
+def test_with_the_host_s_network() -> None:
+    assert run_program(NETWORK).stdout.strip() == os.readlink("/proc/self/ns/net")
+
+
+@pytest.mark.parametrize("account", [None, server_account()])
+def test_without_a_network(account: Account | None) -> None:
+    assert can_leave_network(account)
+    found = run_program(["cat", "/proc/net/dev"], account=account, has_network=False).stdout
+    assert [line.split(":")[0].strip() for line in found.splitlines()[2:]] == ["lo"]
+
+
+BECOME_AND_LEAVE = """
+import os, sys
+from pg_server import launcher
+uid, gid = map(int, sys.argv[1:])
+os.setgroups([])
+os.setresgid(gid, gid, gid)
+os.setresuid(uid, uid, uid)
+launcher.prctl(PR_SET_DUMPABLE := 4, 1)  # as it is after exec
+launcher.leave_network()
+print(os.readlink("/proc/self/ns/net"), os.getuid(), os.getgid())
+"""
+
+
+def test_an_ordinary_account_leaves_it_too() -> None:
+    """In a user namespace, in which it is who it was."""
+    account = server_account()
+    assert account is not None, "the tests run as root"
+    identity = [str(account.uid), str(account.gid)]
+    done = run_program([sys.executable, "-c", BECOME_AND_LEAVE, *identity])
+    network, *found = done.stdout.split()
+    assert network != os.readlink("/proc/self/ns/net")
+    assert found == identity
