@@ -28,6 +28,7 @@ from benchmarks import (
     failover,
     lake,
     many,
+    merges,
     pages,
     profile,
     qsync,
@@ -276,6 +277,11 @@ def run_pages(options: Options) -> Report:
     return Report(pages.table(samples), pages.verdicts(samples), samples)
 
 
+def run_merges(options: Options) -> Report:
+    samples = _told(merges.measure(options.directory, options.rounds))
+    return Report(merges.table(samples), merges.verdicts(samples), samples)
+
+
 BENCHMARKS = {
     "commit": run_commit,
     "profile": run_profile,
@@ -292,6 +298,7 @@ BENCHMARKS = {
     "topologies": run_topologies,
     "qsync": run_qsync,
     "pages": run_pages,
+    "merges": run_merges,
 }
 
 
