@@ -65,7 +65,6 @@ from pageserver.attachment_events import (
     LoadIndex,
     LocalGrown,
     MergeFailed,
-    MergeLayers,
     Mode,
     ModeSet,
     OrphansFound,
@@ -74,7 +73,6 @@ from pageserver.attachment_events import (
     Refuse,
     Request,
     Stored,
-    SurveyLayers,
     Upload,
     Uploaded,
     UploadIndex,
@@ -83,10 +81,10 @@ from pageserver.attachment_events import (
 )
 from pageserver.attachment_id import Verdict
 from pageserver.attachment_writes import Batch, Pending, Writing
-from pageserver.compaction import Merge, MergePhase, is_worth_merging, planned_merge
+from pageserver.compaction import Compaction, CompactionEvent
 from pageserver.garbage import next_horizon_lsn, without_garbage
 from pageserver.page_index import FrameRef, LayerRef, PageIndex
-from pageserver.page_keys import IndexName, LayerName, ListName, StoredName
+from pageserver.page_keys import IndexName, ListName, StoredName
 
 _HINT_ADVANCE = "The generation service was put back to an old copy: sk generations advance."
 
@@ -126,9 +124,7 @@ class Attachment:
         self._pending: deque[Pending] = deque()
         self._next = Batch()
         self._writing: Writing | None = None
-        self.merge: Merge | None = None
-        #: The layers of the last survey: of just these the answer is known.
-        self._surveyed: tuple[LayerRef, ...] = ()
+        self.compaction = Compaction()
         #: Condemned, but not yet to be: before the first own index, and in MULTI.
         self._held: list[Condemn] = []
         self._actions: list[Action] = []
@@ -168,9 +164,8 @@ class Attachment:
 
     def _active(
         self,
-        event: Changed | Uploaded | IndexUploaded | CollectDue | CompactDue | LayersSurveyed
-        | PartMerged | LayersMerged | MergeFailed | FreshIndexWanted | OrphansFound
-        | ValidationBegun | ModeSet,
+        event: Changed | Uploaded | IndexUploaded | CollectDue | CompactionEvent | FreshIndexWanted
+        | OrphansFound | ValidationBegun | ModeSet,
     ) -> None:  # fmt: skip
         match event:
             case Changed():
@@ -181,11 +176,8 @@ class Attachment:
                 self._index_uploaded(name)
             case CollectDue(now_unix_s):
                 self._collect(now_unix_s)
-            case CompactDue(number):
-                self._plan_merge(number)
-            case LayersSurveyed() | PartMerged() | LayersMerged() | MergeFailed():
-                if self.merge is not None and self.merge.number == event.number:
-                    self._go_on_merging(self.merge, event)
+            case CompactDue() | LayersSurveyed() | PartMerged() | LayersMerged() | MergeFailed():
+                self._compact(event)
             case FreshIndexWanted():
                 self._next.is_fresh = True
                 self._write_index()
@@ -295,9 +287,8 @@ class Attachment:
     def _uploaded(self, name: StoredName) -> None:
         for pending in self._pending:
             pending.missing.discard(name)
-        if self.merge is not None and isinstance(name, LayerName):
-            self.merge.missing.discard(name)
-            self._apply_merge(self.merge)
+        self.compaction.uploaded(name)
+        self._apply_merge()
         self._apply()
 
     def _apply(self) -> None:
@@ -343,41 +334,22 @@ class Attachment:
 
     # ---- compaction: law 8
 
-    def _plan_merge(self, number: int) -> None:
-        merge = planned_merge(self.desired, number)
-        if merge is None or self.merge is not None or self.mode is not Mode.SINGLE:
+    def _compact(self, event: CompactionEvent) -> None:
+        if isinstance(event, CompactDue) and self.mode is not Mode.SINGLE:
             return
-        if merge.layers != self._surveyed:
-            self.merge, self._surveyed = merge, merge.layers
-            self._actions.append(SurveyLayers(number, merge.cut, merge.layers))
+        before = self.compaction.names
+        self._actions += self.compaction.step(event, self.desired, self._name_part)
+        if gone := before - self.compaction.names:
+            self._condemn(sorted(gone))
+        self._apply_merge()
 
-    def _go_on_merging(
-        self, merge: Merge, event: LayersSurveyed | PartMerged | LayersMerged | MergeFailed
-    ) -> None:
-        match event:
-            case LayersSurveyed(number, live_pages, all_pages):
-                if is_worth_merging(merge, live_pages, all_pages):
-                    merge.phase = MergePhase.MERGING
-                    self._actions.append(MergeLayers(number, merge.cut, merge.layers))
-                else:
-                    self.merge = None
-            case PartMerged(number, size_bytes):
-                part = len(merge.parts)
-                ref = LayerRef(merge.cut.end_lsn, part, self.suffix, self._next_seq(), size_bytes)
-                merge.parts.append(ref)
-                merge.missing.add(ref.name)
-                self._actions.append(Upload(number, part, ref))
-            case LayersMerged():
-                merge.phase = MergePhase.ENDING
-                self._apply_merge(merge)
-            case MergeFailed():
-                self.merge, self._surveyed = None, ()
-                self._condemn(merge.names)
+    def _name_part(self, end_lsn: int, part: int, size_bytes: int) -> LayerRef:
+        return LayerRef(end_lsn, part, self.suffix, self._next_seq(), size_bytes)
 
-    def _apply_merge(self, merge: Merge) -> None:
-        """What it has merged is still there: nothing else drops layers."""
-        if merge.is_whole:
-            self.merge = None
+    def _apply_merge(self) -> None:
+        """What was merged is still there: nothing else drops layers."""
+        merge = self.compaction.take_whole()
+        if merge is not None:
             self.desired = self.desired.with_merged(merge.parts, merge.layers)
             self._next.dropped += [layer.name for layer in merge.layers]
             self._next.changes.append(merge.number)
@@ -423,7 +395,7 @@ class Attachment:
             or name in self.desired.names
             or (self._writing is not None and name in self._writing.index.names)
             or any(name in pending.names for pending in self._pending)
-            or (self.merge is not None and name in self.merge.names)
+            or name in self.compaction.names
         )
 
     # ---- validation: laws 4 and 5
@@ -442,7 +414,7 @@ class Attachment:
             self.mode = Mode.STALE
             self._writing = None
             self._pending.clear()
-            self.merge = None
+            self.compaction = Compaction()
             self._drop_held()
             self._actions.append(Alarm(kind, f"generation {self.suffix} is stale: {message}"))
 
@@ -477,8 +449,8 @@ class Attachment:
 
     def _is_missing(self, name: StoredName) -> bool:
         """It is to be named, and was not uploaded yet."""
-        in_merge = self.merge is not None and name in self.merge.missing
-        return in_merge or any(name in pending.missing for pending in self._pending)
+        is_pending = any(name in pending.missing for pending in self._pending)
+        return is_pending or self.compaction.is_missing(name)
 
 
 class AttachDecision(Enum):

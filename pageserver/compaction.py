@@ -13,11 +13,24 @@ than twice what lives, but for what has come since somebody looked.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeAlias
 
+from pageserver.attachment_events import (
+    Action,
+    CompactDue,
+    LayersMerged,
+    LayersSurveyed,
+    MergeFailed,
+    MergeLayers,
+    PartMerged,
+    SurveyLayers,
+    Upload,
+)
 from pageserver.page_index import Cut, LayerRef, PageIndex
-from pageserver.page_keys import LayerName
+from pageserver.page_keys import LayerName, StoredName
 
 #: Of the pages of all layers up to the horizon. More are merged away.
 DEAD_SHARE_MAX = 0.5
@@ -71,3 +84,68 @@ def is_worth_merging(merge: Merge, live_pages: int, all_pages: int) -> bool:
     if len({layer.end_lsn for layer in merge.layers}) > OLD_LAYERS_MAX:
         return True
     return all_pages - live_pages > DEAD_SHARE_MAX * all_pages
+
+
+CompactionEvent: TypeAlias = CompactDue | LayersSurveyed | PartMerged | LayersMerged | MergeFailed
+#: (end LSN, part, size in bytes) -> a reference that no other object has
+NamePart: TypeAlias = "Callable[[int, int, int], LayerRef]"
+
+
+class Compaction:
+    """Of an attachment: one merge at a time."""
+
+    def __init__(self) -> None:
+        self.merge: Merge | None = None
+        #: The layers of the last survey: of just these the answer is known.
+        self._surveyed: tuple[LayerRef, ...] = ()
+
+    @property
+    def names(self) -> frozenset[LayerName]:
+        """Of parts that are on their way, or wait for others."""
+        return self.merge.names if self.merge is not None else frozenset()
+
+    def step(self, event: CompactionEvent, index: PageIndex, name_part: NamePart) -> list[Action]:
+        """`index`: what the next one will say."""
+        if isinstance(event, CompactDue):
+            return self._plan(planned_merge(index, event.number))
+        merge = self.merge
+        if merge is None or merge.number != event.number:
+            return []  # late: of one that was given up
+        match event:
+            case LayersSurveyed(number, live_pages, all_pages):
+                if is_worth_merging(merge, live_pages, all_pages):
+                    merge.phase = MergePhase.MERGING
+                    return [MergeLayers(number, merge.cut, merge.layers)]
+                self.merge = None
+            case PartMerged(number, size_bytes):
+                part = len(merge.parts)
+                ref = name_part(merge.cut.end_lsn, part, size_bytes)
+                merge.parts.append(ref)
+                merge.missing.add(ref.name)
+                return [Upload(number, part, ref)]
+            case LayersMerged():
+                merge.phase = MergePhase.ENDING
+            case MergeFailed():
+                self.merge, self._surveyed = None, ()
+        return []
+
+    def _plan(self, merge: Merge | None) -> list[Action]:
+        if merge is None or self.merge is not None or merge.layers == self._surveyed:
+            return []
+        self.merge, self._surveyed = merge, merge.layers
+        return [SurveyLayers(merge.number, merge.cut, merge.layers)]
+
+    def uploaded(self, name: StoredName) -> None:
+        if self.merge is not None and isinstance(name, LayerName):
+            self.merge.missing.discard(name)
+
+    def is_missing(self, name: StoredName) -> bool:
+        return self.merge is not None and name in self.merge.missing
+
+    def take_whole(self) -> Merge | None:
+        """One whose parts are all in the store; it is not this one's any more."""
+        merge = self.merge
+        if merge is None or not merge.is_whole:
+            return None
+        self.merge = None
+        return merge

@@ -77,7 +77,7 @@ class CompactionShell:
     @property
     def is_busy(self) -> bool:
         """With an order, or the core waits for its parts."""
-        return self._is_busy or self._core.merge is not None
+        return self._is_busy or self._core.compaction.merge is not None
 
     def begin(self, number: int) -> None:
         if not self.is_busy and self._base_forks() is not None:
@@ -89,7 +89,7 @@ class CompactionShell:
 
     def _is_wanted(self) -> bool:
         """Asked by the worker. It reads what turns write, and may see it a moment late."""
-        merge = self._core.merge
+        merge = self._core.compaction.merge
         return not self._is_stopped and merge is not None and merge.number == self._number
 
     # ---- orders of the core

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pageserver import attachment, layer_merge
+from pageserver import compaction, layer_merge
 from pageserver.attachment import Attachment
 from pageserver.attachment_events import Condemn
 from pageserver.compaction import Merge, MergePhase
@@ -30,13 +30,13 @@ def layers_above_the_horizon_are_merged(patch: Patch) -> None:
         many = len({layer.end_lsn for layer in index.layers}) > 1
         return Merge(number, index.cuts[-1], index.layers) if many else None
 
-    patch(attachment, "planned_merge", naive)
+    patch(compaction, "planned_merge", naive)
 
 
 @plant_pageserver
 def one_layer_is_left_out_of_a_merge(patch: Patch) -> None:
     """The oldest was merged before; the others take its place, too."""
-    planned = attachment.planned_merge
+    planned = compaction.planned_merge
 
     def naive(index: PageIndex, number: int) -> Merge | None:
         merge = planned(index, number)
@@ -52,7 +52,7 @@ def one_layer_is_left_out_of_a_merge(patch: Patch) -> None:
         old = [layer for layer in self.layers if layer.end_lsn <= max(m.end_lsn for m in merged)]
         return removed(self, parts, old)
 
-    patch(attachment, "planned_merge", naive)
+    patch(compaction, "planned_merge", naive)
     patch(PageIndex, "with_merged", with_merged)
 
 
@@ -101,10 +101,10 @@ def merged_layers_go_before_the_index(patch: Patch) -> None:
     """All parts of the new one are in the store."""
     apply = Attachment._apply_merge
 
-    def naive(self: Attachment, merge: Merge) -> None:
-        is_whole = merge.is_whole
-        apply(self, merge)
-        if is_whole:
+    def naive(self: Attachment) -> None:
+        merge = self.compaction.merge
+        apply(self)
+        if merge is not None and merge.is_whole:
             self._actions.append(Condemn(tuple(layer.name for layer in merge.layers)))
 
     patch(Attachment, "_apply_merge", naive)

@@ -252,7 +252,7 @@ def test_only_who_may_delete_merges() -> None:
     core = with_a_horizon()
     merging(core)
     core.step(Validated(0, Verdict.OUTDATED))
-    assert core.merge is None
+    assert core.compaction.merge is None
     assert core.step(PartMerged(7, 8)) == core.step(LayersMerged(7)) == []
 
 
