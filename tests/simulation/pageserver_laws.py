@@ -8,7 +8,7 @@
     SuffixUnique   the objects of one suffix have one writer; a name never has two contents
     NoResurrection nothing begins after the tombstone; in the end there is nothing else
     MultiReads     what the attachment before a migration names is there while it is read from
-    BeginsBelow    an attachment begins with no index above its suffix
+    BeginsBelow    an attachment begins with no index above its suffix, and with what it says
     StaleIsQuiet   who was told to be stale asks the store for nothing but reads
     GarbageEnds    in quiet, what no index names goes; so do lists
     Advances       in quiet, WAL is given up
@@ -174,6 +174,9 @@ class PageserverLaws:
         if core.index_name is not None:
             is_below = core.index_name.suffix <= core.suffix
             check("BeginsBelow", is_below, core.suffix, "with", core.index_name.format())
+            loaded = self._contents.get((timeline, core.index_name.format()))
+            is_that = loaded is None or core.index == loaded
+            check("BeginsBelow", is_that, core.suffix, "says otherwise", core.index_name.format())
         tombstone_us = self.tombstone_us.get(timeline)
         is_lawful = tombstone_us is None or listed_us <= tombstone_us
         check("NoResurrection", is_lawful, f"{timeline} is attached after it was deleted")
