@@ -32,6 +32,7 @@ from pageserver.page_run import PageRun, Run
 from pageserver.page_stack import PageStack
 from pageserver.process import AttachedTimeline, PageserverProcess, ProcessConfig
 from pageserver.redo import RedoServer
+from pageserver.service import timeline_status
 from pageserver.touches import Numbers
 from pageserver.turns import Turns
 from pg_fixtures.waiting import wait_until
@@ -250,6 +251,23 @@ def test_old_layers_become_one(world: World, monkeypatch: pytest.MonkeyPatch) ->
         assert not list(world.root.glob("node-1/*/merge/*"))
     assert pages_read(world, world.index()) == before
     assert before == {0: page_of(500), **{number: page_of(number * 100) for number in range(1, 6)}}
+
+
+def test_layers_that_cannot_be_merged_stay(world: World) -> None:
+    """They are damaged: that is said, nothing is lost, and cuts go on."""
+    world.attach()
+    with world.process() as node:
+        node.add_cut(100, now() - 1000, write_pages)
+        node.add_cut(200, now() - 900)  # no frame, and no layer
+        node.base_forks = ForkTable()
+        compaction = node.attached().shell.compaction
+        assert compaction is not None
+        wait_until(lambda: compaction.state.problem, TIMEOUT, "the problem")
+        assert "is no tar file" in compaction.state.problem
+        page = timeline_status(node.attached())
+        assert (page["merges"], page["compaction_problem"] != "") == (0, True)
+        node.add_cut(300, now(), write_pages)
+        assert world.ends(LayerName) == [100, 200, 300]
 
 
 def test_the_older_of_two_stops_and_what_the_newer_names_stays(world: World) -> None:
