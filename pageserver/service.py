@@ -66,7 +66,7 @@ class PageserverService:
             http = stack.enter_context(StatusServer(self._listener, pages))
             http.wait_started()
             self._address = f"{self._listener.host}:{http.port}"
-            stopping.on_set.append(self._turns.end)
+            stopping.on_set(self._turns.end)
             self._turns.post(self._process.start)
             log.info("pageserver started", node_id=self._config.node_id, http=self._address)
             try:

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 
 class StopSignal:
-    """Set once. `on_set` callbacks run in the handler: they may set flags and wake loops."""
+    """Set once."""
 
     def __init__(self) -> None:
         self.is_set = False
-        self.on_set: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
         self._receiver, self._sender = socket.socketpair()
         self._sender.setblocking(False)
 
@@ -30,13 +30,25 @@ class StopSignal:
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         return self
 
+    def close(self) -> None:
+        """After the last wait."""
+        self._receiver.close()
+        self._sender.close()
+
     def set(self) -> None:
         self.is_set = True
         try:
             self._sender.send(b"\0")
         except BlockingIOError:
             pass  # full: every waiter is awake already
-        for callback in self.on_set:
+        for callback in self._callbacks:
+            callback()
+
+    def on_set(self, callback: Callable[[], None]) -> None:
+        """Called in the handler, or now if that was before: it may set flags and wake loops. It may
+        be called twice."""
+        self._callbacks.append(callback)
+        if self.is_set:
             callback()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:

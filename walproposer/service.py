@@ -89,7 +89,7 @@ class WalProposer:
     def __init__(self, config: ProposerConfig, stopping: StopSignal) -> None:
         self.config = config
         self._stopping = stopping
-        stopping.on_set.append(self._stop_incarnation)
+        stopping.on_set(self._stop_incarnation)
         self._incarnation: Incarnation | None = None
         #: That, or while there is none the one before it: metrics go on.
         self._measured: Incarnation | None = None

@@ -325,7 +325,7 @@ def test_a_late_member_may_be_the_only_one_that_has_the_timeline(
     monkeypatch.setattr(service, "Upstream", lambda *_, **__: upstream)
     unmarked = PrimaryLog(members.primary.server, (), 0, 10, commits_wait=False)
     monkeypatch.setattr(service, "read_primary_log", lambda *_: unmarked)
-    stopping: Any = SimpleNamespace(on_set=[])
+    stopping: Any = SimpleNamespace(on_set=lambda _: None)
     config = ProposerConfig(PrimaryAddress("host=nowhere"), tuple(members.addresses))
     proposer = WalProposer(config, stopping)
     real_survey = service.survey
