@@ -1,17 +1,17 @@
-"""`sk archive prune`: the WAL that no backup needs goes."""
+"""`sk archive prune`: the WAL that neither a backup nor a pageserver needs goes."""
 
 from __future__ import annotations
 
 import click
 
 from backup.archived_log import stored_wal
-from backup.backup_catalog import BackupCatalog
 from backup.prune import Pruning, plan_pruning
 from cli.archive_options import archive_options, open_archive
 from cli.output import CommandError
 from cli.parameters import timeline_option
 from consensus.ids import TimelineId
 from objectstore.archive import TimelineArchive, require_archive
+from pageserver.needed_wal import needed_wal
 from pgwal.errors import LsnSyntaxError
 from pgwal.lsn import Lsn, format_lsn
 from telemetry.size import bytes_text
@@ -34,7 +34,8 @@ def prune(
     """Remove WAL that is not needed any more: segments below the oldest backup, and beginnings of
     segments that something longer has replaced.
 
-    What the oldest backup needs is never removed. Backups themselves go with sk backup prune.
+    What the oldest backup needs is never removed. Backups themselves go with sk backup prune. With
+    a pageserver, what its oldest cut needs stays; the base backup below its cuts holds no WAL.
     """
     if before is not None and keep_backups:
         raise click.UsageError("give either --before LSN or --keep-backups")
@@ -52,21 +53,23 @@ def prune(
 
 
 def _horizon(archive: TimelineArchive, before_lsn: int | None) -> int:
-    """Raises CommandError when it would cut a backup off, or when there is none to go by."""
-    backups = BackupCatalog(archive).backups()
-    oldest_lsn = min((backup.start_lsn for backup in backups), default=None)
+    """Raises CommandError when it would cut a backup or a pageserver off, or when there is none to
+    go by; PageserverError when it is not known what a pageserver needs."""
+    needed = needed_wal(archive)
     if before_lsn is None:
-        if oldest_lsn is None:
+        if needed is None:
             raise CommandError(
                 "there is no backup, so nobody knows which WAL is needed",
                 "Take one with sk backup create, or give --before LSN.",
             )
-        return oldest_lsn
-    if oldest_lsn is not None and before_lsn > oldest_lsn:
+        return needed.lsn
+    if needed is not None and before_lsn > needed.lsn:
         raise CommandError(
-            f"the oldest backup needs the WAL from {format_lsn(oldest_lsn)}, "
+            f"{needed.holder} needs the WAL from {format_lsn(needed.lsn)}, "
             f"--before is {format_lsn(before_lsn)}",
-            "Remove that backup first with sk backup delete.",
+            "It goes when it is older than the pageserver's --history-days."
+            if needed.is_of_cuts
+            else "Remove that backup first with sk backup delete.",
         )
     return before_lsn
 

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from backup.archived_log import ArchivedLog, archived_log
-from backup.backup_catalog import BackupCatalog
 from backup.verify import ArchiveAddress, Verdict, verify_fast
 from backup.verify import verify as verify_all
 from cli.archive_options import archive_options, open_archive, parse_options
@@ -17,6 +16,7 @@ from cli.parameters import json_option, timeline_option
 from cli.progress import ByteProgress
 from consensus.ids import TimelineId
 from objectstore.archive import TimelineArchive, require_archive
+from pageserver.needed_wal import needed_wal
 from pgwal.errors import LsnSyntaxError
 from pgwal.lsn import Lsn, format_lsn
 from telemetry.size import bytes_text
@@ -25,7 +25,9 @@ from telemetry.size import bytes_text
 @click.command()
 @archive_options()
 @timeline_option
-@click.option("--from", "from_lsn", metavar="LSN", help="Instead of the oldest backup's start.")
+@click.option(
+    "--from", "from_lsn", metavar="LSN", help="Instead of where the oldest backup, or cut, begins."
+)
 @click.option("--to", "to_lsn", metavar="LSN", help="Instead of the archive's end.")
 @click.option("--fast", is_flag=True, help="Only that all is there, and what the seals say.")
 @click.option(
@@ -47,8 +49,8 @@ def verify(
     jobs: int | None,
     json: bool,
 ) -> None:
-    """Prove that the archived log can be replayed, from the oldest backup (without one: from where
-    the timeline begins) to its end.
+    """Prove that the archived log can be replayed, from the oldest backup, or cut of a pageserver
+    (without one: from where the timeline begins) to its end.
 
     Every byte is there; every object is what was written; every record has its CRC and follows the
     one before it, across segments and Postgres timelines. Each gap and each damaged object is
@@ -77,9 +79,8 @@ def verify(
 
 def _log(archive: TimelineArchive, begin_lsn: int | None, end_lsn: int | None) -> ArchivedLog:
     if begin_lsn is None:
-        backups = BackupCatalog(archive).backups()
-        start_lsns = (backup.start_lsn for backup in backups)
-        begin_lsn = min(start_lsns, default=archive.facts.timeline_start_lsn)
+        needed = needed_wal(archive)
+        begin_lsn = archive.facts.timeline_start_lsn if needed is None else needed.lsn
     return archived_log(archive, archive.newest_history(), begin_lsn, end_lsn)
 
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "restore": "cli.restore:restore",
     "table": "cli.table:table",
     "page": "cli.page:page",
+    "branch": "cli.branch:branch",
     "pageserver": "cli.pageserver:pageserver",
     "generations": "cli.generations:generations",
     "catalog": "cli.catalog:catalog",

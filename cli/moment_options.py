@@ -51,23 +51,28 @@ class MomentText(click.ParamType[datetime]):
 
 def moment_options(function: F) -> F:
     """--at, --at-lsn, --pg-bin, --work-dir."""
-    options = (
-        click.option("--at", type=MomentText(), help='When: a time, or "10 minutes ago".'),
-        click.option("--at-lsn", metavar="LSN", help="Or a position in the WAL."),
-        click.option(
-            "--pg-bin",
-            type=click.Path(path_type=Path),
-            help="Programs of the Postgres that replays.  [default: of the right version, found]",
-        ),
-        click.option(
-            "--work-dir",
-            type=click.Path(path_type=Path, exists=True, file_okay=False),
-            help="For the files and the WAL behind the cut.  [default: the temporary folder]",
-        ),
+    work_dir = click.option(
+        "--work-dir",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="For the files and the WAL behind the cut.  [default: the temporary folder]",
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return at_options(pg_bin_option(work_dir(function)))
+
+
+def at_options(function: F) -> F:
+    """--at, --at-lsn."""
+    at = click.option("--at", type=MomentText(), help='When: a time, or "10 minutes ago".')
+    at_lsn = click.option("--at-lsn", metavar="LSN", help="Or a position in the WAL.")
+    return at(at_lsn(function))
+
+
+def pg_bin_option(function: F) -> F:
+    """--pg-bin."""
+    return click.option(
+        "--pg-bin",
+        type=click.Path(path_type=Path),
+        help="Programs of the Postgres that replays.  [default: of the right version, found]",
+    )(function)
 
 
 def moment_of(options: dict[str, Any]) -> Moment:

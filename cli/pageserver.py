@@ -15,13 +15,17 @@ from cli.restorable_cuts import NEEDED_PACKAGES
 class PageserverGroup(LazyGroup):
     """One module each; none is imported before it is known that it can be."""
 
-    modules: ClassVar = {"run": "cli.pageserver_run:run"}
+    modules: ClassVar = {
+        "run": "cli.pageserver_run:run",
+        "status": "cli.pageserver_status:status",
+        "delete-timeline": "cli.pageserver_deletion:delete_timeline",
+    }
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         missing = [name for name in NEEDED_PACKAGES if find_spec(name) is None]
-        if missing and cmd_name in self.modules:
+        if missing and cmd_name == "run":
             raise CommandError(
-                f"sk pageserver needs packages that are not installed: {', '.join(missing)}",
+                f"sk pageserver run needs packages that are not installed: {', '.join(missing)}",
                 hint="pip install 'quorum-wal[pageserver]'",
             )
         return super().get_command(ctx, cmd_name)

@@ -11,13 +11,12 @@ import structlog
 
 from backup.safekeeper_wal import Safekeeper
 from cli.archive_options import archive_options, open_archive
+from cli.generations import TenantName
+from cli.generations_options import generations_options, is_service, open_generations
 from cli.listening import PATH, HostPort, port, refuse_open_ports, tls_files, tokenless_tls_options
 from cli.output import CommandError
 from cli.parameters import ByteSize, live_safekeepers_option, with_conninfo
 from consensus.ids import TimelineId
-from generations.client import GenerationClient
-from generations.operations import embedded_generations
-from generations.protocol import GenerationService
 from generations.suffix import NODE_ID_MAX
 from pageserver.cut_rule import CUT_BYTES, CUT_SECONDS, CutRule
 from pageserver.ingest import WAL_BYTES_MAX, IngestConfig
@@ -55,14 +54,7 @@ GRACE_HOURS = 24.0
     show_default=True,
     help="Of this pageserver, and of no other one of the same archive.",
 )
-@click.option(
-    "--generations",
-    metavar="URL|DATABASE",
-    help="The generation service, http://... or https://...; or the database of one of its own. "
-    f"[default: {GENERATIONS_FILE} in the data directory]",
-)
-@click.option("--generations-token-file", type=PATH, help="File with the token of that service.")
-@click.option("--generations-ca-file", type=PATH, help="Authority of its certificate.")
+@generations_options(default=f"{GENERATIONS_FILE} in the data directory")
 @click.option(
     "--cut-bytes",
     type=ByteSize(),
@@ -98,6 +90,19 @@ GRACE_HOURS = 24.0
     help="For how long an object stays that is not needed any more: readers may still use it.",
 )
 @click.option(
+    "--emergency",
+    is_flag=True,
+    help="The generation service is lost, or down for long: start without it, with what this node "
+    "had last. It is told when it is back.",
+)
+@click.option(
+    "--emergency-tenant",
+    "emergency_tenants",
+    type=TenantName(),
+    multiple=True,
+    help="With --emergency: take this one, too, whichever node had it (repeatable).",
+)
+@click.option(
     "--pg-bin", type=click.Path(path_type=Path), help="Programs of the replaying Postgres."
 )
 @click.option(
@@ -124,6 +129,13 @@ def run(**options: Any) -> None:
     refuse_open_ports([port("--http", host, protection)], insecure=options["insecure"])
     if not options["safekeepers"]:
         raise click.UsageError("--safekeepers: name those that the WAL comes from")
+    if options["emergency_tenants"] and not options["emergency"]:
+        raise click.UsageError("--emergency-tenant is for --emergency")
+    if options["emergency"] and not is_service(options["generations"]):
+        raise click.UsageError(
+            "--emergency: without a service, --generations URL, numbers are never away; "
+            "sk generations advance mends a database that was lost"
+        )
     try:
         listener = http_listener(host, number, tls, token_file)
     except (OSError, ValueError) as error:
@@ -131,7 +143,9 @@ def run(**options: Any) -> None:
             f"could not secure the port: {error}", getattr(error, "hint", "")
         ) from error
     store = open_archive(options["archive"], options["archive_option"])
-    service = _generations(options)
+    if options["generations"] is None:
+        options["data_dir"].mkdir(parents=True, exist_ok=True)
+    service = open_generations(options, own=options["data_dir"] / GENERATIONS_FILE)
     config = _config(options)
     if not can_leave_network(server_account()):
         log.warning("replays run with the network of this host", reason="no network namespace")
@@ -142,21 +156,6 @@ def run(**options: Any) -> None:
         PageserverService(config, store, service, listener).run(stopping)
     except ListenError as error:
         raise CommandError(str(error), "Choose another --http.") from error
-
-
-def _generations(options: dict[str, Any]) -> GenerationService:
-    """Raises GenerationError."""
-    named = options["generations"]
-    if named and named.startswith(("http://", "https://")):
-        return GenerationClient(
-            named,
-            token_file=options["generations_token_file"],
-            ca_file=options["generations_ca_file"],
-        )
-    if options["generations_token_file"] or options["generations_ca_file"]:
-        raise click.UsageError("a token and an authority are of a service: --generations URL")
-    options["data_dir"].mkdir(parents=True, exist_ok=True)
-    return embedded_generations(named or str(options["data_dir"] / GENERATIONS_FILE))
 
 
 def _config(options: dict[str, Any]) -> ProcessConfig:
@@ -173,6 +172,7 @@ def _config(options: dict[str, Any]) -> ProcessConfig:
     rule = CutRule(options["cut_bytes"], options["cut_seconds"])
     ingest = IngestConfig(safekeepers_of, rule, server_of, options["wal_bytes_max"])
     named = options["generations"] or ""
+    tenants = frozenset(options["emergency_tenants"]) if options["emergency"] else None
     return ProcessConfig(
         node_id=options["node_id"],
         data_dir=options["data_dir"].absolute(),
@@ -180,4 +180,5 @@ def _config(options: dict[str, Any]) -> ProcessConfig:
         attaches_all=not named,
         history_seconds=int(options["history_days"] * 24 * 3600),
         grace_seconds=options["grace_hours"] * 3600,
+        emergency_tenants=tenants,
     )

@@ -21,8 +21,9 @@ from backup.target import AtLsn, AtTime, Target, format_time
 from backup.unpack import Unpacking
 from objectstore.archive import TimelineArchive
 from objectstore.errors import ObjectStoreError
-from objectstore.keys import timeline_prefix
-from pageserver.errors import PageserverError
+from pageserver.errors import PagesDeleted, PageserverError
+from pageserver.page_keys import PageKeys
+from pageserver.tombstone import has_tombstone
 from pgwal.lsn import format_lsn
 
 if TYPE_CHECKING:  # needs packages that not every installation has
@@ -43,8 +44,8 @@ class RestorableCuts:
         self, planner: RestorePlanner, backups: Sequence[Backup], target: Target
     ) -> RestorePlan:
         """From the newest backup or cut that leads to the target. Raises BackupError,
-        ObjectStoreError, WalError."""
-        cuts = self._backups()
+        ObjectStoreError, WalError; PagesDeleted when no base backup is left either."""
+        cuts = self._backups(backups)
         both = sorted([*backups, *cuts], key=lambda each: each.stop_lsn)
         try:
             plan = planner.plan(both, target)
@@ -79,9 +80,14 @@ class RestorableCuts:
         is_cut = self._cuts is not None and backup.backup_id in self._ids
         return self._cuts.write if is_cut and self._cuts is not None else None
 
-    def _backups(self) -> list[Backup]:
-        pages = f"{timeline_prefix(self._archive.timeline)}pages/"
-        if not self._archive.store.list_folders(pages):
+    def _backups(self, backups: Sequence[Backup]) -> list[Backup]:
+        store, timeline = self._archive.store, self._archive.timeline
+        if has_tombstone(store, timeline):
+            if not backups:
+                raise PagesDeleted(timeline)
+            self._warn(str(PagesDeleted(timeline)))
+            return []
+        if not store.list_folders(PageKeys(timeline).prefix):
             return []
         missing = [name for name in NEEDED_PACKAGES if find_spec(name) is None]
         if missing:

@@ -36,6 +36,7 @@ from walproposer.primary.slot_guard import slot_dropped_on_failure
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.upstream import Upstream
 from walproposer.timelines.discovery import check_any_tells, discover
+from walproposer.timelines.pageserver_forgetting import ForgettingOutcome, forget_pageservers
 from walproposer.timelines.primary_log import mark_primary, read_primary_log
 from walproposer.timelines.survey import (
     Member,
@@ -341,3 +342,34 @@ def _confirm(timeline: TimelineId) -> None:
         typed = ""
     if typed.strip() not in (name, str(timeline)):
         raise CommandError("not confirmed, nothing was deleted", "Type the name, or give --yes.")
+
+
+# ---- forget-pageserver
+
+
+@timeline.command("forget-pageserver")
+@safekeepers_option
+@click.argument("timeline", type=TimelineName())
+def forget_pageserver(
+    safekeepers: tuple[SafekeeperAddress, ...], safekeeper_conninfo: str, timeline: TimelineId
+) -> None:
+    """Let go of the WAL that safekeepers keep for the pageserver of a TIMELINE, and forget its
+    generation. For one that is gone for good: one that runs is known again.
+
+    Exits with 4 when some safekeeper could not be reached and so may know it still; run it again
+    then.
+    """
+    members = survey(with_conninfo(safekeepers, safekeeper_conninfo))
+    check_members(members)
+    results = forget_pageservers(follow(members, wanted_of(None, timeline)), timeline)
+    for result in results:
+        click.echo(str(result))
+    failed = [each for each in results if each.outcome is ForgettingOutcome.FAILED]
+    if failed:
+        raise CommandError(
+            f"{len(failed)} of {len(results)} safekeepers have not forgotten the pageserver",
+            failed[0].hint or "Run the command again when they answer.",
+            ExitCode.UNREACHABLE
+            if any(each.is_unreachable for each in failed)
+            else ExitCode.FAILED,
+        )

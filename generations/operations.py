@@ -236,8 +236,9 @@ class Generations(GenerationService):
             current = state.current if state is not None else None
             seen = suffix.attachment_generation
             if is_own and seen > before:
-                single = AttachmentMode.SINGLE
-                _place_at(transaction, tenant, suffix.node_id, seen, single)
+                # What a move with MULTI is read from is so still.
+                mode = AttachmentMode.SINGLE if current is None else current.mode
+                _place_at(transaction, tenant, suffix.node_id, seen, mode)
             elif not is_own and current is not None and max(seen + 1, before) > found:
                 above = max(seen, before) + 1
                 _place_at(transaction, tenant, current.node_id, above, current.mode)

@@ -86,6 +86,12 @@ from pageserver.garbage import next_horizon_lsn, without_garbage
 from pageserver.page_index import FrameRef, LayerRef, PageIndex
 from pageserver.page_keys import IndexName, ListName, StoredName
 
+#: Of verdicts that end an attachment.
+_ALARMS = {
+    Verdict.OUTDATED: AlarmKind.STALE,
+    Verdict.RIVALLED: AlarmKind.RIVALLED,
+    Verdict.DELETED: AlarmKind.DELETED,
+}
 _HINT_ADVANCE = "The generation service was put back to an old copy: sk generations advance."
 
 
@@ -109,6 +115,8 @@ class Attachment:
         self.incarnation = incarnation
         self.mode = mode
         self.phase = Phase.CLAIMING
+        #: A tombstone was seen: nothing is to be done but to remove what is left.
+        self.is_deleted = False
         self.history_seconds = history_seconds
         self.local_bytes_max = local_bytes_max
         #: What the newest index in the store says: the own one, or the one that it began with.
@@ -230,6 +238,7 @@ class Attachment:
         if self.phase is not Phase.LISTING:
             return
         if is_deleted:
+            self.is_deleted = True
             self._refuse("the timeline was deleted", "Its id never returns.")
             return
         newest = max(names, default=None)
@@ -402,9 +411,8 @@ class Attachment:
 
     def _validated(self, ticket: int, verdict: Verdict) -> None:
         if verdict is not Verdict.VALID:
-            is_rivalled = verdict is Verdict.RIVALLED
-            kind = AlarmKind.RIVALLED if is_rivalled else AlarmKind.STALE
-            self._become_stale(kind, f"a validation has said {verdict.value}")
+            self.is_deleted |= verdict is Verdict.DELETED
+            self._become_stale(_ALARMS[verdict], f"a validation has said {verdict.value}")
         elif ticket == self._ticket and self.is_validated and self._asked_lsn > self.visible_lsn:
             self.visible_lsn = self._asked_lsn
             self._actions.append(Publish(self.visible_lsn))

@@ -32,6 +32,7 @@ class AlarmKind(Enum):
     STALE = "stale"  # the service has given the tenant to another one
     LOCAL_FULL = "local_full"  # a stale attachment has taken its share of the local disk
     DAMAGED = "damaged"
+    DELETED = "deleted"  # the timeline's pages: there is a tombstone
 
 
 # ---- events

@@ -22,6 +22,7 @@ from pageserver.attachment import Attachment, Phase
 from pageserver.attachment_id import AttachmentId
 from pageserver.compaction_shell import CompactionShell
 from pageserver.deletion_events import Condemned
+from pageserver.fork_table import ForkTable
 from pageserver.page_index import Cut
 from pageserver.page_objects import PageObjects
 from pageserver.scrub import Scrub
@@ -41,7 +42,7 @@ class AttachmentListener(Protocol):
         """Its index is known: work may begin."""
 
     def ended(self, shell: AttachmentShell, message: str) -> None:
-        """It was refused, or has broken."""
+        """It was refused, has broken, or its timeline was deleted."""
 
     def condemned(self, condemned: Condemned) -> None:
         """For the deletion queue."""
@@ -74,7 +75,7 @@ class AttachmentShell:
         self._turns = turns
         self._listener = listener
         self._grace_ms = grace_ms
-        #: What merges layers, once somebody has set it.
+        #: What merges layers, once it was opened.
         self.compaction: CompactionShell | None = None
         self._changes: dict[int, Sequence[Path]] = {}
         self._numbers = 0
@@ -102,6 +103,12 @@ class AttachmentShell:
         frames = (events.NewFrame(cut.end_lsn, frame.stat().st_size),)
         self.step(events.Changed(self._numbers, cut, layers, frames, base_backup_id=base_backup_id))
         return self._numbers
+
+    def open_compaction(self, folder: Path, base_forks: Callable[[], ForkTable | None]) -> None:
+        """It works below `folder`; `base_forks`: lengths in the base backup, once they are known."""
+        self.compaction = CompactionShell(
+            self._turns, self.core, self.objects, folder, base_forks, self.step
+        )
 
     def begin_compaction(self) -> None:
         if self.compaction is not None:
@@ -180,7 +187,7 @@ class AttachmentShell:
             case events.Alarm(kind, message):
                 self.alarms.append(f"{kind.value}: {message}")
                 self._log.error("attachment", alarm=kind.value, reason=message)
-                if self.core.phase is Phase.BROKEN:
+                if self.core.phase is Phase.BROKEN or self.core.is_deleted:
                     self._listener.ended(self, message)
             case _:
                 assert_never(action)

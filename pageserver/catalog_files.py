@@ -85,6 +85,13 @@ class CatalogPages:
         """Raises PageserverError."""
         return [parse_role_row(row) for row in self._global_rows(PG_AUTHID)]
 
+    def superusers(self) -> list[str]:
+        """Those that may log in, the oldest first: by all versions, so not each may. Raises
+        PageserverError."""
+        roles = sorted(self.roles(), key=lambda role: role.oid)
+        able = [role.name for role in roles if role.is_superuser and role.may_log_in]
+        return [name.decode(errors="surrogateescape") for name in dict.fromkeys(able)]
+
     def _global_rows(self, catalog: int) -> Iterator[bytes]:
         number = self.relation_map(Database(GLOBAL_TABLESPACE, 0)).get(catalog)
         if number is None:

@@ -155,6 +155,16 @@ class DeletionQueue:
         lists = self._lists.items()
         return frozenset().union(*(a for seq, a in lists if seq > self.header.validated_seq))
 
+    @property
+    def list_count(self) -> int:
+        """Own lists that are not removed yet."""
+        return len(self._lists)
+
+    @property
+    def unvalidated_count(self) -> int:
+        """Of them those that no validation has spoken of."""
+        return sum(seq > self.header.validated_seq for seq in list(self._lists))
+
     # ---- the step
 
     def step(self, event: QueueEvent) -> list[QueueAction]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from generations.suffix import Suffix
-from pageserver.page_keys import PageName, TombstoneName
+from pageserver.page_keys import PageName, QueueName, TombstoneName
 
 
-def emergency_suffix(names: Iterable[PageName], node_id: int) -> Suffix:
-    """Above those in `names`, all that is listed of a timeline. Raises GenerationError when the
-    numbers are used up."""
+def emergency_suffix(names: Iterable[PageName | QueueName], node_id: int) -> Suffix:
+    """Above those in `names`, all that is listed of what is to be claimed. Raises GenerationError
+    when the numbers are used up."""
     seen = [name.suffix for name in names if not isinstance(name, TombstoneName)]
     attachment_generation = max((each.attachment_generation for each in seen), default=0)
     of_node = (each.node_generation for each in seen if each.node_id == node_id)

@@ -4,8 +4,10 @@ PageserverError
 |-- SurveyError       WAL that cannot be surveyed: it needs what is not here
 |-- RedoError         the server that replays an epoch did not do what it was asked
 |-- LayerDamaged      an object of layers or frames is not what it should be
+|-- PagesDeleted      a timeline's pages were deleted, for good
 |-- PageNotFound      there is no such page, relation, database or cut
 |-- TableNameError    a text that is no name of a table
+|-- BranchError       a branch that cannot be made, started or removed
 `-- TableIncomplete   pages of a table, or of what describes it, are not all here
 """
 
@@ -32,12 +34,26 @@ class LayerDamaged(PageserverError):
     """Bytes of a layer or a frame are not what they should be."""
 
 
+class PagesDeleted(PageserverError):
+    """A timeline's pages were deleted, for good: there is a tombstone."""
+
+    def __init__(self, timeline: object) -> None:
+        super().__init__(
+            f"the pages of timeline {timeline} were deleted",
+            hint="Base backups and WAL stay: sk restore begins with a base backup, if one is left.",
+        )
+
+
 class PageNotFound(PageserverError):
     """There is no such page, relation, database or cut."""
 
 
 class TableNameError(PageserverError):
     """A text that is no name of a table."""
+
+
+class BranchError(PageserverError):
+    """A branch cannot be made, started, stopped or removed."""
 
 
 class TableIncomplete(PageserverError):

@@ -25,6 +25,7 @@ from backup.backup_catalog import BackupCatalog
 from backup.backup_record import Backup
 from backup.safekeeper_wal import Safekeeper
 from consensus.ids import TimelineId
+from generations.suffix import Suffix
 from objectstore.archive import TimelineArchive
 from pageserver.backup_base import BackupBase
 from pageserver.base_cache import cached_backup
@@ -40,6 +41,7 @@ from pageserver.page_objects import PageObjects
 from pageserver.page_stack import PageStack
 from pageserver.redo import RedoServer
 from pageserver.touches import Checkpoint
+from pageserver.trim_report import TrimReport
 from pageserver.wal_folder import WalFolder
 from pageserver.wal_receiver import WalReceiver
 from pgwal.errors import SegmentNameError
@@ -102,9 +104,10 @@ class _Stand:
 
 
 class Ingest(threading.Thread):
-    """Of one attachment. `index_of` is its index as it is now. `hand_over` gives a replayed epoch
-    to it; what it returns waits for so many seconds: True when an index names the epoch, False when
-    none ever will, None when it is not known yet."""
+    """Of one attachment, with its `suffix`. `index_of` is its index as it is now, `visible_lsn`
+    what safekeepers are told: WAL below may go. `hand_over` gives a replayed epoch to it; what it
+    returns waits for so many seconds: True when an index names the epoch, False when none ever
+    will, None when it is not known yet."""
 
     def __init__(
         self,
@@ -114,6 +117,8 @@ class Ingest(threading.Thread):
         folder: Path,
         config: IngestConfig,
         hand_over: HandOver,
+        suffix: Suffix,
+        visible_lsn: Callable[[], int],
     ) -> None:
         super().__init__(name=f"ingest {archive.timeline}", daemon=True)
         self.state = IngestState()
@@ -125,6 +130,8 @@ class Ingest(threading.Thread):
         self._folder = folder
         self._config = config
         self._hand_over = hand_over
+        self._safekeepers = config.safekeepers_of(archive.timeline)
+        self._trim = TrimReport(suffix, visible_lsn, self._safekeepers)
         self._server = config.server_of(archive.facts.server.pg_major)
         self._progress = threading.Event()
         self._stopping = threading.Event()
@@ -138,11 +145,6 @@ class Ingest(threading.Thread):
         self._stopping.set()
         self._progress.set()
         self.join(STOP_SECONDS)
-
-    def publish(self, visible_lsn: int) -> None:
-        """WAL below may be removed by the safekeepers."""
-        if self._receiver is not None:
-            self._receiver.visible_lsn = visible_lsn
 
     def run(self) -> None:
         pause_seconds = RETRY_SECONDS
@@ -207,17 +209,19 @@ class Ingest(threading.Thread):
             wal.path,
             facts,
             stand.redo_lsn,
-            self._config.safekeepers_of(self._archive.timeline),
+            self._safekeepers,
             ArchivedWalSource(lambda: self._archive),
             lambda lsn: self._archive.newest_history().tli_at(lsn),
             self._progress.set,
             self._config.wal_bytes_max,
+            self._trim,
         )
         self._receiver.start()
         scan = CheckpointScan(stand.redo_lsn, facts)
         while not self._stopping.is_set():
             self._progress.wait(WAIT_SECONDS)
             self._progress.clear()
+            self._trim.visit_due()
             receiver = self._receiver
             self.state.received_lsn = receiver.received_lsn
             self.state.problem = receiver.problem

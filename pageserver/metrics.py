@@ -30,6 +30,8 @@ COUNTERS = {
     "sk_pageserver_merge_seconds": ("Time that the merges took", "merge_seconds"),
 }
 OWN_GAUGES = {
+    "sk_pageserver_emergency": "1 while it was started without the generation service",
+    "sk_pageserver_deletion_lists": "Lists of objects that are to be deleted",
     "sk_pageserver_stale_attachments": "Attachments that are stale",
     "sk_pageserver_unwell_timelines": "Timelines whose status names a problem",
     "sk_pageserver_validated_seconds_ago": "Since the generation service has said who is valid",
@@ -62,6 +64,8 @@ class PageserverCollector(Collector):
             "sk_pageserver_unwell_timelines": sum(
                 bool(each["problem"]) for each in timelines.values()
             ),
+            "sk_pageserver_emergency": int(bool(page["emergency"])),
+            "sk_pageserver_deletion_lists": (page["deletion_queue"] or {}).get("lists"),
             "sk_pageserver_validated_seconds_ago": page["validated_seconds_ago"],
             "sk_pageserver_unusable_files": len(page["unusable_files"]),
         }

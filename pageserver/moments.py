@@ -24,7 +24,7 @@ from pgwal.errors import WalFormatError
 from pgwal.history import TimelineHistory, history_file_name
 from pgwal.lsn import format_lsn
 from pgwal.segment import format_segment_name
-from walrecords.record_index import RecordIndex, RecordIndexer
+from walrecords.record_index import RecordIndex, RecordIndexer, as_boundary
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,10 @@ def before_first_cut(index: PageIndex) -> PageNotFound:
 
 class Moments:
     """Works in `folder`, which is empty. `sources` are asked for WAL in their order. Every method
-    raises PageserverError, ObjectStoreError, BackupError."""
+    raises PageserverError, ObjectStoreError, BackupError.
+
+    `is_wal_end`: the WAL that there is has no commit behind the time that was asked for. There may
+    be others before that time which are not here."""
 
     def __init__(
         self, archive: TimelineArchive, sources: Sequence[WalSource], folder: Path
@@ -62,6 +65,7 @@ class Moments:
         self._history = archive.newest_history()
         self._wal = WalFolder(folder / "wal", archive.facts.server)
         self._index = PageIndex()
+        self.is_wal_end = False
 
     def open(self, moment: Moment) -> RestorePoint:
         self._wal.path.mkdir()
@@ -87,6 +91,9 @@ class Moments:
     def _target_lsn(self, cut: Cut, moment: Moment) -> int:
         """Where the moment is; all WAL from the cut to there is in the folder."""
         limit_lsn = moment.lsn
+        if limit_lsn is not None:  # one behind a page's header is where the record before it ends
+            limit_lsn = as_boundary(limit_lsn, self._archive.facts.wal_seg_size)
+        self.is_wal_end = False
         times = EndTimes(self._archive.facts.server.pg_major)
         end_lsn = cut.redo_lsn
         for index in self._records(cut.redo_lsn, limit_lsn):
@@ -101,6 +108,7 @@ class Moments:
                 f"the WAL ends at {format_lsn(end_lsn)}, before {format_lsn(limit_lsn)}",
                 hint="Name an earlier moment, or the safekeepers that have what is not archived.",
             )
+        self.is_wal_end = moment.time is not None
         return end_lsn if limit_lsn is None else limit_lsn
 
     def _records(self, begin_lsn: int, limit_lsn: int | None) -> Iterator[RecordIndex]:

@@ -15,10 +15,10 @@ from pathlib import Path
 from consensus.ids import TimelineId
 from generations.suffix import Suffix
 from objectstore.errors import ObjectNotFound
-from objectstore.sealed import SEAL, Seal, SealedPieces, seal, unseal_pieces
+from objectstore.sealed import SEAL, Seal, SealedPieces, unseal_pieces
 from objectstore.store import ObjectInfo, ObjectStore
 from pageserver.deletion_list import decode_claim, encode_claim
-from pageserver.errors import PageserverError
+from pageserver.errors import PagesDeleted, PageserverError
 from pageserver.frame import Frame, open_frame
 from pageserver.layer_file import LayerPart
 from pageserver.page_index import FrameRef, LayerRef, PageIndex, decode_index, encode_index
@@ -29,9 +29,9 @@ from pageserver.page_keys import (
     IndexName,
     PageKeys,
     PageName,
-    TombstoneName,
 )
 from pageserver.side_by_side import SideBySide
+from pageserver.tombstone import has_tombstone
 
 PIECE_BYTES = 1 << 20
 
@@ -57,11 +57,7 @@ class PageObjects:
 
     def is_deleted(self) -> bool:
         """There is a tombstone."""
-        try:
-            self._store.get_tail(self.keys.key(TombstoneName()), 1)
-        except ObjectNotFound:
-            return False
-        return True
+        return has_tombstone(self._store, self.keys.timeline)
 
     def claims_above(self, suffix: Suffix) -> tuple[Suffix, ...]:
         after = self.keys.key(ClaimName(suffix))
@@ -87,8 +83,11 @@ class PageObjects:
             return None
 
     def newest_index(self) -> PageIndex:
-        """Of all that there are; an empty one when there is none. Raises ObjectDamaged."""
+        """Of all that there are; an empty one when there is none. Raises ObjectDamaged,
+        PagesDeleted."""
         name = max(self.indices(), default=None)
+        if self.is_deleted():  # looked for behind the list: it comes before all else goes
+            raise PagesDeleted(self.keys.timeline)
         found = self.index(name) if name is not None else None
         return found or PageIndex()
 
@@ -97,10 +96,6 @@ class PageObjects:
         key, data = self.keys.key(name), encode_index(index)
         if not self._store.create(key, data):
             self._check_same(key, Seal.decode(data, key))
-
-    def create_tombstone(self) -> None:
-        """Or it was there."""
-        self._store.create(self.keys.key(TombstoneName()), seal(b"", None))
 
     def upload(self, ref: LayerRef | FrameRef, path: Path) -> None:
         """The content of a file. Frames are packed; layers have packed their pages already. Raises

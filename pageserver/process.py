@@ -12,7 +12,6 @@ not the newest of its node ends itself.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,7 +29,6 @@ from generations.messages import (
     NodeAttachments,
     NodeRegistration,
     TenantAttachment,
-    TenantGeneration,
 )
 from generations.protocol import GenerationService
 from generations.suffix import Suffix
@@ -38,27 +36,33 @@ from objectstore.archive import TimelineArchive, find_timelines
 from objectstore.store import ObjectStore
 from pageserver import attachment_events as attaching
 from pageserver import deletion_events as deleting
-from pageserver import validation as validating
-from pageserver.attachment import AttachDecision, Attachment, decide_attach
+from pageserver.attachment import AttachDecision, Attachment, Phase, decide_attach
 from pageserver.attachment_events import Mode
-from pageserver.attachment_id import AttachmentId
+from pageserver.attachment_id import AttachmentId, Verdict
 from pageserver.attachment_shell import AttachmentShell
-from pageserver.compaction_shell import CompactionShell
+from pageserver.compaction_round import CompactionRound
 from pageserver.deletion_queue import DeletionQueue
+from pageserver.emergency_start import EmergencyAttachments, EmergencyStart, ToldService
 from pageserver.epoch import EpochOutput
 from pageserver.ingest import Ingest, IngestConfig
 from pageserver.page_index import Cut
 from pageserver.page_objects import PageObjects
 from pageserver.queue_shell import QueueShell
+from pageserver.timeline_deletion import RemovedPages, remove_pages
 from pageserver.turns import Turns
-from pageserver.validation import Validation
+from pageserver.validation import ValidationDue
+from pageserver.validation_shell import ValidationShell
+from pgwal.lsn import format_lsn
 
 T = TypeVar("T")
 
 REGISTER_RETRY_SECONDS = 2.0
 LOOK_SECONDS = 3600.0
+#: What was on its way to the store has come, or never will.
+LATE_SECONDS = 600.0
 #: After an index was written: its cut lets WAL go, and what it dropped may be deleted.
 VALIDATION_DELAY_SECONDS = 0.5
+BEGINNING = (Phase.CLAIMING, Phase.LISTING, Phase.LOADING)
 MODES = {AttachmentMode.SINGLE: Mode.SINGLE, AttachmentMode.MULTI: Mode.MULTI}
 
 log = structlog.get_logger()
@@ -75,6 +79,8 @@ class ProcessConfig:
     attaches_all: bool = True
     history_seconds: int = 7 * 24 * 3600
     grace_seconds: float = 24 * 3600.0
+    #: Start without the generation service; with these tenants besides those that the node had.
+    emergency_tenants: frozenset[str] | None = None
     local_bytes_max: int = 16 << 30
     validation_seconds: float = 10.0
     attachments_seconds: float = 10.0
@@ -94,23 +100,29 @@ class PageserverProcess:
         self.incarnation = secrets.token_hex(16)
         self.node_generation = 0
         self.attached: dict[TimelineId, AttachedTimeline] = {}
+        #: Their pages were deleted, for good.
+        self.deleted: frozenset[TimelineId] = frozenset()
         self.queue: QueueShell | None = None
         #: Why this process has ended itself: message and hint.
         self.end_reason: tuple[str, str] | None = None
         self.service_problem = "it was not asked yet"
-        self.validated_at = 0.0
+        #: "" when it was not started in an emergency, or the service has been told.
+        self.emergency_meaning = ""
         self._turns = turns
         self._store = store
         self._service = service
-        self._validation = Validation()
+        self.validation = ValidationShell(turns, store, service, config.node_id, self)
         self._starts = 0
-        #: In the order in which they were asked for a compaction.
-        self._compacted: list[AttachmentShell] = []
+        self._compactions = CompactionRound()
+        self._emergency = EmergencyStart(turns, store, service, config.node_id, self)
 
     # ---- its beginning and its end
 
     def start(self) -> None:
-        self._ask_service(
+        if self.config.emergency_tenants is not None:
+            self._emergency.begin(self.config.emergency_tenants)
+            return
+        self.ask_service(
             lambda: self._service.register_node(self.config.node_id, self.incarnation),
             self._registered,
             lambda: self._turns.call_later(REGISTER_RETRY_SECONDS, self.start),
@@ -119,11 +131,15 @@ class PageserverProcess:
     def _registered(self, registration: NodeRegistration) -> None:
         self.node_generation = registration.node_generation
         log.info("registered", node_id=self.config.node_id, node_generation=self.node_generation)
+        self._attach(registration.attachments)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The service knows this process: it may delete, and others may give up WAL."""
         suffix = Suffix.pack(0, self.config.node_id, self.node_generation)
         core = DeletionQueue(suffix, self.incarnation, int(self.config.grace_seconds * 1000))
-        self.queue = QueueShell(self._turns, core, self._store, self._hinted, self._end)
+        self.queue = QueueShell(self._turns, core, self._store, self._hinted, self.end)
         self.queue.step(deleting.QueueBegun())
-        self._attach(registration.attachments)
         config = self.config
         self._every(config.validation_seconds, self._validate)
         self._every(config.attachments_seconds, self._ask_attachments)
@@ -141,15 +157,16 @@ class PageserverProcess:
 
         self._turns.call_later(seconds, due)
 
-    def _end(self, message: str, hint: str) -> None:
+    def end(self, message: str, hint: str) -> None:
         log.critical("this process ends", reason=message, hint=hint)
         self.end_reason = message, hint
         self._turns.end()
 
-    def _replaced(self) -> None:
-        self._end(
+    def replaced(self) -> None:
+        self.end(
             f"node {self.config.node_id} has a newer process than this one",
-            "Give each pageserver a node id of its own: --node-id.",
+            "Give each pageserver a node id of its own: --node-id. Or the generation service was "
+            "put back to an old copy: sk generations advance.",
         )
 
     def close(self) -> None:
@@ -159,7 +176,7 @@ class PageserverProcess:
 
     # ---- the generation service
 
-    def _ask_service(
+    def ask_service(
         self, ask: Callable[[], T], answered: Callable[[T], None], failed: Callable[[], None]
     ) -> None:
         def heard(answer: T) -> None:
@@ -168,7 +185,7 @@ class PageserverProcess:
 
         def unheard(error: Exception) -> None:
             if isinstance(error, GenerationRefused):
-                self._end(str(error), error.hint)
+                self.end(str(error), error.hint)
                 return
             words = " ".join(str(error).split())
             if words != self.service_problem:
@@ -186,11 +203,11 @@ class PageserverProcess:
 
         def answered(found: NodeAttachments) -> None:
             if not found.is_node_valid:
-                self._replaced()
+                self.replaced()
                 return
             self._attach(found.attachments)
 
-        self._ask_service(ask, answered, lambda: None)
+        self.ask_service(ask, answered, lambda: None)
 
     def _attach_all(self) -> None:
         """Not within a turn: what is in the archive and attached nowhere, also after an advance."""
@@ -209,7 +226,8 @@ class PageserverProcess:
         def answered(timelines: list[TimelineId]) -> None:
             for timeline in timelines:
                 at = by_tenant.get(timeline.tenant_id.hex())
-                if at is not None and at.mode in MODES:
+                is_wanted = at is not None and timeline not in self.deleted
+                if at is not None and is_wanted and at.mode in MODES:
                     self._attach_one(timeline, at)
             for timeline in [*self.attached]:
                 if timeline.tenant_id.hex() not in by_tenant:
@@ -228,8 +246,7 @@ class PageserverProcess:
                 self._begin(timeline, suffix, MODES[at.mode])
             case AttachDecision.KEEP:
                 assert there is not None
-                if there.shell.core.is_validated:
-                    there.shell.step(attaching.ModeSet(MODES[at.mode]))
+                there.shell.step(attaching.ModeSet(MODES[at.mode]))
             case AttachDecision.REFUSE:
                 log.warning("a late attach is passed over", suffix=str(suffix))
 
@@ -244,7 +261,10 @@ class PageserverProcess:
         )  # fmt: skip
         there = AttachedTimeline(self, timeline, core, self._turns, self._store)
         self.attached[timeline] = there
-        there.begin(self._service)
+        if mode is Mode.EMERGENCY:
+            there.shell.begin()
+        else:
+            there.begin(self._service)
 
     def _detach(self, timeline: TimelineId) -> None:
         there = self.attached.pop(timeline)
@@ -252,6 +272,56 @@ class PageserverProcess:
         log.info("detached", timeline=str(timeline))
         self._turns.work(there.close, lambda _: None, lambda _: None)
         self._step_queue(deleting.TimelineDetached(timeline))
+
+    # ---- without the service
+
+    def emergency_begun(self, found: EmergencyAttachments) -> None:
+        self.node_generation = found.suffix.node_generation
+        self.emergency_meaning = found.meaning
+        for timeline in found.timelines:
+            self._begin(timeline, found.suffix, Mode.EMERGENCY)
+
+    def emergency_told(self, told: ToldService) -> None:
+        """The validations that follow find out who has the tenants by now. A mode is set when an
+        attachment has begun."""
+        if any(each.shell.core.phase in BEGINNING for each in self.attached.values()):
+            again = partial(self.emergency_told, told)
+            self._turns.call_later(REGISTER_RETRY_SECONDS, again)
+            return
+        self.emergency_meaning = self.service_problem = ""
+        self._go_on()
+        for timeline, there in self.attached.items():
+            if timeline in told.refused:
+                there.refuse(told.refused[timeline])
+            mode = told.modes[timeline.tenant_id.hex()]
+            there.shell.step(attaching.ModeSet(MODES[mode]))
+
+    # ---- deleted timelines
+
+    def found_deleted(self, timeline: TimelineId) -> None:
+        """There is a tombstone: what comes late below it is removed by who may have sent it."""
+        if timeline not in self.deleted:
+            self.deleted |= {timeline}
+            log.warning("the timeline's pages were deleted", timeline=str(timeline))
+            if timeline in self.attached:
+                self._detach(timeline)
+            self._turns.call_later(LATE_SECONDS, lambda: self._remove(timeline))
+            self._remove(timeline)
+
+    def _remove(self, timeline: TimelineId) -> None:
+        suffix = Suffix.pack(0, self.config.node_id, self.node_generation)
+
+        def remove() -> RemovedPages:
+            # The service first: one that has gone back does not know of it.
+            tenant, name = timeline.tenant_id.hex(), timeline.timeline_id.hex()
+            self._service.delete_timeline(tenant, name)
+            return remove_pages(self._store, timeline, suffix)
+
+        def failed(error: Exception) -> None:
+            log.warning("pages of a deleted timeline are left", reason=str(error))
+            self._turns.call_later(LATE_SECONDS, lambda: self._remove(timeline))
+
+        self._turns.work(remove, lambda _: None, failed)
 
     # ---- timers
 
@@ -273,20 +343,14 @@ class PageserverProcess:
         for each in self.attached.values():
             each.shell.step(attaching.CollectDue(int(datetime.now(UTC).timestamp())))
 
+    def _compact(self) -> None:
+        self._compactions.begin(each.shell for each in self.attached.values())
+
     def _scrub(self) -> None:
         for each in self.attached.values():
             each.shell.begin_scrub()
-
-    def _compact(self) -> None:
-        """One timeline at a time; who was asked longest ago is asked first."""
-        shells = {each.shell for each in self.attached.values()}
-        self._compacted = [each for each in self._compacted if each in shells]
-        waiting = [*(shells - set(self._compacted)), *self._compacted]
-        for shell in waiting:
-            if any(each.compaction is not None and each.compaction.is_busy for each in shells):
-                return
-            self._compacted = [*(each for each in self._compacted if each is not shell), shell]
-            shell.begin_compaction()
+        for timeline in self.deleted:
+            self._remove(timeline)
 
     # ---- validation
 
@@ -295,64 +359,21 @@ class PageserverProcess:
             return
         due = {each.shell.id for each in self.attached.values() if each.shell.core.is_validated}
         asked = frozenset(due) | self.queue.core.unvalidated
-        self._step_validation(validating.ValidationDue(asked))
+        self.validation.step(ValidationDue(asked))
 
     def validate_soon(self) -> None:
         self._turns.call_later(VALIDATION_DELAY_SECONDS, self._validate)
 
-    def _step_validation(self, event: validating.Event) -> None:
-        for action in self._validation.step(event):
-            self._execute_validation(action)
+    def validation_begun(self, ticket: int) -> None:
+        self._step_queue(deleting.QueueValidationBegun(ticket))
+        for each in self.attached.values():
+            each.shell.step(attaching.ValidationBegun(ticket))
 
-    def _execute_validation(self, action: validating.Action) -> None:
-        match action:
-            case validating.Begin(ticket):
-                self._step_queue(deleting.QueueValidationBegun(ticket))
-                for each in self.attached.values():
-                    each.shell.step(attaching.ValidationBegun(ticket))
-            case validating.AskService():
-                self._ask_validity(action)
-            case validating.ListClaims():
-                self._list_claims(action)
-            case validating.Announce(ticket, verdicts):
-                self.validated_at = time.monotonic()
-                self._step_queue(deleting.QueueValidated(ticket, verdicts))
-                for each in self.attached.values():
-                    if each.shell.id in verdicts:
-                        verdict = verdicts[each.shell.id]
-                        each.shell.step(attaching.Validated(ticket, verdict))
-            case validating.EndProcess():
-                self._replaced()
-
-    def _ask_validity(self, action: validating.AskService) -> None:
-        asked = [TenantGeneration(tenant.hex(), number) for tenant, number in action.tenants]
-
-        def ask() -> validating.ServiceAnswered:
-            answer = self._service.validate(self.config.node_id, self.node_generation, asked)
-            tenants: Mapping[validating.TenantGeneration, bool] = {
-                (bytes.fromhex(each.tenant), each.attachment_generation): each.is_valid
-                for each in answer.tenants
-            }
-            return validating.ServiceAnswered(action.ticket, answer.is_node_valid, tenants)
-
-        failed = partial(self._step_validation, validating.ValidationFailed(action))
-        self._ask_service(ask, self._step_validation, failed)
-
-    def _list_claims(self, action: validating.ListClaims) -> None:
-        objects = PageObjects(self._store, action.attachment.timeline)
-
-        def ask() -> validating.ClaimsListed:
-            above = objects.claims_above(action.attachment.suffix)
-            return validating.ClaimsListed(
-                action.ticket, action.attachment, above, objects.is_deleted()
-            )
-
-        def failed(error: Exception) -> None:
-            log.warning("the store is asked again", reason=str(error))
-            again = partial(self._step_validation, validating.ValidationFailed(action))
-            self._turns.call_later(REGISTER_RETRY_SECONDS, again)
-
-        self._turns.work(ask, self._step_validation, failed)
+    def validation_announced(self, ticket: int, verdicts: Mapping[AttachmentId, Verdict]) -> None:
+        self._step_queue(deleting.QueueValidated(ticket, verdicts))
+        for each in self.attached.values():
+            if each.shell.id in verdicts:
+                each.shell.step(attaching.Validated(ticket, verdicts[each.shell.id]))
 
 
 class AttachedTimeline:
@@ -386,12 +407,23 @@ class AttachedTimeline:
 
         def failed(error: Exception) -> None:
             if isinstance(error, GenerationRefused):
-                self.shell.refusal = str(error)
-                log.error("the timeline is not attached", reason=str(error), hint=error.hint)
+                self.refuse(error)
                 return
             self._turns.call_later(REGISTER_RETRY_SECONDS, partial(self.begin, service))
 
         self._turns.work(lambda: service.create_timeline(tenant, timeline), answered, failed)
+
+    def refuse(self, error: GenerationRefused) -> None:
+        """By the service. With a tombstone it is as it should be."""
+
+        def looked(is_deleted: bool) -> None:
+            if is_deleted:
+                self._process.found_deleted(self.timeline)
+
+        self.shell.refusal = str(error)
+        self.shell.detach()
+        log.error("the timeline is not attached", reason=str(error), hint=error.hint)
+        self._turns.work(self.shell.objects.is_deleted, looked, lambda _: None)
 
     def close(self) -> None:
         """Not within a turn: waits for the thread."""
@@ -414,12 +446,11 @@ class AttachedTimeline:
                 folder,
                 self._process.config.ingest,
                 self._hand_over,
+                shell.core.suffix,
+                lambda: shell.core.visible_lsn,
             )
             ingest.start()
-            shell.compaction = CompactionShell(
-                self._turns, shell.core, shell.objects, folder, lambda: ingest.base_forks,
-                shell.step,
-            )  # fmt: skip
+            shell.open_compaction(folder, lambda: ingest.base_forks)
 
         def failed(error: Exception) -> None:
             log.warning("the store does not answer", reason=str(error))
@@ -430,13 +461,14 @@ class AttachedTimeline:
     def ended(self, shell: AttachmentShell, message: str) -> None:
         for waiting in self._waiting.values():
             waiting.set()
+        if shell.core.is_deleted:
+            self._turns.post(partial(self._process.found_deleted, self.timeline))
 
     def condemned(self, condemned: deleting.Condemned) -> None:
         self._process.condemned(condemned)
 
     def published(self, shell: AttachmentShell, visible_lsn: int) -> None:
-        if self.ingest is not None:
-            self.ingest.publish(visible_lsn)
+        log.info("WAL may go", timeline=str(self.timeline), below=format_lsn(visible_lsn))
 
     def stored(self, shell: AttachmentShell, change: int) -> None:
         self._process.validate_soon()

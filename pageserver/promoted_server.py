@@ -40,6 +40,7 @@ from pgwal.lsn import format_lsn
 PORT = 5432  # a file name: the socket's folder has no other
 POLL_SECONDS = 0.02
 STOP_SECONDS_MAX = 30.0
+SHUTDOWN_SECONDS_MAX = 3600.0
 #: A dump locks all tables of a database. Each is paid for with memory when the server starts; all
 #: that are for other sessions (more than ten) may be used by one, too.
 LOCKS_PER_TRANSACTION_MIN = 1024
@@ -154,6 +155,16 @@ class PromotedServer:
             gssencmode="disable",
             target_session_attrs="any",
         )
+
+    def shut_down(self) -> None:
+        """With a checkpoint, for a directory that is kept. Raises RedoError."""
+        self._process.send_signal(signal.SIGINT)
+        try:
+            returncode = self._process.wait(SHUTDOWN_SECONDS_MAX)
+        except subprocess.TimeoutExpired as error:
+            raise self._failed("its shutdown takes too long") from error
+        if returncode != 0:
+            raise self._failed(f"its shutdown ended with exit code {returncode}")
 
     def _start(self) -> None:
         stop = self._stop

@@ -23,7 +23,7 @@ from generations.protocol import GenerationService
 from objectstore.store import ObjectStore
 from pageserver.attachment import Phase
 from pageserver.attachment_events import Mode
-from pageserver.errors import PageserverError
+from pageserver.errors import PagesDeleted, PageserverError
 from pageserver.metrics import PageserverCollector
 from pageserver.process import AttachedTimeline, PageserverProcess, ProcessConfig
 from pageserver.turns import Turns
@@ -83,7 +83,7 @@ class PageserverService:
     def status(self) -> dict[str, Any]:
         """The JSON of /status."""
         process = self._process
-        queue = process.queue
+        queue, validated_at = process.queue, process.validation.validated_at
         return {
             "version": version("quorum-wal"),
             "node_id": self._config.node_id,
@@ -92,13 +92,20 @@ class PageserverService:
             "archive": self._archive,
             "generation_service": process.service_problem or "ok",
             "validated_seconds_ago": (
-                round(time.monotonic() - process.validated_at, 1) if process.validated_at else None
+                round(time.monotonic() - validated_at, 1) if validated_at else None
+            ),
+            "emergency": process.emergency_meaning,
+            "deletion_queue": (
+                {"lists": queue.core.list_count, "unvalidated": queue.core.unvalidated_count}
+                if queue is not None
+                else None
             ),
             "deleted_objects": queue.deleted_keys if queue is not None else 0,
             "timelines": {
                 str(timeline): timeline_status(there)
                 for timeline, there in sorted(dict(process.attached).items())
             },
+            "deleted_timelines": [*map(str, sorted(process.deleted))],
             "unusable_files": unusable_files(self._listener.files),
         }
 
@@ -120,6 +127,8 @@ def timeline_problem(there: AttachedTimeline) -> str:
         return there.shell.refusal
     if core.phase is Phase.BROKEN:
         return there.shell.alarms[-1]
+    if core.is_deleted:
+        return str(PagesDeleted(there.timeline))
     if core.mode is Mode.STALE:
         return f"generation {core.suffix} is stale: another pageserver has the timeline"
     return ingest.state.problem if ingest is not None else ""

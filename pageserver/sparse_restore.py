@@ -293,11 +293,8 @@ class _Attempt:
         self, server: PromotedServer, redo: RedoServer, pages: CatalogPages
     ) -> RestoredDatabase:
         """As a superuser; the first one of the cluster may have been renamed, or may not log in."""
-        roles = sorted(pages.roles(), key=lambda role: role.oid)
-        able = [role.name for role in roles if role.is_superuser and role.may_log_in]
         refusal = RedoError("the cluster has no superuser that may log in")
-        for role in dict.fromkeys(able):
-            user = role.decode(errors="surrogateescape")
+        for user in pages.superusers():
             database = RestoredDatabase(redo.binaries, server.conninfo(self._wanted.database, user))
             try:
                 database.check()

@@ -6,9 +6,10 @@
 
     folder:  000000010000000000000005  000000010000000000000006 (grows)  00000002.history
 
-Laws. Written is what comes, in order, without a gap. What is told back: `flush`, what was received;
-`apply`, what the attachment may give up (`visible_lsn`), nothing before it is known. The folder is
-a cache: after a restart the last segment is received again.
+Laws. Written is what comes, in order, without a gap. It begins with saying whose it is (the suffix
+of the attachment): safekeepers send an older one away. What is told back: `flush`, what was
+received; `apply`, what the attachment may give up (its visible_lsn, never the projected one), 0
+before it is known. The folder is a cache: after a restart the last segment is received again.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ from backup.safekeeper_wal import Safekeeper
 from backup.wal_source import WalSource, check_same_server
 from consensus.messages import ServerFacts
 from pageserver.errors import PageserverError
+from pageserver.trim_report import STALE, TrimReport
 from pgclient.errors import UNDEFINED_FILE, ServerError
 from pgclient.questions import identify_system, read_server_facts, read_timeline_history
 from pgclient.stream import ReplicationStream, start_copy
 from pgwal.history import TimelineHistory, history_file_name
-from pgwal.lsn import Lsn, format_lsn
+from pgwal.lsn import format_lsn
 from pgwal.segment import format_segment_name
-from pgwire.commands import StartReplication, format_start_replication
-from pgwire.replication import StandbyStatus, postgres_time_us
 
 SILENCE_SECONDS = 20.0
 STATUS_SECONDS = 1.0
 RETRY_SECONDS = 0.5
+#: To be refused for a newer pageserver is for ever, unless an administrator does something.
+STALE_RETRY_SECONDS = 30.0
 BATCH_BYTES = 1 << 20
 
 log = structlog.get_logger()
@@ -58,6 +60,7 @@ class WalReceiver(threading.Thread):
         tli_at: Callable[[int], int],
         moved: Callable[[], None],
         bytes_max: int,
+        trim: TrimReport,
     ) -> None:
         super().__init__(name="WAL receiver", daemon=True)
         self._folder = folder
@@ -67,12 +70,13 @@ class WalReceiver(threading.Thread):
         self._tli_at = tli_at
         self._moved = moved
         self._bytes_max = bytes_max
+        self._trim = trim
         self._stopping = threading.Event()
+        self._pause_seconds = RETRY_SECONDS
         self._file = -1
         self._file_name = ""
         self.received_lsn = begin_lsn - begin_lsn % server.wal_seg_size
         self.tli = 0
-        self.visible_lsn = 0
         #: What is below has been removed here.
         self.floor_lsn = self.received_lsn
         #: Why nothing comes, in words; "" while it does.
@@ -89,7 +93,8 @@ class WalReceiver(threading.Thread):
                 if self._stopping.is_set() or self._is_full():
                     break
                 self._try(safekeeper)
-            self._stopping.wait(RETRY_SECONDS)
+            self._stopping.wait(self._pause_seconds)
+            self._pause_seconds = RETRY_SECONDS
         if self._file >= 0:
             os.close(self._file)
 
@@ -99,9 +104,12 @@ class WalReceiver(threading.Thread):
         except Exception as error:  # of the connection, whatever it is: the next one is asked
             words = " ".join(str(error).split())
             self.problem = f"safekeeper {safekeeper.name}: {words}"
-            if isinstance(error, ServerError) and error.sqlstate == UNDEFINED_FILE:
+            sqlstate = error.sqlstate if isinstance(error, ServerError) else ""
+            if sqlstate == UNDEFINED_FILE:
                 self._fetch_from_archive()
             else:
+                if sqlstate == STALE:
+                    self._pause_seconds = STALE_RETRY_SECONDS
                 log.warning("WAL does not come", safekeeper=safekeeper.name, reason=words)
 
     def _is_full(self) -> bool:
@@ -128,15 +136,16 @@ class WalReceiver(threading.Thread):
             history = read_timeline_history(pgconn, system.tli)
             self._write_history(history)
             tli = history.tli_at(self.received_lsn)
-            command = StartReplication(Lsn(self.received_lsn), timeline=tli)
-            if not start_copy(pgconn, format_start_replication(command)):
+            command = self._trim.start_command(self.received_lsn, tli)
+            if not start_copy(pgconn, command):
                 raise PageserverError(f"timeline {tli} ends at {format_lsn(self.received_lsn)}")
             self.tli, self.problem = tli, ""
+            self._pause_seconds = RETRY_SECONDS
             log.info("receiving WAL", safekeeper=safekeeper.name, lsn=format_lsn(self.received_lsn))
             self._pump(ReplicationStream(pgconn, self.received_lsn, SILENCE_SECONDS))
 
     def _pump(self, stream: ReplicationStream) -> None:
-        told_at, told = 0.0, -1
+        told_at, told, visible_lsn = 0.0, -1, self._trim.visible_lsn
         for batch in stream.batches(BATCH_BYTES):
             size = sum(map(len, batch))
             for piece in batch:
@@ -144,16 +153,9 @@ class WalReceiver(threading.Thread):
             if size:
                 self._moved()
             now = time.monotonic()
-            if now - told_at >= STATUS_SECONDS or told != self.visible_lsn:
-                told_at, told = now, self.visible_lsn
-                stream.send_status(
-                    StandbyStatus(
-                        self.received_lsn,
-                        self.received_lsn,
-                        self.visible_lsn,
-                        postgres_time_us(time.time_ns()),
-                    )
-                )
+            if now - told_at >= STATUS_SECONDS or told != visible_lsn():
+                told_at, told = now, visible_lsn()
+                stream.send_status(self._trim.status(self.received_lsn, told))
             if self._stopping.is_set() or self._is_full():
                 return
 

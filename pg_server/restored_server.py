@@ -46,12 +46,14 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class RestoredServer:
-    """`options` are for the server's command line, as pg_ctl takes them."""
+    """`options` are for the server's command line, as pg_ctl takes them; `log_file` is in the data
+    directory."""
 
     data_dir: Path
     binaries: PostgresBinaries
     account: Account | None
     options: str = ""
+    log_file: str = LOG_FILE
 
     def start(self) -> None:
         """Returns when it accepts connections, or runs without. Raises ServerFailed."""
@@ -86,7 +88,7 @@ class RestoredServer:
 
     @property
     def _log_path(self) -> Path:
-        return self.data_dir / LOG_FILE
+        return self.data_dir / self.log_file
 
     def _is_running(self) -> bool:
         program: list[str | Path] = [self.binaries.program("pg_ctl"), "status"]

@@ -44,6 +44,7 @@ OPTION_COMMANDS = frozenset(
         "FORCE_MEMBERSHIP",
         "DELETE_TIMELINE",
         "MEND_SEGMENT",
+        "FORGET_PAGESERVER",
         "TIMELINE_STATUS",
     }
 )

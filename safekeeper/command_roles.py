@@ -39,6 +39,7 @@ ROLES: Mapping[str | type, frozenset[Role]] = {
     "MEND_SEGMENT": _PROPOSER,
     "DELETE_TIMELINE": _NOBODY,
     "FORCE_MEMBERSHIP": _NOBODY,
+    "FORGET_PAGESERVER": _NOBODY,
     commands.IdentifySystem: _REPLICA,
     commands.Show: _REPLICA,
     commands.TimelineHistory: _REPLICA,

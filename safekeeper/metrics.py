@@ -25,7 +25,7 @@ from safekeeper.data_directory import DataDirectory
 from safekeeper.flush_times import BOUNDS_SECONDS, FlushTimes
 from safekeeper.refusal_log import RefusalLog
 from safekeeper.scrub import Scrub
-from safekeeper.status import is_in_danger
+from safekeeper.status import is_in_danger, pageserver_held_bytes
 from safekeeper.timeline import Timeline
 from safekeeper.timeline_state import TimelineState
 from safekeeper.timelines import Timelines
@@ -53,6 +53,7 @@ TIMELINE_GAUGES = {
     "sk_timeline_holes": "Committed segments that are damaged here, or missing",
     "sk_timeline_lost_lsn": "Position up to which a damaged end of the log is missed, 0 if whole",
     "sk_timeline_slots_lost": "Replication slots that are lost or in danger of it",
+    "sk_timeline_pageserver_held_bytes": "WAL here that the pageserver has not made durable",
     "sk_timeline_member_left_behind": "1 when a member lacks WAL that was removed here",
 }
 STATE_GAUGES = {
@@ -207,6 +208,7 @@ def _values(timeline: Timeline) -> dict[str, float]:
         "sk_timeline_local_start_lsn": timeline.control.local_start_lsn,
         "sk_timeline_replicas": len(timeline.replicas.all()),
         "sk_timeline_slots": len(timeline.slots.all()),
+        "sk_timeline_pageserver_held_bytes": pageserver_held_bytes(timeline),
         "sk_timeline_member_left_behind": log_extent(timeline).is_member_left_behind,
         "sk_timeline_holes": len(timeline.holes.all()),
         "sk_timeline_lost_lsn": timeline.control.lost_lsn,

@@ -2,7 +2,8 @@
 
 Laws. Nothing beyond `committed_lsn` is sent or named: a client may take any position it hears of
 for durable. A timeline's end is told only when the log has been committed beyond it: until then
-another primary may still go on with the older timeline.
+another primary may still go on with the older timeline. A pageserver is a replica that says who it
+is, and is sent away when a newer one has come: of what it says as `apply` (trim_rule.py).
 Source: Postgres `walsender.c`, `StartReplication`, `ProcessRepliesIfAny`, `WalSndCheckTimeOut`.
 """
 
@@ -26,6 +27,7 @@ from safekeeper.errors import SafekeeperError
 from safekeeper.send_wal import WalSender, check_active
 from safekeeper.slots import Slot, check_not_lost
 from safekeeper.timeline import Timeline
+from safekeeper.trim_rule import format_suffix
 
 log = structlog.get_logger()
 
@@ -62,12 +64,20 @@ def next_tli(history: TimelineHistory, tli: int) -> int:
 
 
 class ReplicaSender(WalSender):
-    """One stream to a replica. Its positions and its feedback are what the client said last."""
+    """One stream to a replica. Its positions and its feedback are what the client said last.
+    `suffix` is a pageserver's."""
 
     def __init__(
-        self, timeline: Timeline, start_lsn: int, tli: int, client: Client, slot: Slot | None
+        self,
+        timeline: Timeline,
+        start_lsn: int,
+        tli: int,
+        client: Client,
+        slot: Slot | None,
+        suffix: int | None = None,
     ) -> None:
         super().__init__(timeline, start_lsn)
+        self.suffix = suffix
         self.tli = tli
         self.client = client
         self.slot = slot
@@ -88,6 +98,7 @@ class ReplicaSender(WalSender):
             "connected_since": self._connected_at,
             "state": "streaming" if self.sent_lsn >= limit_lsn else "catchup",
             "slot": self.slot.name if self.slot is not None else None,
+            "pageserver": format_suffix(self.suffix) if self.suffix is not None else None,
             "tli": self.tli,
             "sent_lsn": format_lsn(self.sent_lsn),
             "write_lsn": _reported(status.write_lsn),
@@ -102,6 +113,8 @@ class ReplicaSender(WalSender):
     def limit_lsn(self) -> int:
         if self.slot is not None:
             check_not_lost(self.slot)
+        if self.suffix is not None:
+            self.timeline.slots.check_newest(self.suffix)
         limit_lsn = committed_lsn(self.timeline)
         switch_lsn = self._switch_lsn()
         return limit_lsn if switch_lsn is None else min(limit_lsn, switch_lsn)
@@ -158,6 +171,8 @@ class ReplicaSender(WalSender):
                 # Not beyond what is committed here, whatever the client says.
                 flush_lsn = min(message.flush_lsn, self.sent_lsn)
                 self.timeline.slots.advance(self.slot, flush_lsn)
+            if self.suffix is not None:
+                self.timeline.slots.report(self.suffix, min(message.apply_lsn, self.sent_lsn))
             return message.reply_requested
         self._take_feedback(message)
         return False

@@ -14,6 +14,7 @@ class Replica(Protocol):
     """A stream to a replica, as others see it."""
 
     feedback: HotStandbyFeedback
+    suffix: int | None  #: of a pageserver
 
     def describe(self) -> dict[str, Any]: ...
 
@@ -32,6 +33,9 @@ class Replicas:
 
     def all(self) -> list[Replica]:
         return list(self._replicas)
+
+    def has_pageserver(self) -> bool:
+        return any(replica.suffix is not None for replica in self.all())
 
     def add(self, replica: Replica) -> None:
         with self._lock:

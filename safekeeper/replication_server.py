@@ -55,6 +55,7 @@ from safekeeper.server_settings import find_setting, plain_settings, shown_setti
 from safekeeper.slots import Slot
 from safekeeper.timeline import Timeline
 from safekeeper.timelines import Timelines
+from safekeeper.trim_rule import parse_suffix
 from storage.errors import StorageError
 
 log = structlog.get_logger()
@@ -249,12 +250,12 @@ class ReplicationServer:
     # ---- streams
 
     def _start_replication(self, command: StartReplication) -> None:
-        unknown = set(command.options) - {"node_id", "chained"}
+        unknown = set(command.options) - {"node_id", "chained", "pageserver"}
         if unknown:
             raise SafekeeperError(
                 f"unrecognized option: {min(unknown)}",
-                hint="Those that START_REPLICATION may have here are node_id, of a proposer, and "
-                "chained, of a safekeeper that follows it.",
+                hint="Those that START_REPLICATION may have here are node_id, of a proposer, "
+                "chained, of a safekeeper that follows it, and pageserver.",
                 sqlstate=INVALID_PARAMETER,
             )
         timeline = self._timeline()
@@ -262,11 +263,14 @@ class ReplicationServer:
         if node_id:
             self._stream_to_donors_reader(timeline, command, NodeId.parse(node_id))
             return
-        slots, slot = timeline.slots, None
+        slots, slot, suffix = timeline.slots, None, None
+        if "pageserver" in command.options:
+            suffix = parse_suffix(command.options["pageserver"])
+            slots.introduce(suffix)
         if command.slot is not None:
             slot = slots.acquire(command.slot, self._client.number)
         try:
-            self._start_stream(timeline, command, slot)
+            self._start_stream(timeline, command, slot, suffix)
         finally:
             if slot is not None:
                 slots.release(slot)
@@ -284,14 +288,14 @@ class ReplicationServer:
             self._end_ended(stream, ended)
 
     def _start_stream(
-        self, timeline: Timeline, command: StartReplication, slot: Slot | None
+        self, timeline: Timeline, command: StartReplication, slot: Slot | None, suffix: int | None
     ) -> None:
         """As StartReplication(): which timeline, from where, and whether there is anything."""
         start_lsn, history = int(command.start_lsn), timeline.control.tli_history
         lsn = committed_lsn(timeline)
         tli = command.timeline or committed_tli(history, lsn)
         check_timeline(history, tli, start_lsn, lsn)
-        sender = ReplicaSender(timeline, start_lsn, tli, self._client, slot)
+        sender = ReplicaSender(timeline, start_lsn, tli, self._client, slot, suffix)
         if tli != committed_tli(history, lsn) and start_lsn == history.switch_lsn_of(tli):
             row = (next_tli(history, tli), format_lsn(start_lsn))
             self._session.send_rows(NEXT_TIMELINE, [row], "START_STREAMING", "START_REPLICATION")

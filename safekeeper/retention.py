@@ -1,9 +1,11 @@
 """How much WAL a safekeeper keeps, and for whom. Pure.
 
-    oldest WAL ... | slots | members or archive | wal_keep | tail | commit_lsn
+    oldest WAL ... | slots | pageserver | members or archive | wal_keep | tail | commit_lsn
                    ^ the least of these horizons; WAL below its segment may go
 
 slots       restart_lsn of the slot that needs most, but no more than the limit for slots
+pageserver  what the newest pageserver has not made durable as pages, with the same limit: below it
+            gets the WAL from the archive
 members     truncate_lsn: what a member that was away will ask another one for, but no more than the
             limit for members
 archive     archived_lsn: what is not in the object store yet; when there is one, a member that was
@@ -89,10 +91,15 @@ class WalStatus(Enum):
 
 
 def wal_horizon(
-    policy: RetentionPolicy, log: LogExtent, slot: tuple[str, int] | None, damaged: bool = False
+    policy: RetentionPolicy,
+    log: LogExtent,
+    slot: tuple[str, int] | None,
+    damaged: bool = False,
+    pageserver_lsn: int | None = None,
 ) -> Horizon:
     """The first byte to keep, and why; a segment's start. `slot` is the name and restart_lsn of
-    the slot that needs most; `damaged` slots might need all."""
+    the slot that needs most; `damaged` slots might need all. `pageserver_lsn`: the horizon of a
+    pageserver; None when none is known."""
     if damaged:
         return Horizon(log.local_start_lsn, "slots that cannot be read")
     horizons = [
@@ -107,6 +114,9 @@ def wal_horizon(
     if slot is not None:
         name, restart_lsn = slot
         horizons.append(Horizon(max(restart_lsn, slot_limit_lsn(policy, log)), f"slot {name}"))
+    if pageserver_lsn is not None:
+        held_lsn = max(pageserver_lsn, slot_limit_lsn(policy, log))
+        horizons.append(Horizon(held_lsn, "pageserver"))
     least = min(horizons, key=lambda horizon: horizon.lsn)
     lsn = max(least.lsn, log.local_start_lsn)
     return Horizon(lsn - lsn % log.wal_seg_size, least.holder)

@@ -33,6 +33,7 @@ from safekeeper.replica import Client
 from safekeeper.replication_server import ReplicationServer
 from safekeeper.status import damaged_status, timeline_status
 from safekeeper.timeline import Timeline
+from safekeeper.wal_removal import forget_pageserver
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ OPTIONS: Mapping[str, frozenset[str]] = {
     "ACTIVATE_TIMELINE": _TIMELINE,
     "DELETE_TIMELINE": _TIMELINE | {"unfinished"},
     "MEND_SEGMENT": frozenset({"lsn"}),
+    "FORGET_PAGESERVER": _TIMELINE,
 }
 
 
@@ -128,6 +130,7 @@ class ClientSession:
                     "ACTIVATE_TIMELINE": self._activate_timeline,
                     "DELETE_TIMELINE": self._delete_timeline,
                     "MEND_SEGMENT": self._mend_segment,
+                    "FORGET_PAGESERVER": self._forget_pageserver,
                 }
                 handlers[name](options)
             case command:
@@ -233,6 +236,11 @@ class ClientSession:
         self._safekeeper.timelines.delete(timeline_id_of(options), unfinished_only=unfinished_only)
         log.warning("timeline deleted", timeline=str(timeline_id_of(options)))
         self._session.send_complete("DELETE_TIMELINE")
+
+    def _forget_pageserver(self, options: Mapping[str, str]) -> None:
+        forget_pageserver(self._timeline(options))
+        log.warning("pageserver forgotten", timeline=str(timeline_id_of(options)))
+        self._session.send_complete("FORGET_PAGESERVER")
 
     def _send_rows(self, names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
         self._session.send_rows([Column(name) for name in names], rows, "SELECT")

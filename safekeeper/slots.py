@@ -1,8 +1,10 @@
-"""Physical replication slots of one timeline: who still needs which WAL of this safekeeper.
+"""Physical replication slots of one timeline, and its pageserver: who still needs which WAL of this
+safekeeper.
 
 Laws. What is answered to a command is on disk before. A restart_lsn that a client's flush has moved
-is saved later, by the housekeeper, which removes WAL only below what was saved. A temporary slot is
-never saved, and ends with its session. A slot that is lost stays lost: it must be dropped.
+is saved later, by the housekeeper, which removes WAL only below what was saved; so is the horizon
+of a pageserver. A temporary slot is never saved, and ends with its session. A slot that is lost
+stays lost: it must be dropped. A pageserver is never lost: it reads from the archive what has gone.
 Source of names, messages and codes: Postgres `replication/slot.c`.
 """
 
@@ -18,7 +20,8 @@ import structlog
 
 from pgwal.lsn import format_lsn
 from safekeeper.errors import SafekeeperError
-from safekeeper.slots_file import SavedSlot, decode_slots, encode_slots
+from safekeeper.slots_file import SavedHolders, SavedSlot, decode_slots, encode_slots
+from safekeeper.trim_rule import Trim, check_newest, introduced, reported
 from storage import durable
 
 log = structlog.get_logger()
@@ -58,7 +61,9 @@ class Slots:
         self._path = directory / SLOTS_FILE_NAME
         self._changed = Condition()
         self._slots: dict[str, Slot] = {}
-        self._saved: list[SavedSlot] = []
+        self._saved = SavedHolders()
+        #: Of the newest pageserver that was ever here, until it is forgotten.
+        self.trim: Trim | None = None
         self.damaged: SafekeeperError | None = None
         try:
             self._saved = decode_slots(self._path.read_bytes(), str(self._path))
@@ -69,7 +74,8 @@ class Slots:
                 str(error), hint=getattr(error, "hint", ""), sqlstate="XX001"
             )
             log.error("slots cannot be used", reason=str(error))
-        self._slots = {s.name: Slot(s.name, s.restart_lsn, s.is_lost) for s in self._saved}
+        self._slots = {s.name: Slot(s.name, s.restart_lsn, s.is_lost) for s in self._saved.slots}
+        self.trim = self._saved.trim
 
     # ---- what the commands do
 
@@ -147,6 +153,33 @@ class Slots:
             if not slot.is_lost:
                 slot.restart_lsn = max(slot.restart_lsn, flush_lsn)
 
+    # ---- a pageserver
+
+    def introduce(self, suffix: int) -> None:
+        """It is known from now on. Raises SafekeeperError (55006, XX001), StorageError."""
+        self._check_usable()
+        with self._changed:
+            self.trim = self._saved_with(introduced(self.trim, suffix))
+
+    def report(self, suffix: int, apply_lsn: int) -> None:
+        """It has made all below durable as pages. Raises SafekeeperError (55006) when a newer one
+        has come."""
+        with self._changed:
+            if self.trim is not None:
+                self.trim = reported(self.trim, suffix, apply_lsn)
+
+    def check_newest(self, suffix: int) -> None:
+        """Raises SafekeeperError (55006)."""
+        check_newest(self.trim, suffix)
+
+    def forget_pageserver(self) -> None:
+        """Raises SafekeeperError (42704, XX001), StorageError."""
+        self._check_usable()
+        with self._changed:
+            if self.trim is None:
+                raise SafekeeperError("no pageserver is known here", sqlstate=UNDEFINED_OBJECT)
+            self.trim = self._saved_with(None)
+
     # ---- what the housekeeper does
 
     def save(self) -> None:
@@ -196,13 +229,18 @@ class Slots:
             )
 
     def _save(self, slots: Iterable[Slot]) -> None:
-        saved = [
-            SavedSlot(s.name, s.restart_lsn, s.is_lost)
-            for s in sorted(slots, key=lambda slot: slot.name)
-            if not s.is_temporary
-        ]
+        self._save_holders(slots, self.trim)
+
+    def _saved_with(self, trim: Trim | None) -> Trim | None:
+        """On disk before anybody sees it."""
+        self._save_holders(self._slots.values(), trim)
+        return trim
+
+    def _save_holders(self, slots: Iterable[Slot], trim: Trim | None) -> None:
+        kept = sorted((s for s in slots if not s.is_temporary), key=lambda slot: slot.name)
+        saved = SavedHolders(tuple(SavedSlot(s.name, s.restart_lsn, s.is_lost) for s in kept), trim)
         if saved != self._saved and self.damaged is None:
-            durable.replace_file(self._path, encode_slots(saved))
+            durable.replace_file(self._path, encode_slots(saved.slots, saved.trim))
             self._saved = saved
 
 

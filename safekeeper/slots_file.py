@@ -1,10 +1,13 @@
-"""The slots of one timeline as bytes on disk. Pure.
+"""The slots of one timeline, and its pageserver, as bytes on disk. Pure.
 
     0        4         8       12                                        n      n+4
-    | "QSLT" | version | count | slot | slot | ...                       | CRC32C |
+    | "QSLT" | version | count | slot | slot | ...     | trim            | CRC32C |
       magic    u32 BE    u32
 
     slot: name length u8 | name | restart_lsn u64 (0: reserves nothing yet) | lost u8
+    trim: suffix u64 | horizon_lsn u64 | inherited u8        in version 2 only (trim_rule.py)
+
+Version 1 is written as long as no pageserver is known, as releases before have done.
 
 A file that fails any check is refused, never reset: an empty set of slots would let WAL go that
 somebody was promised.
@@ -19,15 +22,17 @@ from dataclasses import dataclass
 import crc32c
 
 from safekeeper.errors import SafekeeperError
+from safekeeper.trim_rule import Trim
 
 MAGIC = b"QSLT"
-FORMAT_VERSION = 1
+VERSION_OF_SLOTS, VERSION_WITH_TRIM = 1, 2
 
 DATA_CORRUPTED = "XX001"
 
 _HEAD = struct.Struct("!4sII")
 _LENGTH = struct.Struct("!B")
 _STATE = struct.Struct("!Q?")
+_TRIM = struct.Struct("!QQ?")
 _CRC = struct.Struct("!I")
 
 _HINT = "Restore the file, or remove it and create the slots again; until then no WAL is removed."
@@ -42,37 +47,57 @@ class SavedSlot:
     is_lost: bool
 
 
-def encode_slots(slots: Iterable[SavedSlot]) -> bytes:
+@dataclass(frozen=True, slots=True)
+class SavedHolders:
+    """All that the file says. `trim` None: no pageserver is known."""
+
+    slots: tuple[SavedSlot, ...] = ()
+    trim: Trim | None = None
+
+
+def encode_slots(slots: Iterable[SavedSlot], trim: Trim | None = None) -> bytes:
     saved = list(slots)
-    parts = [_HEAD.pack(MAGIC, FORMAT_VERSION, len(saved))]
+    version = VERSION_OF_SLOTS if trim is None else VERSION_WITH_TRIM
+    parts = [_HEAD.pack(MAGIC, version, len(saved))]
     for slot in saved:
         name = slot.name.encode()
         parts += [_LENGTH.pack(len(name)), name, _STATE.pack(slot.restart_lsn, slot.is_lost)]
+    if trim is not None:
+        parts.append(_TRIM.pack(trim.suffix, trim.horizon_lsn, trim.is_inherited))
     content = b"".join(parts)
     return content + _CRC.pack(crc32c.crc32c(content))
 
 
-def decode_slots(data: bytes, name: str) -> list[SavedSlot]:
-    """The slots in the file called `name` in messages. Raises SafekeeperError (XX001)."""
+def decode_slots(data: bytes, name: str) -> SavedHolders:
+    """What is in the file called `name` in messages. Raises SafekeeperError (XX001)."""
     if len(data) < _HEAD.size + _CRC.size:
         raise _damaged(f"slots file {name} has {len(data)} bytes, too few to be one")
     magic, version, count = _HEAD.unpack_from(data)
-    if (magic, version) != (MAGIC, FORMAT_VERSION):
+    if magic != MAGIC or version not in (VERSION_OF_SLOTS, VERSION_WITH_TRIM):
         raise _damaged(
             f"slots file {name} begins with {magic!r} version {version}, "
-            f"expected {MAGIC!r} version {FORMAT_VERSION}"
+            f"expected {MAGIC!r} version {VERSION_OF_SLOTS} or {VERSION_WITH_TRIM}"
         )
     (stored,) = _CRC.unpack_from(data, len(data) - _CRC.size)
     computed = crc32c.crc32c(data[: -_CRC.size])
     if stored != computed:
         raise _damaged(f"slots file {name} has checksum {stored:08X}, computed {computed:08X}")
+    body = data[_HEAD.size : -_CRC.size]
     try:
-        return _read_slots(data[_HEAD.size : -_CRC.size], count)
+        slots, at = _read_slots(body, count)
+        trim = None
+        if version == VERSION_WITH_TRIM:
+            trim = Trim(*_TRIM.unpack_from(body, at))
+            at += _TRIM.size
+        if at != len(body):
+            raise ValueError(f"{len(body) - at} bytes after its end")
     except (struct.error, UnicodeDecodeError, ValueError) as error:
         raise _damaged(f"slots file {name}: {error}") from error
+    return SavedHolders(tuple(slots), trim)
 
 
-def _read_slots(body: bytes, count: int) -> list[SavedSlot]:
+def _read_slots(body: bytes, count: int) -> tuple[list[SavedSlot], int]:
+    """And where they end."""
     slots, at = [], 0
     for _ in range(count):
         (length,) = _LENGTH.unpack_from(body, at)
@@ -81,9 +106,7 @@ def _read_slots(body: bytes, count: int) -> list[SavedSlot]:
         restart_lsn, is_lost = _STATE.unpack_from(body, state_at)
         slots.append(SavedSlot(body[name_at:state_at].decode(), restart_lsn, is_lost))
         at = state_at + _STATE.size
-    if at != len(body):
-        raise ValueError(f"{len(body) - at} bytes after its last slot")
-    return slots
+    return slots, at
 
 
 def _damaged(message: str) -> SafekeeperError:

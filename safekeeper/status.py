@@ -81,6 +81,7 @@ def timeline_status(timeline: Timeline) -> dict[str, Any]:
         **timeline.last_proposers.describe(),
         "replicas": [replica.describe() for replica in timeline.replicas.all()],
         "slots": [slot_status(timeline, slot) for slot in timeline.slots.all()],
+        "pageserver": pageserver_status(timeline),
         "retention": retention_status(timeline),
         "archive": timeline.archive.describe(positions.commit_lsn)
         if timeline.archive is not None
@@ -96,6 +97,26 @@ def retention_status(timeline: Timeline) -> dict[str, Any]:
         "member_left_behind": extent.is_member_left_behind,
         "member_safe_wal_size": member_safe_wal_bytes(timeline.retention, extent),
     }
+
+
+def pageserver_status(timeline: Timeline) -> dict[str, Any] | None:
+    """The newest that was ever here; `horizon_lsn` None: it has made nothing durable yet."""
+    trim = timeline.slots.trim
+    if trim is None:
+        return None
+    return {
+        "suffix": trim.suffix_text,
+        "horizon_lsn": format_lsn(trim.horizon_lsn) if trim.horizon_lsn else None,
+        "held_bytes": pageserver_held_bytes(timeline),
+    }
+
+
+def pageserver_held_bytes(timeline: Timeline) -> int:
+    """WAL here that a pageserver has not made durable as pages; 0 when none is known."""
+    trim, extent = timeline.slots.trim, log_extent(timeline)
+    if trim is None:
+        return 0
+    return max(0, extent.commit_lsn - max(trim.horizon_lsn, extent.local_start_lsn))
 
 
 def damaged_status(folder: str, reason: str) -> dict[str, Any]:

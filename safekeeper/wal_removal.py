@@ -13,8 +13,11 @@ from dataclasses import replace
 import structlog
 
 from pgwal.lsn import format_lsn
+from safekeeper.errors import SafekeeperError
+from safekeeper.join_rules import check_not_left
 from safekeeper.retention import Horizon, LogExtent, wal_horizon
 from safekeeper.timeline import Timeline
+from safekeeper.trim_rule import OBJECT_IN_USE
 
 log = structlog.get_logger()
 
@@ -32,12 +35,13 @@ def log_extent(timeline: Timeline) -> LogExtent:
 
 def horizon_of(timeline: Timeline) -> Horizon:
     """Which WAL is kept, and because of whom."""
-    oldest = timeline.slots.oldest()
+    oldest, trim = timeline.slots.oldest(), timeline.slots.trim
     return wal_horizon(
         timeline.retention,
         log_extent(timeline),
         (oldest.name, oldest.restart_lsn) if oldest is not None else None,
         damaged=timeline.slots.damaged is not None,
+        pageserver_lsn=trim.horizon_lsn if trim is not None else None,
     )
 
 
@@ -61,6 +65,19 @@ def remove_old_wal(timeline: Timeline) -> None:
     timeline.store.remove_below(timeline.control.local_start_lsn)
     if timeline.holes.forget_below(timeline.store, timeline.control.local_start_lsn):
         timeline.holes_changed()
+
+
+def forget_pageserver(timeline: Timeline) -> None:
+    """The WAL that it holds may go; one that comes later is known again, whichever it is. Raises
+    SafekeeperError (42704, 55000, 55006, XX001), StorageError."""
+    check_not_left(timeline.control)
+    if timeline.replicas.has_pageserver():
+        raise SafekeeperError(
+            "a pageserver streams from this safekeeper",
+            hint="Stop it first, or move its tenant: it would be known again at once.",
+            sqlstate=OBJECT_IN_USE,
+        )
+    timeline.slots.forget_pageserver()
 
 
 def _warn_of_member(timeline: Timeline, horizon: Horizon) -> None:

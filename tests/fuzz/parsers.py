@@ -38,6 +38,7 @@ from generations.suffix import Suffix
 from objectstore import sealed
 from objectstore.errors import ObjectDamaged
 from objectstore.keys import ArchiveKeys
+from pageserver.branch_record import decode_branch
 from pageserver.catalog_rows import (
     parse_class_row,
     parse_named_row,
@@ -46,7 +47,7 @@ from pageserver.catalog_rows import (
 )
 from pageserver.control_file import ControlFile
 from pageserver.deletion_list import decode_claim, decode_header, decode_list
-from pageserver.errors import LayerDamaged, SurveyError, TableNameError
+from pageserver.errors import BranchError, LayerDamaged, SurveyError, TableNameError
 from pageserver.fork import parse_file
 from pageserver.heap_page import heap_rows
 from pageserver.page_header import PageHeader
@@ -79,6 +80,7 @@ from safekeeper.control_state import decode_control_state
 from safekeeper.data_directory import parse_folder_name
 from safekeeper.errors import ControlFileError, SafekeeperError
 from safekeeper.slots_file import decode_slots
+from safekeeper.trim_rule import parse_suffix
 from telemetry.http_token import read_http_token, read_private_token
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.failover import log_view
@@ -268,6 +270,8 @@ PARSERS: list[Parser] = [
            seeds=seeds.BLOCK_SUMS, reseal=_crc_big_endian),
     Parser("safekeeper.slots_file.decode_slots", lambda case: decode_slots(case, "slots"),
            (SafekeeperError,), seeds=seeds.SLOTS_FILES, reseal=_crc_big_endian),
+    Parser("safekeeper.trim_rule.parse_suffix", parse_suffix, (SafekeeperError,),
+           texts=("000007000300001A", "F" * 16)),
     Parser("access.users.parse_users", users.parse_users, (users.UserFileError,),
            texts=seeds.USER_FILES, covers=("access.users.*",)),
     Parser("access.users.read_users", lambda case: users.read_users(_SECRET.of(case)),
@@ -289,6 +293,8 @@ PARSERS: list[Parser] = [
           ("deletion_list", decode_claim, seeds.CLAIMS),
           ("deletion_list", decode_list, seeds.DELETION_LISTS),
           ("deletion_list", decode_header, seeds.QUEUE_HEADERS))),
+    Parser("pageserver.branch_record.decode_branch", decode_branch, (BranchError,),
+           seeds=seeds.BRANCHES),
     Parser("pageserver.control_file.ControlFile.parse", ControlFile.parse, (LayerDamaged,),
            seeds=(bytes(8192),)),
     Parser("pageserver.fork.parse_file", parse_file, (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import struct
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from crc32c import crc32c
@@ -30,6 +31,7 @@ from consensus.term_history import TermHistory
 from generations.suffix import Suffix
 from objectstore.sealed import seal, unseal
 from pageserver.attachment_id import AttachmentId
+from pageserver.branch_record import Branch
 from pageserver.deletion_list import (
     DeletionList,
     QueueHeader,
@@ -54,6 +56,7 @@ from pgwire.messages import Column, Message
 from safekeeper.block_sums import BlockSums, encode_block_sums
 from safekeeper.control_state import ControlState, encode_control_state
 from safekeeper.slots_file import SavedSlot, encode_slots
+from safekeeper.trim_rule import Trim
 
 A, B = NodeId(1, b"A" * 16), NodeId(3, b"B" * 16)
 TIMELINE = TimelineId(bytes(16), bytes(range(16)))
@@ -107,6 +110,7 @@ BLOCK_SUMS = (encode_block_sums(_SUMS),)
 SLOTS_FILES = (
     encode_slots([]),
     encode_slots([SavedSlot("standby_1", 0x2000000, False), SavedSlot("a" * 63, 0, True)]),
+    encode_slots([SavedSlot("standby_1", 0x2000000, False)], Trim(0x700000300001A, 0x3000000)),
 )
 OBJECTS = (seal(b"content " * 100), seal(b"content", None), seal(b""), seal(bytes(100_000)))
 _SUFFIX = Suffix.pack(7, 3, 26)
@@ -131,6 +135,14 @@ DELETION_LISTS = (
     _raw(encode_list(DeletionList({_ATTACHMENT: tuple(name.format() for name in _NAMES)}))),
 )
 QUEUE_HEADERS = (_raw(encode_header(QueueHeader("5f" * 16, 41, frozenset({_ATTACHMENT})))),)
+BRANCHES = (
+    Branch(
+        name="a.b-1", timeline=str(TIMELINE), lsn=300, cut_lsn=200, tli=2,
+        moment=datetime(2026, 11, 21, 10, 15, tzinfo=UTC), last_commit_at=None,
+        pg_version="15.18", bin_dir="/usr/lib/postgresql/15/bin", port=5433, database="postgres",
+        superuser="postgres", prepared=1, created_at=datetime(2026, 11, 21, 10, 25, tzinfo=UTC),
+    ).encode(),
+)  # fmt: skip
 PAGE_KEYS = tuple(
     PageKeys(TIMELINE).key(name) for name in (*_NAMES, ClaimName(_SUFFIX), TombstoneName())
 )

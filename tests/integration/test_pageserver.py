@@ -253,6 +253,34 @@ def check_before_the_horizon(pages: Pages, path: str, tmp_path: Path) -> None:
     assert "no backup leads to" in restored.stderr
 
 
+def test_after_its_pages_were_deleted_all_say_so(pages: Pages, tmp_path: Path) -> None:
+    """And a base backup is still one."""
+    where = ("--archive", pages.archive)
+    with pages.pageserver() as pageserver:
+        pages.cut(pageserver)
+        shown = sk("pageserver", "status", pageserver.http_address)
+        assert (shown.returncode, "OK" in shown.stdout, "single" in shown.stdout) == (0, True, True)
+        numbers = pageserver.data_dir / "generations.sqlite"
+        (page,) = pageserver.status()["timelines"]
+        done = sk("pageserver", "delete-timeline", *where, page, "--generations", numbers, "--yes")
+        assert done.returncode == 0, done.stderr
+        pageserver.wait_until(lambda: pageserver.status()["deleted_timelines"], TIMEOUT, "its end")
+    said = "were deleted"
+    table = sk("table", "restore", "postgres.public.t", *where, "--dump", tmp_path / "t.sql")
+    assert_refused(table, 1, said, "Base backups and WAL stay")
+    assert_refused(sk("page", "get", "base/5/16384", 0, *where), 1, said, "Base backups")
+    restore = ("restore", *where, "--data-dir", tmp_path / "restored", "--dry-run",
+               "--pg-bin", pages.primary.binaries.bin_dir)  # fmt: skip
+    from_base = sk(*restore)
+    assert from_base.returncode == 0, from_base.stderr
+    assert (f"backup {pages.backup_id}" in from_base.stdout, said in from_base.stderr) == (
+        True,
+        True,
+    )
+    assert sk("backup", "delete", *where, pages.backup_id, "--yes").returncode == 0
+    assert_refused(sk(*restore), 1, said, "if one is left")
+
+
 def test_it_follows_a_promotion(pages: Pages, tmp_path: Path) -> None:
     standby = pages.primary.base_backup(tmp_path / "standby", "--write-recovery-conf")
     with pages.pageserver() as pageserver, standby:

@@ -43,6 +43,7 @@ COMMANDS = {
         "root",
     },
     "DELETE_TIMELINE (tenant_id 'x')": {"root"},
+    "FORGET_PAGESERVER (tenant_id 'x')": {"root"},
     "START_REPLICATION 0/1000000": {"reader", "root"},
     "IDENTIFY_SYSTEM": {"reader", "root"},
     "BASE_BACKUP": {"reader", "root"},

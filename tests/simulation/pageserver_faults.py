@@ -11,7 +11,7 @@ from pageserver.attachment_events import Mode
 from .faults import Fault, Plan
 
 if TYPE_CHECKING:
-    from .pageserver_process import Process
+    from .pageserver_emergency import Emergency
     from .pageserver_world import PageserverWorld
 
 
@@ -138,14 +138,18 @@ def emergency(world: PageserverWorld, random: Random) -> None:
     run go on with it."""
     world.service.is_down = random.random() < 0.5
     node_id = random.choice(sorted(world.service.state.nodes))
-    process = world.start_in_emergency(node_id)
-    world.clock.call_later(_some_time(random), _emergency_ends, world, process)
+    found = world.start_in_emergency(node_id)
+    world.clock.call_later(_some_time(random), _emergency_ends, world, found)
 
 
-def _emergency_ends(world: PageserverWorld, process: Process) -> None:
+def _emergency_ends(world: PageserverWorld, found: Emergency) -> None:
+    """It goes on with the service; or it is stopped, and another one is started."""
     world.service.is_down = False
-    world.operator_advances()
-    process.kill()
+    if world.random.random() < 0.5:
+        found.tell()
+    else:
+        world.operator_advances()
+        found.process.kill()
 
 
 def move_during_validation(world: PageserverWorld, random: Random) -> None:
@@ -162,9 +166,9 @@ def _claims_heard(world: PageserverWorld) -> None:
 def late_claim(world: PageserverWorld, random: Random) -> None:
     """Somebody starts in an emergency, slowly, while others go on and reach the service."""
     node_id = random.choice(sorted(world.service.state.nodes))
-    process = world.start_in_emergency(node_id)
-    process.claim_us = random.choice((20_000, 60_000))
-    world.clock.call_later(_some_time(random), _emergency_ends, world, process)
+    found = world.start_in_emergency(node_id)
+    found.process.claim_us = random.choice((20_000, 60_000))
+    world.clock.call_later(_some_time(random), _emergency_ends, world, found)
 
 
 def delete_timeline(world: PageserverWorld, random: Random) -> None:

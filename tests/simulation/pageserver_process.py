@@ -20,7 +20,6 @@ from pageserver.attachment import AttachDecision, Attachment, Phase, decide_atta
 from pageserver.attachment_events import Mode
 from pageserver.attachment_id import AttachmentId, Verdict
 from pageserver.deletion_queue import DeletionQueue, QueuePhase
-from pageserver.emergency import emergency_suffix
 from pageserver.page_index import Cut
 from pageserver.page_keys import (
     ClaimName,
@@ -93,9 +92,7 @@ class Process:
 
     def _registered(self, answer: tuple[int, dict[bytes, Tenant]]) -> None:
         self.node_generation, tenants = answer
-        suffix = Suffix.pack(0, self.node_id, self.node_generation)
-        self.queue = DeletionQueue(suffix, self.name, self.world.grace_ms)
-        self.step_queue(deleting.QueueBegun())
+        self.begin_queue()
         self.attach(tenants)
 
     def attach(self, tenants: dict[bytes, Tenant]) -> None:
@@ -136,20 +133,11 @@ class Process:
         there = self.attached[timeline] = Attached(core, AttachmentId(timeline, suffix))
         self.step_attached(there, attaching.Begun())
 
-    def start_in_emergency(self) -> None:
-        """No service is asked; nothing of it is deleted."""
-        self.is_emergency = True
-        for timeline in self.world.timelines:
-            self._begin_in_emergency(timeline)
-
-    def _begin_in_emergency(self, timeline: TimelineId) -> None:
-        def listed(found: list[StoredObject]) -> None:
-            suffix = emergency_suffix([each.name for each in found], self.node_id)
-            self.world.count("emergency starts")
-            self.begin(timeline, suffix, Mode.EMERGENCY)
-
-        again = partial(self._begin_in_emergency, timeline)
-        self.world.store.ask_list(timeline, self.later(listed), self.later(again))
+    def begin_queue(self) -> None:
+        """Of this process' number."""
+        suffix = Suffix.pack(0, self.node_id, self.node_generation)
+        self.queue = DeletionQueue(suffix, self.name, self.world.grace_ms)
+        self.step_queue(deleting.QueueBegun())
 
     def kill(self) -> None:
         self.is_alive = False

@@ -97,6 +97,15 @@ class ServiceModel:
             at.generation = suffix.attachment_generation + 1
         self.advance_node(suffix.node_id, suffix.node_generation)
 
+    def advance_own(self, tenant: bytes, suffix: Suffix) -> Tenant:
+        """Of one who has claimed it in an emergency, and goes on with it. What is read from is so
+        still: the mode stays."""
+        at = self.state.tenants[tenant]
+        if suffix.attachment_generation > at.generation:
+            at.generation, at.node_id = suffix.attachment_generation, suffix.node_id
+        self.advance_node(suffix.node_id, suffix.node_generation)
+        return deepcopy(at)
+
     def advance_node(self, node_id: int, node_generation: int) -> None:
         self.state.nodes[node_id] = max(self.state.nodes[node_id], node_generation)
 

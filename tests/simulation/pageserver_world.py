@@ -32,6 +32,7 @@ from pageserver.timeline_removal import (
 from .broken_law import BrokenLaw
 from .clock import Clock
 from .faults import Fault, Plan
+from .pageserver_emergency import Emergency
 from .pageserver_faults import KINDS, PageserverPlan
 from .pageserver_history import PageHistory
 from .pageserver_laws import PageserverLaws
@@ -201,12 +202,11 @@ class PageserverWorld:
         process.start()
         return process
 
-    def start_in_emergency(self, node_id: int) -> Process:
+    def start_in_emergency(self, node_id: int) -> Emergency:
         self._serial += 1
         process = Process(self, node_id, self._serial)
         self.processes = [*self.running(), process]
-        process.start_in_emergency()
-        return process
+        return Emergency(process)
 
     def ended(self, process: Process) -> None:
         """What it served is not read from any more."""

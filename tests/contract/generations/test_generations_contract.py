@@ -269,6 +269,17 @@ def test_who_claimed_a_number_that_was_given_out_meanwhile_does_not(
     assert not is_valid(service, (4, 9), tenant, 2)
 
 
+def test_an_emergency_within_a_migration_deletes_nothing_either(
+    service: GenerationService, tenant: str
+) -> None:
+    """The attachment before the move is still read from."""
+    service.attach(tenant, 3)
+    service.move(tenant, 4, MULTI)
+    state = service.advance(tenant, Suffix.pack(3, 4, 9), is_own=True)
+    assert state.current == TenantAttachment(tenant, 4, 3, MULTI)
+    assert service.detach(tenant, 3).current == TenantAttachment(tenant, 4, 3, SINGLE)
+
+
 # ---- the end of the numbers
 
 

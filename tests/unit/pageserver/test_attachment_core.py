@@ -271,6 +271,17 @@ def test_an_emergency_ends() -> None:
     assert core.is_validated
 
 
+def test_a_tombstone_is_known_from_the_beginning_or_from_a_validation() -> None:
+    early, late = claimed(), active()
+    (refused,) = early.step(IndicesListed((), True))
+    assert isinstance(refused, Refuse)
+    (alarm,) = late.step(Validated(1, Verdict.DELETED))
+    assert isinstance(alarm, Alarm)
+    assert alarm.kind is AlarmKind.DELETED
+    assert (early.is_deleted, late.is_deleted, late.mode) == (True, True, Mode.STALE)
+    assert not active().is_deleted
+
+
 @pytest.mark.parametrize("verdict", [Verdict.OUTDATED, Verdict.RIVALLED, Verdict.DELETED])
 def test_a_stale_one_only_serves(verdict: Verdict) -> None:
     core = active()

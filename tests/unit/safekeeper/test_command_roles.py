@@ -24,6 +24,7 @@ EXPECTED = {
     "LEAVE_TIMELINE": "proposer",
     "MEND_SEGMENT": "proposer",
     "DELETE_TIMELINE": "",
+    "FORGET_PAGESERVER": "",
     "FORCE_MEMBERSHIP": "",
     "DELETE_TIMELINE unfinished": "proposer",
     "IDENTIFY_SYSTEM": "replica",

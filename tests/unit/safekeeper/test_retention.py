@@ -44,6 +44,28 @@ def test_the_least_horizon_decides(
     assert wal_horizon(POLICY, replace(LOG, **changes), slot) == expected
 
 
+@pytest.mark.parametrize(
+    ("changes", "pageserver_lsn", "expected"),
+    [
+        ({}, 95 * MB, Horizon(90 * MB, "wal_keep")),  # it lets nothing go earlier
+        ({"truncate_lsn": 40 * MB}, 95 * MB, Horizon(40 * MB, "members")),
+        ({"archived_lsn": 70 * MB}, 95 * MB, Horizon(70 * MB, "archive")),
+        ({}, 80 * MB + 7, Horizon(80 * MB, "pageserver")),
+        ({"archived_lsn": 99 * MB}, 80 * MB + 7, Horizon(80 * MB, "pageserver")),
+        ({}, 30 * MB, Horizon(60 * MB, "pageserver")),  # beyond the limit
+        ({}, 0, Horizon(60 * MB, "pageserver")),  # it has made nothing durable yet
+        ({"local_start_lsn": 85 * MB}, 80 * MB, Horizon(85 * MB, "pageserver")),  # gone is gone
+    ],
+)
+def test_a_pageserver_holds_what_it_has_not_made_durable(
+    changes: dict[str, int], pageserver_lsn: int, expected: Horizon
+) -> None:
+    extent = replace(LOG, **changes)
+    found = wal_horizon(POLICY, extent, None, pageserver_lsn=pageserver_lsn)
+    assert found == expected
+    assert found.lsn <= wal_horizon(POLICY, extent, None).lsn
+
+
 def test_the_tail_is_kept_whatever_is_configured() -> None:
     """A proposer compares the last segment before it leads."""
     horizon = wal_horizon(RetentionPolicy(0, 1), LOG, None)

@@ -9,7 +9,10 @@ import pytest
 
 from safekeeper.errors import SafekeeperError
 from safekeeper.slots import NAME_BYTES_MAX, SLOTS_FILE_NAME, SLOTS_MAX, Slots
-from safekeeper.slots_file import SavedSlot, decode_slots, encode_slots
+from safekeeper.slots_file import SavedHolders, SavedSlot, decode_slots, encode_slots
+from safekeeper.trim_rule import Trim
+from storage import durable
+from storage.errors import StorageError
 
 OURS, THEIRS = 1, 2
 
@@ -108,13 +111,15 @@ def test_a_damaged_file_is_never_taken_for_an_empty_one(tmp_path: Path) -> None:
     """Every single byte counts."""
     slots = Slots(tmp_path)
     slots.create("archive", 0x1000)
+    slots.introduce(0x700000300001A)
     file = tmp_path / SLOTS_FILE_NAME
     good = file.read_bytes()
     for at in range(len(good)):
         file.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
         damaged = Slots(tmp_path)
         assert damaged.damaged is not None
-        for use in (lambda d: d.find("archive"), lambda d: d.create("x", 0)):
+        for use in (lambda d: d.find("archive"), lambda d: d.create("x", 0),
+                    lambda d: d.introduce(1 << 63), lambda d: d.forget_pageserver()):  # fmt: skip
             with pytest.raises(SafekeeperError) as error:
                 use(damaged)
             assert sqlstate_of(error) == "XX001"
@@ -133,4 +138,69 @@ def test_the_file_says_what_was_put_in(request: pytest.FixtureRequest) -> None:
         SavedSlot("s" * dice.randint(1, NAME_BYTES_MAX), dice.getrandbits(64), dice.random() < 0.5)
         for _ in range(dice.randint(0, SLOTS_MAX))
     ]
-    assert decode_slots(encode_slots(slots), "slots") == slots
+    trim = Trim(dice.getrandbits(64), dice.getrandbits(64), dice.random() < 0.5)
+    for known in (None, trim):
+        found = decode_slots(encode_slots(slots, known), "slots")
+        assert found == SavedHolders(tuple(slots), known)
+
+
+def test_a_file_of_a_release_before_is_read_and_written_as_it_was(tmp_path: Path) -> None:
+    """As long as no pageserver is known."""
+    old = bytes.fromhex("51534c5400000001000000010761726368697665000000000000100000d092c21a")
+    (tmp_path / SLOTS_FILE_NAME).write_bytes(old)
+    slots = Slots(tmp_path)
+    assert (slots.damaged, slots.trim) == (None, None)
+    assert [(s.name, s.restart_lsn) for s in slots.all()] == [("archive", 0x1000)]
+    slots.advance(slots.all()[0], 0x2000)
+    slots.save()
+    assert (tmp_path / SLOTS_FILE_NAME).read_bytes()[:8] == b"QSLT\0\0\0\1"
+    slots.introduce(7)
+    assert (tmp_path / SLOTS_FILE_NAME).read_bytes()[:8] == b"QSLT\0\0\0\2"
+    slots.forget_pageserver()
+    assert (tmp_path / SLOTS_FILE_NAME).read_bytes()[:8] == b"QSLT\0\0\0\1"
+
+
+def test_a_pageserver_is_known_before_it_streams_and_its_horizon_is_saved_later(
+    tmp_path: Path,
+) -> None:
+    slots = Slots(tmp_path)
+    slots.create("s", 5)
+    slots.introduce(7)
+    assert Slots(tmp_path).trim == Trim(7)
+    slots.report(7, 0x1000)
+    assert (slots.trim, Slots(tmp_path).trim) == (Trim(7, 0x1000), Trim(7))
+    slots.save()
+    again = Slots(tmp_path)
+    assert (again.trim, len(again.all())) == (Trim(7, 0x1000), 1)
+    again.introduce(9)
+    with pytest.raises(SafekeeperError, match="is stale: 0000000000000009 has") as error:
+        again.introduce(8)
+    assert sqlstate_of(error) == "55006"
+    for use in (lambda: again.report(7, 0x9000), lambda: again.check_newest(7)):
+        with pytest.raises(SafekeeperError, match="is stale"):
+            use()
+    assert Slots(tmp_path).trim == Trim(9, 0x1000, is_inherited=True)
+    again.forget_pageserver()
+    again.report(9, 0x9000)
+    assert Slots(tmp_path).trim is again.trim is None
+    with pytest.raises(SafekeeperError, match="no pageserver is known") as error:
+        again.forget_pageserver()
+    assert sqlstate_of(error) == "42704"
+
+
+def test_a_pageserver_is_not_known_before_the_disk_knows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = Slots(tmp_path)
+    slots.introduce(7)
+
+    def fail(*_: object) -> None:
+        raise StorageError("pulled")
+
+    monkeypatch.setattr(durable, "replace_file", fail)
+    with pytest.raises(StorageError):
+        slots.introduce(9)
+    assert slots.trim == Trim(7)
+    with pytest.raises(StorageError):
+        slots.forget_pageserver()
+    assert slots.trim == Trim(7)

@@ -17,6 +17,7 @@ from safekeeper.read_wal import read_wal
 from safekeeper.retention import Horizon, RetentionPolicy
 from safekeeper.status import damage_of
 from safekeeper.timeline_state import TimelineState
+from safekeeper.trim_rule import Trim
 from safekeeper.wal_removal import horizon_of, remove_old_wal
 from storage import durable
 from storage.errors import StorageError
@@ -111,6 +112,28 @@ def test_a_slot_holds_what_it_needs_until_its_limit(pusher: Pusher, tmp_path: Pa
     assert segments_of(tmp_path) == [7, 8, 9]
     assert slot.is_lost
     assert load_timeline(tmp_path).slots.all()[0].is_lost
+
+
+def test_a_pageserver_holds_what_it_has_not_made_durable(pusher: Pusher, tmp_path: Path) -> None:
+    """Also after a restart, and not beyond the limit; what has gone is gone for a newer one."""
+    timeline = pusher.timeline
+    timeline.slots.introduce(7)
+    timeline.slots.report(7, 6 * WAL_SEG_SIZE + 5)
+    assert horizon_of(timeline) == Horizon(6 * WAL_SEG_SIZE, "pageserver")
+    remove_old_wal(timeline)
+    assert segments_of(tmp_path) == [6, 7, 8, 9]
+    pusher.timeline.close("the test goes on")
+    again = load_timeline(tmp_path)
+    again.retention = timeline.retention
+    assert again.slots.trim == Trim(7, 6 * WAL_SEG_SIZE + 5)
+    again.slots.introduce(8)
+    again.slots.report(8, 3 * WAL_SEG_SIZE)
+    assert horizon_of(again) == Horizon(6 * WAL_SEG_SIZE, "pageserver")
+    again.retention = RetentionPolicy(0, 2 * WAL_SEG_SIZE)
+    remove_old_wal(again)
+    assert segments_of(tmp_path) == [7, 8, 9]
+    again.slots.forget_pageserver()
+    assert horizon_of(again).holder == "tail"
 
 
 @pytest.mark.parametrize("holder", ["slot", "archive"])

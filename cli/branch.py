@@ -1,0 +1,29 @@
+"""`sk branch`: writable servers of moments; needs `pip install 'quorum-wal[pageserver]'`."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import click
+
+from cli.pageserver import PageserverGroup
+
+
+class BranchGroup(PageserverGroup):
+    """Of commands about the branches in a folder."""
+
+    modules: ClassVar = {
+        "create": "cli.branch_create:create",
+        "list": "cli.branch_list:list_branches",
+        "start": "cli.branch_server:start",
+        "stop": "cli.branch_server:stop",
+        "drop": "cli.branch_server:drop",
+    }
+
+
+@click.group(cls=BranchGroup)
+def branch() -> None:
+    """A writable Postgres of its own at a moment, out of a pageserver's cuts.
+
+    See docs/pageserver.md.
+    """

@@ -1,0 +1,146 @@
+"""`sk branch create`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cli.archive_options import archive_options, open_archive
+from cli.branch_options import branches_dir_option, log_tail_shown, port_option
+from cli.moment_options import at_options, binaries_of, moment_of, pg_bin_option, wal_sources
+from cli.output import CommandError
+from cli.parameters import live_safekeepers_option, timeline_option
+from cli.progress import ByteProgress
+from objectstore.archive import require_archive
+from pageserver.branch_configuration import BranchRequest
+from pageserver.branch_creation import BranchCreation, Progress
+from pageserver.branch_folder import BranchFolder, branch_folders
+from pageserver.branch_record import Branch
+from pageserver.branch_server import BranchServer, choose_port, is_port_free
+from pageserver.errors import BranchError
+from pageserver.redo import RedoServer
+from pageserver.sparse_restore import RestorePoint
+from pg_server.account import server_account
+from pgwal.lsn import format_lsn
+
+
+@click.command()
+@click.argument("name")
+@branches_dir_option
+@archive_options()
+@timeline_option
+@live_safekeepers_option
+@at_options
+@pg_bin_option
+@port_option("On the loopback.  [default: a free one from 5433 on]")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="For its postgresql.conf: shared_buffers=2GB, ... (repeatable).",
+)
+@click.option(
+    "--cluster-hba",
+    is_flag=True,
+    help="Who may connect is as the cluster's pg_hba.conf says.  [default: by password, or by the "
+    "socket as the server's account]",
+)
+@click.option("--no-start", is_flag=True, help="Leave it at rest; sk branch start starts it.")
+@click.option("--no-sync", is_flag=True, help="Leave the files to the kernel; for tests.")
+def create(**options: Any) -> None:
+    """Make a branch: the whole cluster as it was at a moment, as a server of its own.
+
+    It is written to as any server, and the cluster, its archive and its safekeepers do not see it.
+    It takes as much disk as the database. Prints how to connect. Without --at it is the end of the
+    WAL that there is.
+    """
+    moment, settings = moment_of(options), _settings(options["settings"])
+    folder = BranchFolder(options["branches_dir"], options["name"])
+    archive = require_archive(
+        open_archive(options["archive"], options["archive_option"]), options["timeline"]
+    )
+    request = BranchRequest(
+        moment=moment,
+        port=_port(options),
+        settings=settings,
+        cluster_hba=options["cluster_hba"],
+        is_synced=not options["no_sync"],
+    )
+    redo = RedoServer(binaries_of(archive, options["pg_bin"]), server_account())
+    with ByteProgress("branch") as bar:
+        branch = BranchCreation(
+            folder,
+            archive,
+            wal_sources(archive, options),
+            redo,
+            request,
+            Progress(_tell_moment, bar.expect, bar.more),
+        ).run()
+    _tell_made(branch)
+    server = BranchServer(folder, branch)
+    if not options["no_start"]:
+        with log_tail_shown(), folder.locked():
+            server.start()
+    click.echo(server.dsn)
+    click.echo(f"without a password, as its account: {server.socket_dsn}", err=True)
+
+
+def _settings(given: tuple[str, ...]) -> dict[str, str]:
+    """Raises click.UsageError."""
+    pairs = [text.partition("=") for text in given]
+    if not all(name.strip() and equals for name, equals, _ in pairs):
+        raise click.UsageError("--set needs NAME=VALUE")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _port(options: dict[str, Any]) -> int:
+    """Raises CommandError, BranchError."""
+    chosen: int | None = options["port"]
+    if chosen is None:
+        return choose_port(_taken_ports(options))
+    if not is_port_free(chosen):
+        raise CommandError(f"port {chosen} is in use", "Name another one, or none.")
+    return chosen
+
+
+def _taken_ports(options: dict[str, Any]) -> set[int]:
+    """By the branches that there are, whether they run or not."""
+    taken = set()
+    for folder in branch_folders(options["branches_dir"]):
+        try:
+            branch = folder.record()
+        except BranchError:
+            continue  # a damaged one is sk branch list's to show
+        if branch is not None:
+            taken.add(branch.port)
+    return taken
+
+
+def _tell_moment(point: RestorePoint, is_wal_end: bool) -> None:
+    click.echo(
+        f"from the cut at {format_lsn(point.cut_lsn)}, with WAL up to {point.moment}", err=True
+    )
+    if is_wal_end:
+        click.echo(
+            "WARNING: the WAL that there is has no commit behind that time: if it was just now, "
+            "some before it may be missing. --safekeepers have what is not archived",
+            err=True,
+        )
+
+
+def _tell_made(branch: Branch) -> None:
+    commit = branch.last_commit_at
+    last = commit.isoformat(" ") if commit else "none behind the cut"
+    click.echo(
+        f"branch {branch.name} is at {format_lsn(branch.lsn)}, last transaction {last}, timeline "
+        f"{branch.tli}",
+        err=True,
+    )
+    if branch.prepared:
+        click.echo(
+            f"{branch.prepared} transactions were prepared then, and hold their locks: "
+            "SELECT * FROM pg_prepared_xacts, then COMMIT PREPARED or ROLLBACK PREPARED",
+            err=True,
+        )

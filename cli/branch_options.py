@@ -1,0 +1,43 @@
+"""Options of the commands about branches, and what they say of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pageserver.branch_record import PORT_MAX, PORT_MIN
+from pg_server.errors import ServerFailed
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def branches_dir_option(function: F) -> F:
+    """--branches-dir."""
+    return click.option(
+        "--branches-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        required=True,
+        envvar="SK_BRANCHES_DIR",
+        show_envvar=True,
+        help="Where branches are kept, a folder each. On a disk that has room for databases.",
+    )(function)
+
+
+def port_option(text: str) -> Callable[[F], F]:
+    """--port."""
+    return click.option("--port", type=click.IntRange(PORT_MIN, PORT_MAX), help=text)
+
+
+@contextmanager
+def log_tail_shown() -> Iterator[None]:
+    """Of a server that does not start."""
+    try:
+        yield
+    except ServerFailed as error:
+        for line in error.log_tail:
+            click.echo(f"    {line}", err=True)
+        raise

@@ -1,0 +1,59 @@
+"""`sk branch start`, `stop` and `drop`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cli.branch_options import branches_dir_option, log_tail_shown, port_option
+from cli.output import CommandError
+from pageserver.branch_folder import BranchFolder
+from pageserver.branch_server import BranchServer, StopMode, stop_server
+
+
+@click.command()
+@click.argument("name")
+@branches_dir_option
+@port_option("Instead of its own, until it is stopped.")
+def start(name: str, branches_dir: Path, port: int | None) -> None:
+    """Start the server of a branch; print how to connect."""
+    folder = BranchFolder(branches_dir, name)
+    branch = folder.require()
+    server = BranchServer(folder, branch)
+    with log_tail_shown(), folder.locked():
+        found = server.start(port)
+    if port not in (None, found):
+        raise CommandError(f"branch {name} runs already, on port {found}", "Stop it first.")
+    click.echo(server.dsn)
+    click.echo(f"without a password, as its account: {server.socket_dsn}", err=True)
+
+
+@click.command()
+@click.argument("name")
+@branches_dir_option
+def stop(name: str, branches_dir: Path) -> None:
+    """Stop the server of a branch; its connections are closed."""
+    folder = BranchFolder(branches_dir, name)
+    folder.require()
+    with folder.locked():
+        ran = stop_server(folder.data, StopMode.FAST)
+    click.echo(f"branch {name} is stopped" if ran else f"branch {name} was stopped", err=True)
+
+
+@click.command()
+@click.argument("name")
+@branches_dir_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def drop(name: str, branches_dir: Path, yes: bool) -> None:
+    """Stop a branch and remove it, also what is left of one that was broken off.
+
+    A folder that is no branch's is refused.
+    """
+    folder = BranchFolder(branches_dir, name)
+    with folder.locked():
+        if not yes:
+            click.confirm(f"Remove {folder.path} and all that was written there?", abort=True)
+        stop_server(folder.data, StopMode.IMMEDIATE)
+        folder.remove()
+    click.echo(f"branch {name} is dropped", err=True)

@@ -1,0 +1,61 @@
+"""Options of the commands that ask for generation numbers: of a service, or of a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from cli.listening import PATH
+from generations.client import GenerationClient
+from generations.operations import embedded_generations
+from generations.protocol import GenerationService
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SCHEMES = ("http://", "https://")
+
+
+def generations_options(*, default: str = "") -> Callable[[F], F]:
+    """--generations and what it needs; it is required when there is no `default`."""
+
+    def decorate(function: F) -> F:
+        said = f" [default: {default}]" if default else ""
+        named = click.option(
+            "--generations",
+            metavar="URL|DATABASE",
+            required=not default,
+            help="The generation service, http://... or https://...; or the database of one of its "
+            f"own.{said}",
+        )
+        token = click.option(
+            "--generations-token-file", type=PATH, help="File with the token of that service."
+        )
+        authority = click.option(
+            "--generations-ca-file", type=PATH, help="Authority of its certificate."
+        )
+        return named(token(authority(function)))
+
+    return decorate
+
+
+def is_service(named: str | None) -> bool:
+    """--generations names a service, not a database."""
+    return bool(named) and str(named).startswith(_SCHEMES)
+
+
+def open_generations(options: dict[str, Any], own: Path | None = None) -> GenerationService:
+    """What --generations names; without it `own`, a database that is made if it is not there.
+    Raises GenerationError, click.UsageError."""
+    named = options["generations"]
+    if named is not None and is_service(named):
+        return GenerationClient(
+            named,
+            token_file=options["generations_token_file"],
+            ca_file=options["generations_ca_file"],
+        )
+    if options["generations_token_file"] or options["generations_ca_file"]:
+        raise click.UsageError("a token and an authority are of a service: --generations URL")
+    return embedded_generations(named or str(own), create=own is not None)

@@ -1,0 +1,87 @@
+"""`sk pageserver delete-timeline`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from cli.archive_options import archive_options, open_archive
+from cli.generations_options import generations_options, open_generations
+from cli.output import CommandError, print_json
+from cli.parameters import TimelineName, json_option
+from consensus.ids import TimelineId
+from objectstore.store import ObjectStore
+from pageserver.page_keys import TOMBSTONE, PageKeys
+from pageserver.timeline_deletion import Holder, TimelineDeletion
+
+
+@click.command()
+@archive_options()
+@click.argument("timeline", type=TimelineName())
+@generations_options()
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def delete_timeline(**options: Any) -> None:
+    """Delete the pages of a TIMELINE out of the archive, for good: cuts, layers, all of them.
+
+    Base backups and WAL stay. No pageserver takes the timeline again: its id never returns. It may
+    be attached: its pageserver stops within seconds. Run it again when it was interrupted.
+    """
+    timeline: TimelineId = options["timeline"]
+    store = open_archive(options["archive"], options["archive_option"])
+    service = open_generations(options)
+    try:
+        deletion = TimelineDeletion(store, service, timeline)
+        holder = deletion.holder()
+        names = _names(store, timeline)
+        if not options["yes"]:
+            _confirm(timeline, holder, names)
+        removed = deletion.run()
+    finally:
+        service.close()
+    if options["json"]:
+        node_id = holder.attachment.node_id if holder.attachment is not None else None
+        print_json(
+            {
+                "timeline": str(timeline),
+                "objects": removed.objects,
+                "suffix": str(removed.suffix),
+                "node_id": node_id,
+            }
+        )
+        return
+    click.echo(f"{removed.objects} objects deleted, the timeline is gone for good")
+    if holder.attachment is not None:
+        click.echo(
+            f"node {holder.attachment.node_id} had it: it stops at its next validation, and "
+            "deletes what it had on its way"
+        )
+    click.echo("safekeepers keep WAL for it until sk timeline forget-pageserver")
+
+
+def _names(store: ObjectStore, timeline: TimelineId) -> frozenset[str]:
+    """What is there, the tombstone, too. Raises CommandError when nothing is."""
+    prefix = PageKeys(timeline).prefix
+    found = frozenset(info.key.removeprefix(prefix) for info in store.list(prefix))
+    if not found:
+        raise CommandError(
+            f"archive {store.url} has no pages of timeline {timeline}",
+            "sk archive status shows the timelines there are.",
+        )
+    return found
+
+
+def _confirm(timeline: TimelineId, holder: Holder, names: frozenset[str]) -> None:
+    """Raises CommandError unless the timeline's id is typed."""
+    name = timeline.timeline_id.hex()
+    objects = len(names - {TOMBSTONE})
+    click.echo(f"{objects} objects; tenant {timeline.tenant_id.hex()} is {holder}", err=True)
+    if TOMBSTONE in names:
+        click.echo("its deletion was begun before: this ends it", err=True)
+    try:
+        typed = click.prompt(f"This cannot be undone. Type {name} to delete them", err=True)
+    except click.Abort:
+        typed = ""
+    if typed.strip() not in (name, str(timeline)):
+        raise CommandError("not confirmed, nothing was deleted", "Type the name, or give --yes.")
