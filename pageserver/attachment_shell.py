@@ -105,7 +105,7 @@ class AttachmentShell:
         return self._numbers
 
     def open_compaction(self, folder: Path, base_forks: Callable[[], ForkTable | None]) -> None:
-        """It works below `folder`; `base_forks`: lengths in the base backup, once they are known."""
+        """It works below `folder`. `base_forks`: lengths in the base backup, once known."""
         self.compaction = CompactionShell(
             self._turns, self.core, self.objects, folder, base_forks, self.step
         )
