@@ -51,12 +51,17 @@ class MomentText(click.ParamType[datetime]):
 
 def moment_options(function: F) -> F:
     """--at, --at-lsn, --pg-bin, --work-dir."""
+    return at_options(replay_options(function))
+
+
+def replay_options(function: F) -> F:
+    """--pg-bin, --work-dir."""
     work_dir = click.option(
         "--work-dir",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         help="For the files and the WAL behind the cut.  [default: the temporary folder]",
     )
-    return at_options(pg_bin_option(work_dir(function)))
+    return pg_bin_option(work_dir(function))
 
 
 def at_options(function: F) -> F:

@@ -4,7 +4,8 @@
     1    something refused or failed; `sk demo`: something acknowledged was lost
     2    wrong usage: a flag, an environment variable or the config file
     3    `sk status`: commits cannot proceed, or return without a quorum; `sk check`: a check
-         failed; `sk detach`: it would let commits return that no quorum has
+         failed; `sk page check`: a page is damaged; `sk detach`: it would let commits return
+         that no quorum has
     4    somebody who is needed cannot be reached
     5    fenced: another proposer took over
     130  interrupted (`sk demo`)
@@ -26,7 +27,7 @@ from backup.errors import BackupError
 from consensus.errors import ConsensusError
 from generations.errors import GenerationError, GenerationServiceUnavailable
 from objectstore.errors import ObjectStoreError
-from pageserver.errors import PageserverError
+from pageserver.errors import PageserverError, ServerUnreachable
 from pg_server.errors import PgServerError
 from pgwal.errors import WalError
 from safekeeper.errors import SafekeeperError
@@ -93,6 +94,7 @@ def command_error(error: Exception) -> CommandError:
         Fenced: ExitCode.FENCED,
         Unreachable: ExitCode.UNREACHABLE,
         GenerationServiceUnavailable: ExitCode.UNREACHABLE,
+        ServerUnreachable: ExitCode.UNREACHABLE,
         CommitsWait: ExitCode.BLOCKED,
     }
     code = codes.get(type(error), ExitCode.FAILED)

@@ -15,13 +15,14 @@ from cli.generations import TenantName
 from cli.generations_options import generations_options, is_service, open_generations
 from cli.listening import PATH, HostPort, port, refuse_open_ports, tls_files, tokenless_tls_options
 from cli.output import CommandError
-from cli.parameters import ByteSize, live_safekeepers_option, with_conninfo
+from cli.parameters import ByteSize, Dsn, live_safekeepers_option, with_conninfo
 from consensus.ids import TimelineId
 from generations.suffix import NODE_ID_MAX
 from pageserver.cut_rule import CUT_BYTES, CUT_SECONDS, CutRule
 from pageserver.ingest import WAL_BYTES_MAX, IngestConfig
 from pageserver.process import ProcessConfig
 from pageserver.redo import SHARED_BUFFERS_MB, RedoServer
+from pageserver.scheduled_checks import CHECK_PAGES, CHECK_SECONDS, CheckSchedule
 from pageserver.service import PageserverService
 from pg_server.account import server_account
 from pg_server.binaries import PostgresBinaries, find_postgres
@@ -90,6 +91,26 @@ GRACE_HOURS = 24.0
     help="For how long an object stays that is not needed any more: readers may still use it.",
 )
 @click.option(
+    "--check",
+    type=Dsn(),
+    help="Check pages of this server, the primary or a standby, now and then: a superuser, and a "
+    "database with the extension pageinspect.",
+)
+@click.option(
+    "--check-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=CHECK_SECONDS,
+    show_default=True,
+    help="From one round of checks to the next.",
+)
+@click.option(
+    "--check-pages",
+    type=click.IntRange(min=1),
+    default=CHECK_PAGES,
+    show_default=True,
+    help="In a round, at random.",
+)
+@click.option(
     "--emergency",
     is_flag=True,
     help="The generation service is lost, or down for long: start without it, with what this node "
@@ -147,13 +168,16 @@ def run(**options: Any) -> None:
         options["data_dir"].mkdir(parents=True, exist_ok=True)
     service = open_generations(options, own=options["data_dir"] / GENERATIONS_FILE)
     config = _config(options)
+    schedule = None
+    if options["check"] is not None:
+        schedule = CheckSchedule(options["check"], options["check_seconds"], options["check_pages"])
     if not can_leave_network(server_account()):
         log.warning("replays run with the network of this host", reason="no network namespace")
     stopping = StopSignal().install()
     manager = ServiceManager()
     manager.notify("READY=1")
     try:
-        PageserverService(config, store, service, listener).run(stopping)
+        PageserverService(config, store, service, listener, schedule).run(stopping)
     except ListenError as error:
         raise CommandError(str(error), "Choose another --http.") from error
 

@@ -7,6 +7,7 @@ PageserverError
 |-- PagesDeleted      a timeline's pages were deleted, for good
 |-- PageNotFound      there is no such page, relation, database or cut
 |-- TableNameError    a text that is no name of a table
+|-- ServerUnreachable a server whose pages are to be checked does not answer
 |-- BranchError       a branch that cannot be made, started or removed
 `-- TableIncomplete   pages of a table, or of what describes it, are not all here
 """
@@ -50,6 +51,10 @@ class PageNotFound(PageserverError):
 
 class TableNameError(PageserverError):
     """A text that is no name of a table."""
+
+
+class ServerUnreachable(PageserverError):
+    """A server whose pages are to be checked does not answer, or not as asked."""
 
 
 class BranchError(PageserverError):

@@ -53,7 +53,7 @@ def link_wal(
     give: Callable[[Path], None],
 ) -> None:
     """Links to these segments, the first of which begins at `first_lsn`, into a server's pg_wal;
-    copies of those that are changed."""
+    copies of those that are changed, or not whole."""
     copied: dict[int, bytearray] = {}
 
     def content(segno: int) -> bytearray:
@@ -65,7 +65,10 @@ def link_wal(
         _RecordBytes(tablespace.lsn, wal_seg_size, content).take_location_out(tablespace)
     for number, path in enumerate(segments):
         link = folder / path.name
-        changed = copied.get(first_lsn // wal_seg_size + number)
+        segno = first_lsn // wal_seg_size + number
+        if path.stat().st_size < wal_seg_size:  # Postgres reads whole pages, also of the last one
+            content(segno).extend(bytes(wal_seg_size - len(content(segno))))
+        changed = copied.get(segno)
         if changed is None:
             link.symlink_to(path.resolve())
         else:

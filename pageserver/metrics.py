@@ -77,10 +77,28 @@ class PageserverCollector(Collector):
             "Objects that this process has deleted",
             value=page["deleted_objects"],
         )
+        if page["checks"] is not None:
+            yield from _checks(page["checks"])
         for name, (text, key) in GAUGES.items():
             yield _by_timeline(GaugeMetricFamily(name, text, labels=["timeline"]), key, timelines)
         for name, (text, key) in COUNTERS.items():
             yield _by_timeline(CounterMetricFamily(name, text, labels=["timeline"]), key, timelines)
+
+
+def _checks(page: dict[str, Any]) -> Iterable[Family]:
+    """Of a server's pages."""
+    yield CounterMetricFamily(
+        "sk_pageserver_checked_pages", "Pages of the server that were checked", value=page["pages"]
+    )
+    yield GaugeMetricFamily(
+        "sk_pageserver_damaged_pages", "Those that are damaged", value=len(page["damaged"])
+    )
+    if page["seconds_ago"] is not None:
+        yield GaugeMetricFamily(
+            "sk_pageserver_check_seconds_ago",
+            "Since the last round of checks has ended",
+            value=page["seconds_ago"],
+        )
 
 
 def _by_timeline(family: Family, key: str, timelines: dict[str, dict[str, Any]]) -> Family:

@@ -6,7 +6,8 @@ cut 1      cut 2          moment
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,21 +19,37 @@ from pageserver.end_times import EndTimes
 from pageserver.errors import PageNotFound, SurveyError
 from pageserver.page_index import Cut, PageIndex
 from pageserver.page_objects import PageObjects
+from pageserver.sourced_wal import SourcedWal
 from pageserver.sparse_restore import RestorePoint
 from pageserver.wal_folder import WalFolder
-from pgwal.errors import WalFormatError
 from pgwal.history import TimelineHistory, history_file_name
 from pgwal.lsn import format_lsn
-from pgwal.segment import format_segment_name
-from walrecords.record_index import RecordIndex, RecordIndexer, as_boundary
+from walrecords.record_index import as_boundary
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A position, or a time, or the end of the WAL that there is."""
+    """A position, or a time, or the end of the WAL that there is. `may_end`: where the WAL ends
+    before the position, its end will do."""
 
     lsn: int | None = None
     time: datetime | None = None
+    may_end: bool = False
+
+
+def point_opener(
+    archive: TimelineArchive, sources: Sequence[WalSource], work: Path
+) -> Callable[[Moment], RestorePoint]:
+    """Opens moments, each in a folder of its own in `work`; the one before is removed."""
+    folders: list[tempfile.TemporaryDirectory[str]] = []
+
+    def open_point(moment: Moment) -> RestorePoint:
+        while folders:
+            folders.pop().cleanup()
+        folders.append(tempfile.TemporaryDirectory(prefix="point-", dir=work))
+        return Moments(archive, sources, Path(folders[-1].name)).open(moment)
+
+    return open_point
 
 
 def before_first_cut(index: PageIndex) -> PageNotFound:
@@ -59,11 +76,13 @@ class Moments:
         self, archive: TimelineArchive, sources: Sequence[WalSource], folder: Path
     ) -> None:
         self._archive = archive
-        self._sources = sources
         self._folder = folder
         self._objects = PageObjects(archive.store, archive.timeline)
         self._history = archive.newest_history()
         self._wal = WalFolder(folder / "wal", archive.facts.server)
+        self._wal_of_sources = SourcedWal(
+            archive.facts.server, self._history, sources, self._wal.path
+        )
         self._index = PageIndex()
         self.is_wal_end = False
 
@@ -96,54 +115,22 @@ class Moments:
         self.is_wal_end = False
         times = EndTimes(self._archive.facts.server.pg_major)
         end_lsn = cut.redo_lsn
-        for index in self._records(cut.redo_lsn, limit_lsn):
+        for index in self._wal_of_sources.records(cut.redo_lsn, limit_lsn):
             if moment.time is not None:
                 later_lsn = times.first_after(index, moment.time)
                 if later_lsn is not None:
                     return later_lsn
             if len(index):
                 end_lsn = int(index.end_lsn[-1])
-        if limit_lsn is not None and end_lsn < limit_lsn:
+        if limit_lsn is None or (moment.may_end and end_lsn < limit_lsn):
+            self.is_wal_end = moment.time is not None
+            return end_lsn
+        if end_lsn < limit_lsn:
             raise SurveyError(
                 f"the WAL ends at {format_lsn(end_lsn)}, before {format_lsn(limit_lsn)}",
                 hint="Name an earlier moment, or the safekeepers that have what is not archived.",
             )
-        self.is_wal_end = moment.time is not None
-        return end_lsn if limit_lsn is None else limit_lsn
-
-    def _records(self, begin_lsn: int, limit_lsn: int | None) -> Iterator[RecordIndex]:
-        """Segment by segment, until they end."""
-        server = self._archive.facts.server
-        indexer = RecordIndexer(
-            begin_lsn,
-            limit_lsn,
-            wal_seg_size=server.wal_seg_size,
-            version_major=server.pg_major,
-            system_id=server.system_id,
-            is_boundary=True,
-        )
-        try:
-            while not indexer.is_done:
-                lsn = indexer.fed_lsn
-                content = self._fetch(lsn // server.wal_seg_size)
-                yield indexer.feed(content[lsn % server.wal_seg_size :])
-                if len(content) < server.wal_seg_size:
-                    return
-        except WalFormatError as error:
-            raise SurveyError(f"WAL cannot be surveyed: {error}") from error
-
-    def _fetch(self, segno: int) -> bytes:
-        """As much of a segment as there is, also into the folder."""
-        seg_size = self._archive.facts.wal_seg_size
-        tli = self._history.tli_at((segno + 1) * seg_size - 1)
-        name = format_segment_name(tli, segno, seg_size)
-        found = b""
-        for source in self._sources:
-            if len(found) < seg_size:
-                found = max(found, source.segment(name), key=len)
-        if found:
-            (self._wal.path / name).write_bytes(found)
-        return found
+        return limit_lsn
 
     def _point(self, cut: Cut, target_lsn: int) -> RestorePoint:
         objects, index, folder = self._objects, self._index, self._folder

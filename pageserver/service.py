@@ -19,6 +19,7 @@ from typing import Any
 
 import structlog
 
+from consensus.ids import TimelineId
 from generations.protocol import GenerationService
 from objectstore.store import ObjectStore
 from pageserver.attachment import Phase
@@ -26,6 +27,7 @@ from pageserver.attachment_events import Mode
 from pageserver.errors import PagesDeleted, PageserverError
 from pageserver.metrics import PageserverCollector
 from pageserver.process import AttachedTimeline, PageserverProcess, ProcessConfig
+from pageserver.scheduled_checks import CheckSchedule, ScheduledChecks
 from pageserver.turns import Turns
 from pgwal.lsn import format_lsn
 from telemetry.status_server import HttpListener, Pages, StatusServer
@@ -46,12 +48,19 @@ class PageserverService:
         store: ObjectStore,
         service: GenerationService,
         listener: HttpListener,
+        schedule: CheckSchedule | None = None,
     ) -> None:
         self._config = config
         self._listener = listener
         self._service = service
         self._turns = Turns()
         self._process = PageserverProcess(config, self._turns, store, service)
+        self._checks: ScheduledChecks | None = None
+        if schedule is not None:
+            self._checks = ScheduledChecks(
+                schedule, store, config.ingest, config.data_dir,
+                lambda: dict(self._process.attached),
+            )  # fmt: skip
         self._archive = store.url
         self._address = ""
 
@@ -68,6 +77,9 @@ class PageserverService:
             self._address = f"{self._listener.host}:{http.port}"
             stopping.on_set(self._turns.end)
             self._turns.post(self._process.start)
+            if self._checks is not None:
+                self._checks.start()
+                stack.callback(self._checks.stop)
             log.info("pageserver started", node_id=self._config.node_id, http=self._address)
             try:
                 self._turns.run()
@@ -102,9 +114,10 @@ class PageserverService:
             ),
             "deleted_objects": queue.deleted_keys if queue is not None else 0,
             "timelines": {
-                str(timeline): timeline_status(there)
+                str(timeline): timeline_status(there, self._problem(timeline, there))
                 for timeline, there in sorted(dict(process.attached).items())
             },
+            "checks": self._checks.status() if self._checks is not None else None,
             "deleted_timelines": [*map(str, sorted(process.deleted))],
             "unusable_files": unusable_files(self._listener.files),
         }
@@ -114,10 +127,14 @@ class PageserverService:
         if not self._process.node_generation:
             return f"not registered: {self._process.service_problem}"
         for timeline, there in dict(self._process.attached).items():
-            found = timeline_problem(there)
+            found = self._problem(timeline, there)
             if found:
                 return f"timeline {timeline}: {found}"
         return ""
+
+    def _problem(self, timeline: TimelineId, there: AttachedTimeline) -> str:
+        damage = self._checks.damage(timeline) if self._checks is not None else ""
+        return timeline_problem(there) or damage
 
 
 def timeline_problem(there: AttachedTimeline) -> str:
@@ -134,7 +151,7 @@ def timeline_problem(there: AttachedTimeline) -> str:
     return ingest.state.problem if ingest is not None else ""
 
 
-def timeline_status(there: AttachedTimeline) -> dict[str, Any]:
+def timeline_status(there: AttachedTimeline, problem: str) -> dict[str, Any]:
     """Of one that is attached."""
     core, ingest = there.shell.core, there.ingest
     index = core.index
@@ -142,7 +159,7 @@ def timeline_status(there: AttachedTimeline) -> dict[str, Any]:
         "suffix": str(core.suffix),
         "phase": core.phase.value,
         "mode": core.mode.value,
-        "problem": timeline_problem(there),
+        "problem": problem,
         "alarms": there.shell.alarms[-5:],
         "cuts": len(index.cuts),
         "layers": len(index.layers),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from pageserver.fork_table import ForkTable, fork_blocks, relation_files, relati
 from pageserver.page_files import READ_BLOCKS, Give, PageFiles
 from pageserver.page_run import PageRun
 from pageserver.page_stack import PageBase
-from pageserver.touches import Database, ForkPages, Touches
+from pageserver.touches import Database, ForkPages, Numbers, Touches
 
 
 class SparseFiles:
@@ -57,16 +57,20 @@ class SparseFiles:
         for fork in files.members():
             self._build_whole(fork, files.forks[fork], source)
 
-    def build_page(
-        self, forks: ForkTable, touches: Touches, source: PageBase, fork: Fork, block: int
+    def build_pages(
+        self,
+        forks: ForkTable,
+        touches: Touches,
+        source: PageBase,
+        wanted: Mapping[Fork, Numbers],
     ) -> None:
-        """For a server of which one page is wanted, and which ignores all others that are not
+        """For a server of which these pages are wanted, and which ignores all others that are not
         there. Raises PageserverError."""
         for each in touches.forks():
             if each in forks:
                 self._files.make(each, forks[each])
-        if block < forks.get(fork, 0):
-            self._files.fill(fork, np.array([block], np.uint32), source)
+        for fork, blocks in wanted.items():
+            self._files.fill(fork, blocks[blocks < forks.get(fork, 0)], source)
 
     def _build_whole(self, fork: Fork, length: int, source: PageBase) -> None:
         self._files.make(fork, length)

@@ -84,7 +84,7 @@ def note_touches(
                 )  # fmt: skip
         if rmgr in (_HEAP, _HEAP2):
             main_at = at[record[row]] + length[row] - main_length[row]
-            first, second = _cleared_blocks(data, main_at, main_length[row], rmgr, op)
+            first, second = cleared_blocks(data, main_at, main_length[row], rmgr, op)
             begin, end = block_offsets[row], block_offsets[row + 1]
             for index in range(2):
                 if (first if index == 0 else second) and end > begin:
@@ -120,7 +120,7 @@ def _is_rare(data: Bytes, end: Int, main_length: Int, rmgr: Int, op: Int) -> boo
 
 
 @njit(cache=True, nogil=True)
-def _cleared_blocks(
+def cleared_blocks(
     data: Bytes, main_at: Int, main_length: Int, rmgr: Int, op: Int
 ) -> tuple[bool, bool]:
     """Whether redo clears bits of the visibility map for the first and for the second block."""

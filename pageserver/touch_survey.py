@@ -14,7 +14,7 @@ Sources: Postgres `catalog/storage_xlog.h`, `commands/dbcommands_xlog.h`, `comma
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -211,16 +211,7 @@ class TouchSurveyor:
 
     def _read_end(self, main: bytes) -> None:
         """Of a transaction that drops relations."""
-        (xinfo,) = struct.unpack_from("<I", main, 8)
-        at = 12
-        if xinfo & _HAS_DATABASE:
-            at += 8
-        if xinfo & _HAS_SUBXACTS:
-            (count,) = struct.unpack_from("<i", main, at)
-            at += 4 + 4 * count
-        (count,) = struct.unpack_from("<i", main, at)
-        for position in range(count):
-            tablespace, database, number = _LOCATOR.unpack_from(main, at + 4 + 12 * position)
+        for tablespace, database, number in dropped_relations(main):
             self._dropped.add((tablespace, database, number))
             for kind in ForkKind:
                 self._limit(Fork(tablespace, database, number, kind), 0)
@@ -268,6 +259,21 @@ class TouchSurveyor:
 
     def _limit(self, fork: Fork, blocks: int) -> None:
         self._limits[fork] = min(blocks, self._limits.get(fork, blocks))
+
+
+def dropped_relations(main: bytes) -> Iterator[tuple[int, int, int]]:
+    """By the end of a transaction, of which `main` says that it drops some. Raises
+    struct.error."""
+    (xinfo,) = struct.unpack_from("<I", main, 8)
+    at = 12
+    if xinfo & _HAS_DATABASE:
+        at += 8
+    if xinfo & _HAS_SUBXACTS:
+        (count,) = struct.unpack_from("<i", main, at)
+        at += 4 + 4 * count
+    (count,) = struct.unpack_from("<i", main, at)
+    for position in range(count):
+        yield _LOCATOR.unpack_from(main, at + 4 + 12 * position)
 
 
 def _power_of_two(count: int) -> int:

@@ -48,14 +48,16 @@ from pageserver.catalog_rows import (
 from pageserver.control_file import ControlFile
 from pageserver.deletion_list import decode_claim, decode_header, decode_list
 from pageserver.errors import BranchError, LayerDamaged, SurveyError, TableNameError
-from pageserver.fork import parse_file
+from pageserver.fork import PAGE_BYTES, ForkKind, parse_file
 from pageserver.heap_page import heap_rows
+from pageserver.page_comparison import Expectation, compare
 from pageserver.page_header import PageHeader
 from pageserver.page_index import decode_index
 from pageserver.page_keys import PageKeys, QueueKeys
 from pageserver.relation_map import parse_relation_map
 from pageserver.table_name import TableName
 from pageserver.touches import Checkpoint
+from pageserver.visibility_bits import are_right
 from pg_server.postmaster_file import PostmasterFile
 from pgwal.block_ref import decode_body
 from pgwal.errors import LsnSyntaxError, SegmentNameError, TimelineHistoryError, WalFormatError
@@ -143,6 +145,15 @@ def _reseal_object(data: bytes) -> bytes:
 def _reseal_content(data: bytes) -> bytes:
     """All of it is the content of a sound object: what is behind the seal is parsed."""
     return sealed.seal(data[: -sealed.SEAL.size], None)
+
+
+def _compare_page(case: bytes) -> object:
+    """As a page of a heap, and of the visibility map of a heap that is such a page."""
+    page = case[:PAGE_BYTES].ljust(PAGE_BYTES, b"\0")
+    expected = Expectation(
+        seeds.HEAP_PAGE, 1 << 40, are_right=lambda _, bits: are_right(bits, page)
+    )
+    return [compare(kind, 7, page, expected, has_checksum=False) for kind in ForkKind]
 
 
 def _reseal_map(data: bytes) -> bytes:
@@ -364,6 +375,8 @@ PARSERS: list[Parser] = [
            seeds=(seeds.HEAP_PAGE, bytes(8192))),
     Parser("pageserver.heap_page.heap_rows", lambda case: list(heap_rows(case)), (LayerDamaged,),
            seeds=(seeds.HEAP_PAGE, bytes(8192))),
+    Parser("pageserver.page_comparison", _compare_page, (), seeds=(seeds.HEAP_PAGE, bytes(8192)),
+           covers=("pageserver.page_mask.masked", "pageserver.visibility_bits.are_right")),
     Parser("pageserver.relation_map.parse_relation_map", parse_relation_map, (LayerDamaged,),
            seeds=seeds.RELATION_MAPS, reseal=_reseal_map),
     Parser("pageserver.catalog_rows.parse_class_row", partial(parse_class_row, pg_major=18),

@@ -1,0 +1,114 @@
+"""`sk page repair`."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli.archive_options import archive_options, open_archive
+from cli.moment_options import binaries_of, replay_options, wal_sources
+from cli.output import CommandError
+from cli.page_get import FilePath
+from cli.parameters import live_safekeepers_option, timeline_option
+from objectstore.archive import require_archive
+from pageserver.directory_check import DataDirectory
+from pageserver.moments import point_opener
+from pageserver.page_at import PageReader
+from pageserver.page_comparison import differing
+from pageserver.page_repair import PageRepair, Repair, check_stopped, differing_headers
+from pageserver.redo import RedoServer
+from pg_server.account import server_account
+from pgwal.lsn import format_lsn
+
+DIFFERENCES_MAX = 8
+WORD = "write"
+
+
+@click.command()
+@archive_options()
+@timeline_option
+@live_safekeepers_option
+@click.argument("pgdata", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("path", metavar="FILE", type=FilePath())
+@click.argument("block", type=click.IntRange(0, (1 << 32) - 2))
+@click.option("--dry-run", is_flag=True, help="Show what differs; write nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@replay_options
+def repair(**options: Any) -> None:
+    """Write the page that the WAL says into a file of a stopped server.
+
+    FILE is what pg_relation_filepath() says. The page that is there is kept in page-repair/ below
+    the data directory. What is written is the page as of the server's last checkpoint: its start
+    replays what came behind. See docs/pageserver.md.
+    """
+    pgdata, fork, block = options["pgdata"].absolute(), options["path"], options["block"]
+    archive = require_archive(
+        open_archive(options["archive"], options["archive_option"]), options["timeline"]
+    )
+    check_stopped(pgdata)
+    directory = DataDirectory.open(pgdata, archive.facts.server, archive.newest_history())
+    mender = PageRepair(directory)
+    server = RedoServer(binaries_of(archive, options["pg_bin"]), server_account())
+    with tempfile.TemporaryDirectory(prefix="sk-repair-", dir=options["work_dir"]) as work:
+        replay_dir = Path(work) / "server"
+        replay_dir.mkdir()
+        opener = point_opener(archive, wal_sources(archive, options), Path(work))
+        found = mender.plan(opener, PageReader(replay_dir, server), fork, block)
+    for line in _described(found):
+        click.echo(line)
+    if options["dry_run"] or not _is_needed(found):
+        return
+    if not options["yes"]:
+        _confirm()
+    kept = mender.write(found, datetime.now(UTC))
+    click.echo(
+        f"written: block {block} of {found.path}"
+        + (f"; what was there is in {kept}" if kept is not None else "")
+    )
+
+
+def _is_needed(found: Repair) -> bool:
+    """Raises CommandError when it cannot be said."""
+    if found.is_newer:
+        raise CommandError(
+            "the page is newer than the server's last checkpoint, and its checksum is right or "
+            "there is none: nothing was written",
+            "Start the server, which replays what came behind, or checks it; then check again.",
+        )
+    return bool(found.damage)
+
+
+def _described(found: Repair) -> list[str]:
+    name, at = f"block {found.block} of {found.path}", format_lsn(found.at_lsn)
+    if not found.damage:
+        what = "is newer than" if found.is_newer else "is what the WAL says, as of"
+        return [f"{name} {what} the server's last checkpoint, {at}"]
+    lines = [f"{name} is damaged: {found.damage}", f"the good page is that as of {at}"]
+    if found.found is None:
+        return lines
+    fields = differing_headers(found.found, found.good)
+    for field, (there, good) in fields.items():
+        show = format_lsn if field == "lsn" else str
+        lines.append(f"  {field.replace('_', ' '):15} {show(there)}, good: {show(good)}")
+    count, first = differing(found.found, found.good)
+    end = min(first + DIFFERENCES_MAX, len(found.good))
+    lines.append(
+        f"  {count} bytes differ, the first at {first}: "
+        f"{found.found[first:end].hex()}, good: {found.good[first:end].hex()}"
+    )
+    return lines
+
+
+def _confirm() -> None:
+    """Raises CommandError unless the word is typed."""
+    try:
+        typed = click.prompt(f'Type "{WORD}" to write it', err=True)
+    except click.Abort:
+        click.echo(err=True)
+        typed = ""
+    if typed.strip() != WORD:
+        raise CommandError("not confirmed, nothing was written", f'Type "{WORD}", or give --yes.')
