@@ -264,7 +264,7 @@ def test_layers_that_cannot_be_merged_stay(world: World) -> None:
         assert compaction is not None
         wait_until(lambda: compaction.state.problem, TIMEOUT, "the problem")
         assert "is no tar file" in compaction.state.problem
-        page = timeline_status(node.attached())
+        page = timeline_status(node.attached(), "")
         assert (page["merges"], page["compaction_problem"] != "") == (0, True)
         node.add_cut(300, now(), write_pages)
         assert world.ends(LayerName) == [100, 200, 300]
