@@ -29,6 +29,7 @@ from benchmarks import (
     failover,
     lake,
     many,
+    merges,
     pages,
     profile,
     qsync,
@@ -291,6 +292,11 @@ def run_pages(options: Options) -> Report:
     return Report(pages.table(samples), pages.verdicts(samples), samples)
 
 
+def run_merges(options: Options) -> Report:
+    samples = _told(merges.measure(options.directory, options.rounds))
+    return Report(merges.table(samples), merges.verdicts(samples), samples)
+
+
 BENCHMARKS = {
     "commit": run_commit,
     "profile": run_profile,
@@ -308,6 +314,7 @@ BENCHMARKS = {
     "qsync": run_qsync,
     "pages": run_pages,
     "cuts": run_cuts,
+    "merges": run_merges,
 }
 
 

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 import click
 
 from backup.backup_record import Backup
+from backup.errors import BackupError
 from backup.restore_plan import RestorePlan, RestorePlanner
-from backup.target import Target
+from backup.target import AtLsn, AtTime, Target, format_time
 from backup.unpack import Unpacking
 from objectstore.archive import TimelineArchive
 from objectstore.errors import ObjectStoreError
 from pageserver.errors import PagesDeleted, PageserverError
 from pageserver.page_keys import PageKeys
 from pageserver.tombstone import has_tombstone
+from pgwal.lsn import format_lsn
 
 if TYPE_CHECKING:  # needs packages that not every installation has
     from pageserver.virtual_backups import VirtualBackups
@@ -46,10 +48,33 @@ class RestorableCuts:
         cuts = self._backups(backups)
         # Of a cut and the backup that was made of it the backup is last: it is read in one go.
         both = sorted([*cuts, *backups], key=lambda each: each.stop_lsn)
-        plan = planner.plan(both, target)
+        try:
+            plan = planner.plan(both, target)
+        except BackupError as error:
+            self._check_horizon(target, error)
+            raise
         if self._cuts is not None and plan.backup.backup_id in self._ids:
             return replace(plan, backup=self._cuts.details(plan.backup))
         return plan
+
+    def _check_horizon(self, target: Target, error: BackupError) -> None:
+        """Why there is no plan, when the cuts are gone that led there. Raises BackupError."""
+        horizon = self._cuts.horizon if self._cuts is not None else None
+        if horizon is None:
+            return
+        at = datetime.fromtimestamp(horizon.time_unix_s, UTC)
+        match target:
+            case AtLsn(lsn) if lsn < horizon.end_lsn:
+                pass
+            case AtTime(time) if time < at:
+                pass
+            case _:
+                return
+        raise BackupError(
+            f"the target {target} lies before the horizon: the cuts below it are gone, and {error}",
+            hint=f"The oldest cut is at {format_lsn(horizon.end_lsn)}, {format_time(at)}. "
+            "How long they stay: sk pageserver run --history-days.",
+        ) from error
 
     def writer(self, backup: Backup) -> Callable[[Backup, Unpacking], None] | None:
         """What writes a cut; None for a backup."""

@@ -5,6 +5,7 @@
     claim -> list indices -> load the newest -> own index -> | upload objects -> index that names
                                                              | them -> index without what is dropped
                                                              | -> condemn that -> validate -> delete
+    compaction: survey old layers -> merge -> upload its parts -> index with it, and without those
 
 Laws.
 
@@ -21,6 +22,9 @@ Laws.
    ingest go on until the local disk has `local_bytes_max` of it.
 6. In MULTI nothing is condemned until SINGLE comes; in EMERGENCY nothing is validated either.
 7. Names are numbered through, and never used twice.
+8. One merge at a time, of layers that the next index would name and that end at or below its
+   horizon (`compaction.py`). Cuts that come meanwhile do not wait for it. Its layer is named when
+   all parts are in the store, by the index that names the merged ones no more.
 
 Why law 3 is enough. Claim and validation cross: one who comes later claims, then lists indices; a
 validation lists claims after the index was written. So either it sees the claim, or the other one
@@ -31,7 +35,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
 
@@ -44,6 +47,7 @@ from pageserver.attachment_events import (
     Changed,
     Claimed,
     CollectDue,
+    CompactDue,
     Condemn,
     CreateClaim,
     Event,
@@ -55,15 +59,18 @@ from pageserver.attachment_events import (
     IndexLoaded,
     IndexUploaded,
     IndicesListed,
+    LayersMerged,
+    LayersSurveyed,
     ListIndices,
     LoadIndex,
     LocalGrown,
+    MergeFailed,
     Mode,
     ModeSet,
     OrphansFound,
+    PartMerged,
     Publish,
     Refuse,
-    RejectChange,
     Request,
     Stored,
     Upload,
@@ -73,7 +80,9 @@ from pageserver.attachment_events import (
     ValidationBegun,
 )
 from pageserver.attachment_id import Verdict
-from pageserver.garbage import may_compact, next_horizon_lsn, without_garbage
+from pageserver.attachment_writes import Batch, Pending, Writing
+from pageserver.compaction import Compaction, CompactionEvent
+from pageserver.garbage import next_horizon_lsn, without_garbage
 from pageserver.page_index import FrameRef, LayerRef, PageIndex
 from pageserver.page_keys import IndexName, ListName, StoredName
 
@@ -93,38 +102,6 @@ class Phase(Enum):
     ACTIVE = "active"
     REFUSED = "refused"  # it never began
     BROKEN = "broken"  # it serves no more
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A change whose objects are on their way."""
-
-    change: Changed
-    layers: list[LayerRef]
-    frames: list[FrameRef]
-    missing: set[StoredName]
-
-    @property
-    def names(self) -> set[StoredName]:
-        return {*(ref.name for ref in self.layers), *(ref.name for ref in self.frames)}
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What the next index does beside naming: it drops, it stores changes, a scrub waits for it."""
-
-    dropped: list[StoredName] = field(default_factory=list)
-    changes: list[int] = field(default_factory=list)
-    is_fresh: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Writing:
-    """An index on its way."""
-
-    name: IndexName
-    index: PageIndex
-    batch: _Batch
 
 
 class Attachment:
@@ -152,9 +129,10 @@ class Attachment:
         self._seq = 0
         self._ticket = -1
         self._asked_lsn = 0
-        self._pending: deque[_Pending] = deque()
-        self._next = _Batch()
-        self._writing: _Writing | None = None
+        self._pending: deque[Pending] = deque()
+        self._next = Batch()
+        self._writing: Writing | None = None
+        self.compaction = Compaction()
         #: Condemned, but not yet to be: before the first own index, and in MULTI.
         self._held: list[Condemn] = []
         self._actions: list[Action] = []
@@ -194,8 +172,8 @@ class Attachment:
 
     def _active(
         self,
-        event: Changed | Uploaded | IndexUploaded | CollectDue | FreshIndexWanted | OrphansFound
-        | ValidationBegun | ModeSet,
+        event: Changed | Uploaded | IndexUploaded | CollectDue | CompactionEvent | FreshIndexWanted
+        | OrphansFound | ValidationBegun | ModeSet,
     ) -> None:  # fmt: skip
         match event:
             case Changed():
@@ -206,6 +184,8 @@ class Attachment:
                 self._index_uploaded(name)
             case CollectDue(now_unix_s):
                 self._collect(now_unix_s)
+            case CompactDue() | LayersSurveyed() | PartMerged() | LayersMerged() | MergeFailed():
+                self._compact(event)
             case FreshIndexWanted():
                 self._next.is_fresh = True
                 self._write_index()
@@ -303,7 +283,7 @@ class Attachment:
         ]
         refs: list[LayerRef | FrameRef] = [*layers, *frames]
         missing: set[StoredName] = {ref.name for ref in refs}
-        self._pending.append(_Pending(change, layers, frames, missing))
+        self._pending.append(Pending(change, layers, frames, missing))
         for position, ref in enumerate(refs):
             self._actions.append(Upload(change.number, position, ref))
         self._apply()
@@ -316,6 +296,8 @@ class Attachment:
     def _uploaded(self, name: StoredName) -> None:
         for pending in self._pending:
             pending.missing.discard(name)
+        self.compaction.uploaded(name)
+        self._apply_merge()
         self._apply()
 
     def _apply(self) -> None:
@@ -323,13 +305,9 @@ class Attachment:
         while self._pending and not self._pending[0].missing:
             pending = self._pending.popleft()
             change = pending.change
-            if not may_compact(self.desired, change.dropped):
-                self._actions.append(RejectChange(change.number))
-                continue
-            self.desired = self.desired.with_objects(
-                change.cut, pending.layers, pending.frames, change.dropped, change.base_backup_id
+            self.desired = self.desired.with_cut(
+                change.cut, pending.layers, pending.frames, change.base_backup_id
             )
-            self._next.dropped += [ref.name for ref in change.dropped]
             self._next.changes.append(change.number)
         self._write_index()
 
@@ -346,8 +324,8 @@ class Attachment:
         is_new = self.desired is not self.index
         if self._writing is None and self.may_write and (is_wanted or is_new):
             name = IndexName(self.suffix, self._next_seq())
-            self._writing = _Writing(name, self.desired, self._next)
-            self._next = _Batch()
+            self._writing = Writing(name, self.desired, self._next)
+            self._next = Batch()
             self._actions.append(UploadIndex(name, self.desired))
 
     def _index_uploaded(self, name: IndexName) -> None:
@@ -362,6 +340,29 @@ class Attachment:
         if written.batch.is_fresh:
             self._actions.append(FreshIndex(name))
         self._write_index()
+
+    # ---- compaction: law 8
+
+    def _compact(self, event: CompactionEvent) -> None:
+        if isinstance(event, CompactDue) and self.mode is not Mode.SINGLE:
+            return
+        before = self.compaction.names
+        self._actions += self.compaction.step(event, self.desired, self._name_part)
+        if gone := before - self.compaction.names:
+            self._condemn(sorted(gone))
+        self._apply_merge()
+
+    def _name_part(self, end_lsn: int, part: int, size_bytes: int) -> LayerRef:
+        return LayerRef(end_lsn, part, self.suffix, self._next_seq(), size_bytes)
+
+    def _apply_merge(self) -> None:
+        """What was merged is still there: nothing else drops layers."""
+        merge = self.compaction.take_whole()
+        if merge is not None:
+            self.desired = self.desired.with_merged(merge.parts, merge.layers)
+            self._next.dropped += [layer.name for layer in merge.layers]
+            self._next.changes.append(merge.number)
+            self._write_index()
 
     # ---- dropping: laws 3 and 6
 
@@ -403,6 +404,7 @@ class Attachment:
             or name in self.desired.names
             or (self._writing is not None and name in self._writing.index.names)
             or any(name in pending.names for pending in self._pending)
+            or name in self.compaction.names
         )
 
     # ---- validation: laws 4 and 5
@@ -420,6 +422,7 @@ class Attachment:
             self.mode = Mode.STALE
             self._writing = None
             self._pending.clear()
+            self.compaction = Compaction()
             self._drop_held()
             self._actions.append(Alarm(kind, f"generation {self.suffix} is stale: {message}"))
 
@@ -445,10 +448,17 @@ class Attachment:
                 is_wanted = self.phase is Phase.LISTING
             case LoadIndex():
                 is_wanted = self.phase is Phase.LOADING
-            case Upload() | UploadIndex():
+            case Upload():
+                is_wanted = self.may_write and self._is_missing(request.ref.name)
+            case UploadIndex():
                 is_wanted = self.may_write
         if is_wanted:
             self._actions.append(request)
+
+    def _is_missing(self, name: StoredName) -> bool:
+        """It is to be named, and was not uploaded yet."""
+        is_pending = any(name in pending.missing for pending in self._pending)
+        return is_pending or self.compaction.is_missing(name)
 
 
 class AttachDecision(Enum):

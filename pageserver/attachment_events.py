@@ -90,17 +90,51 @@ class NewFrame:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An epoch was replayed (`cut`), or layers below the horizon were compacted (`dropped`).
-
-    `number` is the shell's: it finds the files by it.
-    """
+    """An epoch was replayed. `number` is the shell's: it finds the files by it."""
 
     number: int
-    cut: Cut | None
+    cut: Cut
     layers: tuple[NewLayer, ...]
     frames: tuple[NewFrame, ...] = ()
-    dropped: tuple[LayerRef, ...] = ()
     base_backup_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactDue:
+    """Time to look for old layers that may become one. `number` would be that of the merge."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayersSurveyed:
+    """What SurveyLayers has found."""
+
+    number: int
+    live_pages: int
+    all_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartMerged:
+    """The next part of the new layer lies on the local disk."""
+
+    number: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayersMerged:
+    """There are no more parts."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeFailed:
+    """A survey or a merge was broken off. What it has made is not used."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +226,7 @@ class LoadIndex:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """`position` counts the layers of the change, then its frames."""
+    """`position` counts the layers of the change, then its frames; or the parts of a merge."""
 
     change: int
     position: int
@@ -223,16 +257,27 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """All of a change is in an index that is in the store."""
+    """All of a change, or of a merge, is in an index that is in the store."""
 
     change: int
 
 
 @dataclass(frozen=True, slots=True)
-class RejectChange:
-    """A compaction of layers that are not there any more: its files may go."""
+class SurveyLayers:
+    """Count the pages of these, and those that a merge as of that cut would leave."""
 
-    change: int
+    number: int
+    cut: Cut
+    layers: tuple[LayerRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeLayers:
+    """Make one of these, as of that cut."""
+
+    number: int
+    cut: Cut
+    layers: tuple[LayerRef, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +303,7 @@ class Alarm:
 
 Request: TypeAlias = CreateClaim | ListIndices | LoadIndex | Upload | UploadIndex
 Action: TypeAlias = (
-    Request | Condemn | Publish | Stored | RejectChange | FreshIndex | Refuse | Alarm
+    Request | Condemn | Publish | Stored | SurveyLayers | MergeLayers | FreshIndex | Refuse | Alarm
 )
 
 
@@ -271,6 +316,7 @@ class Failed:
 
 Event: TypeAlias = (
     Begun | Claimed | IndicesListed | IndexLoaded | IndexDamaged | Changed | Uploaded
-    | IndexUploaded | CollectDue | FreshIndexWanted | OrphansFound | Hinted | ValidationBegun
+    | IndexUploaded | CollectDue | CompactDue | LayersSurveyed | PartMerged | LayersMerged
+    | MergeFailed | FreshIndexWanted | OrphansFound | Hinted | ValidationBegun
     | Validated | ModeSet | LocalGrown | Failed
 )  # fmt: skip

@@ -20,7 +20,9 @@ from pageserver import attachment_events as events
 from pageserver import scrub as scrubbing
 from pageserver.attachment import Attachment, Phase
 from pageserver.attachment_id import AttachmentId
+from pageserver.compaction_shell import CompactionShell
 from pageserver.deletion_events import Condemned
+from pageserver.fork_table import ForkTable
 from pageserver.page_index import Cut
 from pageserver.page_objects import PageObjects
 from pageserver.scrub import Scrub
@@ -49,7 +51,7 @@ class AttachmentListener(Protocol):
         """WAL below may go."""
 
     def stored(self, shell: AttachmentShell, change: int) -> None:
-        """All of a change is in an index in the store, or never will be."""
+        """All of a change, or of a merge, is in an index in the store."""
 
 
 class AttachmentShell:
@@ -73,6 +75,8 @@ class AttachmentShell:
         self._turns = turns
         self._listener = listener
         self._grace_ms = grace_ms
+        #: What merges layers, once it was opened.
+        self.compaction: CompactionShell | None = None
         self._changes: dict[int, Sequence[Path]] = {}
         self._numbers = 0
         self._scrub: Scrub | None = None
@@ -85,6 +89,8 @@ class AttachmentShell:
     def detach(self) -> None:
         """Nothing of it is done any more."""
         self._is_detached = True
+        if self.compaction is not None:
+            self.compaction.stop()
 
     def change(self, cut: Cut, base_backup_id: str, parts: Sequence[Path], frame: Path) -> int:
         """An epoch was replayed, and its files are there; the number of the change."""
@@ -97,6 +103,17 @@ class AttachmentShell:
         frames = (events.NewFrame(cut.end_lsn, frame.stat().st_size),)
         self.step(events.Changed(self._numbers, cut, layers, frames, base_backup_id=base_backup_id))
         return self._numbers
+
+    def open_compaction(self, folder: Path, base_forks: Callable[[], ForkTable | None]) -> None:
+        """It works below `folder`. `base_forks`: lengths in the base backup, once known."""
+        self.compaction = CompactionShell(
+            self._turns, self.core, self.objects, folder, base_forks, self.step
+        )
+
+    def begin_compaction(self) -> None:
+        if self.compaction is not None:
+            self._numbers += 1
+            self.compaction.begin(self._numbers)
 
     def begin_scrub(self) -> None:
         if self._scrub is None or self._scrub.is_ended:
@@ -139,11 +156,11 @@ class AttachmentShell:
                     lambda error: self.step(events.IndexDamaged(name, str(error))),
                 )
             case events.Upload(change, position, ref):
-                path = self._changes[change][position]
+                path = self._path(change, position)
                 self._ask(
                     action,
                     lambda: objects.upload(ref, path),
-                    lambda _: self.step(events.Uploaded(ref.name)),
+                    lambda _: self._uploaded(action),
                 )
             case events.UploadIndex(name, index):
                 self._ask(
@@ -155,9 +172,11 @@ class AttachmentShell:
                 self._listener.condemned(Condemned(self.id, names, hint))
             case events.Publish(visible_lsn):
                 self._listener.published(self, visible_lsn)
-            case events.Stored(change) | events.RejectChange(change):
-                self._changes.pop(change, None)
-                self._listener.stored(self, change)
+            case events.Stored(change):
+                self._stored(change)
+            case events.SurveyLayers() | events.MergeLayers():
+                assert self.compaction is not None, "it has said that a compaction is due"
+                self.compaction.execute(action)
             case events.FreshIndex(name):
                 self._scrub = Scrub(self.core.suffix, name, self._grace_ms)
                 self._step_scrub(self._scrub, scrubbing.ScrubBegun())
@@ -172,6 +191,22 @@ class AttachmentShell:
                     self._listener.ended(self, message)
             case _:
                 assert_never(action)
+
+    def _stored(self, change: int) -> None:
+        self._changes.pop(change, None)
+        if self.compaction is not None:
+            self.compaction.stored(change)
+        self._listener.stored(self, change)
+
+    def _path(self, change: int, position: int) -> Path:
+        """Of a part, or a frame, on the local disk."""
+        of_merge = self.compaction.path(change, position) if self.compaction is not None else None
+        return self._changes[change][position] if of_merge is None else of_merge
+
+    def _uploaded(self, upload: events.Upload) -> None:
+        if self.compaction is not None:
+            self.compaction.uploaded(upload.change, upload.position)
+        self.step(events.Uploaded(upload.ref.name))
 
     def _ask(
         self,

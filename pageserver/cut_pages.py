@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +14,7 @@ from pageserver.base_cache import cached_backup, stored_places
 from pageserver.cut_files import CutFiles
 from pageserver.errors import PageNotFound
 from pageserver.frame import Frame
+from pageserver.layer_file import LayerPart
 from pageserver.page_index import Cut, LayerRef, PageIndex
 from pageserver.page_objects import PageObjects
 from pageserver.page_stack import Layer, LayerStack, PageStack
@@ -59,11 +61,31 @@ def open_layers(
 ) -> list[Layer]:
     """Oldest first; several at a time, each of which costs requests. Raises ObjectStoreError,
     LayerDamaged."""
-    ordered = sorted(refs, key=lambda ref: (ref.end_lsn, ref.part))
     with ThreadPoolExecutor(OPENING_THREADS) as pool:
-        opened = pool.map(lambda ref: objects.open_layer(ref, ranges), ordered)
-        found = list(zip(ordered, opened, strict=True))
+        opened = pool.map(lambda ref: objects.open_layer(ref, ranges=ranges), refs)
+        return _layers(dict(zip(refs, opened, strict=True)))
+
+
+class OpenLayers:
+    """The layers of an index that changes: each is opened once, what is merged away is let go."""
+
+    def __init__(self, objects: PageObjects) -> None:
+        self._objects = objects
+        self._parts: dict[LayerRef, LayerPart] = {}
+
+    def of(self, index: PageIndex) -> list[Layer]:
+        """Oldest first. Raises ObjectStoreError, LayerDamaged."""
+        known = self._parts
+        self._parts = {
+            ref: known[ref] if ref in known else self._objects.open_layer(ref)
+            for ref in index.layers
+        }
+        return _layers(self._parts)
+
+
+def _layers(parts: Mapping[LayerRef, LayerPart]) -> list[Layer]:
+    ordered = sorted(parts, key=lambda ref: (ref.end_lsn, ref.part))
     return [
-        Layer([part for _, part in parts])
-        for _, parts in groupby(found, key=lambda each: each[0].end_lsn)
+        Layer([parts[ref] for ref in refs])
+        for _, refs in groupby(ordered, key=lambda ref: ref.end_lsn)
     ]

@@ -3,16 +3,16 @@
 cuts     |   c1   |   c2   |   c3   |   c4   |   c5   |
                       ^ horizon: the newest that is older than the history promised
 go:      cuts below the horizon, and their frames
-stay:    every layer: c2 is read from all that end at or below it. Only a compaction, which has
-         put others in their place, drops layers, and only such that end at or below the horizon
+stay:    every layer: c2 is read from all that end at or below it. Only a compaction, which puts
+         one in their place, drops layers (`compaction.py`)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 
 from generations.suffix import Suffix
-from pageserver.page_index import FrameRef, LayerRef, PageIndex
+from pageserver.page_index import FrameRef, PageIndex
 from pageserver.page_keys import IndexName
 
 #: Newest indices of the own generation that are kept for people.
@@ -37,12 +37,6 @@ def without_garbage(index: PageIndex, horizon_lsn: int) -> tuple[PageIndex, list
         index.base_backup_id,
     )
     return kept, [frame for frame in index.frames if frame.end_lsn < horizon_lsn]
-
-
-def may_compact(index: PageIndex, dropped: Iterable[LayerRef]) -> bool:
-    """Whether others may take the place of these layers."""
-    named = set(index.layers)
-    return all(layer in named and layer.end_lsn <= index.horizon_lsn for layer in dropped)
 
 
 def kept_indices(

@@ -30,14 +30,15 @@ from objectstore.archive import TimelineArchive
 from pageserver.backup_base import BackupBase
 from pageserver.base_cache import cached_backup, store_places
 from pageserver.checkpoint_scan import CheckpointScan
-from pageserver.cut_pages import fetch_frame, open_layers
+from pageserver.cut_pages import OpenLayers, fetch_frame
 from pageserver.cut_rule import CutRule
 from pageserver.epoch import EpochInput, EpochOutput, EpochReplay
 from pageserver.errors import PageserverError
+from pageserver.fork_table import ForkTable
 from pageserver.frame import Frame
 from pageserver.page_index import Cut, PageIndex
 from pageserver.page_objects import PageObjects
-from pageserver.page_stack import Layer, PageStack
+from pageserver.page_stack import PageStack
 from pageserver.redo import RedoServer
 from pageserver.touches import Checkpoint
 from pageserver.trim_report import TrimReport
@@ -96,7 +97,7 @@ class _Stand:
 
     frame: Frame
     base: BackupBase
-    layers: list[Layer]
+    layers: OpenLayers
     redo_lsn: int
     last: Checkpoint | None
     consistent_lsn: int
@@ -121,6 +122,8 @@ class Ingest(threading.Thread):
     ) -> None:
         super().__init__(name=f"ingest {archive.timeline}", daemon=True)
         self.state = IngestState()
+        #: The lengths of forks in the base backup, once it was looked into.
+        self.base_forks: ForkTable | None = None
         self._archive = archive
         self._objects = objects
         self._index_of = index_of
@@ -174,15 +177,16 @@ class Ingest(threading.Thread):
         )
         files, frame = cached_backup(catalog, backup, self._folder)
         store_places(catalog, backup, files)
+        self.base_forks = files.forks()
         base = BackupBase(catalog, backup, files)
+        layers = OpenLayers(self._objects)
         if not index.cuts:
-            return _Stand(frame, base, [], backup.start_lsn, None, backup.stop_lsn)
+            return _Stand(frame, base, layers, backup.start_lsn, None, backup.stop_lsn)
         cut = index.cuts[-1]
         frame = fetch_frame(self._objects, index, cut, self._folder / "frame.tar")
         at = datetime.fromtimestamp(cut.time_unix_s, UTC)
         last = Checkpoint(cut.checkpoint_lsn, cut.end_lsn, cut.redo_lsn, cut.tli, at)
         self.state.cut_lsn, self.state.cut_at = cut.end_lsn, at
-        layers = open_layers(self._objects, list(index.layers))
         return _Stand(frame, base, layers, cut.redo_lsn, last, cut.end_lsn)
 
     def _choose(self, catalog: BackupCatalog) -> Backup:
@@ -251,9 +255,8 @@ class Ingest(threading.Thread):
         shutil.rmtree(work_dir, ignore_errors=True)
         work_dir.mkdir()
         begun = datetime.now(UTC)
-        given = EpochInput(
-            stand.frame, PageStack(stand.base, stand.layers), wal, stand.redo_lsn, target
-        )
+        layers = stand.layers.of(self._index_of())
+        given = EpochInput(stand.frame, PageStack(stand.base, layers), wal, stand.redo_lsn, target)
         output = EpochReplay(work_dir, self._server).run(given)
         seconds = (datetime.now(UTC) - begun).total_seconds()
         self._note(stand, target, output, seconds)
@@ -293,9 +296,6 @@ class Ingest(threading.Thread):
         made = output.frame
         path = made.path.replace(self._folder / "frame.tar")
         stand.frame = Frame(path, made.forks, made.tablespaces, made.kept)
-        behind_lsn = stand.last.end_lsn if stand.last is not None else 0
-        refs = [ref for ref in self._index_of().layers if ref.end_lsn > behind_lsn]
-        stand.layers += open_layers(self._objects, refs)
         stand.redo_lsn, stand.last = target.redo_lsn, target
         self.state.cut_lsn, self.state.cut_at = target.end_lsn, target.at
         remove_segments(wal, target.redo_lsn)

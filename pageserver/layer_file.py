@@ -171,6 +171,8 @@ def _numbers(fork: Fork) -> tuple[int, int, int, int]:
 
 #: (offset, length) -> bytes of the part
 ReadRange = Callable[[int, int], bytes]
+#: (number of a frame, unpack) -> its content
+KeptFrames = Callable[[int, Callable[[], bytes]], bytes]
 
 
 def _gathered(frame: bytes, positions: Numbers) -> memoryview:
@@ -183,11 +185,14 @@ def _gathered(frame: bytes, positions: Numbers) -> memoryview:
 
 
 class LayerPart:
-    """A part that is read. `key` names it in errors. Every method raises LayerDamaged, and what
-    `read_range` raises."""
+    """A part that is read. `key` names it in errors. `kept` may have the content of a frame, by its
+    number, or asks for it. Every method raises LayerDamaged, and what `read_range` raises."""
 
-    def __init__(self, key: str, size_bytes: int, read_range: ReadRange) -> None:
+    def __init__(
+        self, key: str, size_bytes: int, read_range: ReadRange, kept: KeptFrames | None = None
+    ) -> None:
         self._key = key
+        self._kept = kept
         self._read_range = read_range
         self._size_bytes = size_bytes
         footer = self._read_footer()
@@ -228,7 +233,7 @@ class LayerPart:
         numbers = found // FRAME_PAGES
         for number in np.unique(numbers).tolist():
             positions = found[numbers == number]
-            frame, first = self._unpack(number), number * FRAME_PAGES
+            frame, first = self._content(number), number * FRAME_PAGES
             yield self._blocks[positions], _gathered(frame, positions - first)
 
     def pages(self) -> Iterator[PageRun]:
@@ -236,6 +241,11 @@ class LayerPart:
         for fork in self._places:
             for blocks, data in self.read(fork, self.blocks(fork)):
                 yield PageRun(fork, blocks, data)
+
+    def _content(self, number: int) -> bytes:
+        if self._kept is None:
+            return self._unpack(number)
+        return self._kept(number, lambda: self._unpack(number))
 
     def _unpack(self, number: int) -> bytes:
         offset, length, crc = self._frames[number].tolist()

@@ -15,6 +15,8 @@ GAUGES = {
     "sk_pageserver_cuts": ("Cuts that can be restored", "cuts"),
     "sk_pageserver_layers": ("Parts of layers that the index names", "layers"),
     "sk_pageserver_layer_bytes": ("Their bytes in the store", "layer_bytes"),
+    "sk_pageserver_frame_bytes": ("Bytes of frames, before they are packed", "frame_bytes"),
+    "sk_pageserver_dead_share": ("Dead pages up to the horizon, of all there", "dead_share"),
 }
 COUNTERS = {
     "sk_pageserver_epochs": ("Epochs replayed by this process", "epochs"),
@@ -22,6 +24,10 @@ COUNTERS = {
     "sk_pageserver_replayed_pages": ("Pages that they changed", "replayed_pages"),
     "sk_pageserver_base_pages_read": ("Pages read for them out of older layers", "base_pages_read"),
     "sk_pageserver_replay_seconds": ("Time that they took", "replay_seconds"),
+    "sk_pageserver_merges": ("Times that old layers were merged by this process", "merges"),
+    "sk_pageserver_merge_read_bytes": ("Bytes of layers that were merged", "merge_read_bytes"),
+    "sk_pageserver_merge_written_bytes": ("Bytes of their successors", "merge_written_bytes"),
+    "sk_pageserver_merge_seconds": ("Time that the merges took", "merge_seconds"),
 }
 OWN_GAUGES = {
     "sk_pageserver_emergency": "1 while it was started without the generation service",

@@ -53,6 +53,19 @@ def point_opener(
     return open_point
 
 
+def before_first_cut(index: PageIndex) -> PageNotFound:
+    """What to say of a moment that no cut of the index leads to. It has one."""
+    first = index.cuts[0]
+    at = datetime.fromtimestamp(first.time_unix_s).astimezone()
+    where = f"at {format_lsn(first.end_lsn)}, {at.isoformat(' ')}"
+    if not index.horizon_lsn:
+        return PageNotFound("the moment lies before the first cut", hint=f"That is {where}.")
+    return PageNotFound(
+        "the moment lies before the horizon: the cuts below it are gone",
+        hint=f"The oldest cut is {where}. How long they stay: sk pageserver run --history-days.",
+    )
+
+
 class Moments:
     """Works in `folder`, which is empty. `sources` are asked for WAL in their order. Every method
     raises PageserverError, ObjectStoreError, BackupError.
@@ -88,12 +101,7 @@ class Moments:
                 target_lsn = self._target_lsn(cut, moment)
                 if target_lsn >= cut.end_lsn:
                     return self._point(cut, target_lsn)
-        first = cuts[0]
-        at = datetime.fromtimestamp(first.time_unix_s).astimezone()
-        raise PageNotFound(
-            "the moment lies before the first cut",
-            hint=f"That is at {format_lsn(first.end_lsn)}, {at.isoformat(' ')}.",
-        )
+        raise before_first_cut(self._index)
 
     def files(self, point: RestorePoint) -> CutFiles:
         """All files of the cut of a point that open() gave, for who writes all of them."""

@@ -100,23 +100,28 @@ class PageIndex(Struct, frozen=True, dict=True):
         frames = frozenset[StoredName](frame.name for frame in self.frames)
         return frames.union(layer.name for layer in self.layers)
 
-    def with_objects(
+    def with_cut(
         self,
-        cut: Cut | None,
+        cut: Cut,
         layers: Iterable[LayerRef],
         frames: Iterable[FrameRef],
-        dropped: Iterable[LayerRef] = (),
         base_backup_id: str = "",
     ) -> PageIndex:
         """`base_backup_id`: of the first cut; later ones stand on the same."""
-        gone = set(dropped)
-        kept = [layer for layer in self.layers if layer not in gone]
         return PageIndex(
             self.horizon_lsn,
-            self.cuts if cut is None else (*self.cuts, cut),
-            (*kept, *layers),
+            (*self.cuts, cut),
+            (*self.layers, *layers),
             (*self.frames, *frames),
             self.base_backup_id or base_backup_id,
+        )
+
+    def with_merged(self, parts: Iterable[LayerRef], merged: Iterable[LayerRef]) -> PageIndex:
+        """The parts of one layer in the place of others."""
+        gone = set(merged)
+        kept = [layer for layer in self.layers if layer not in gone]
+        return PageIndex(
+            self.horizon_lsn, self.cuts, (*parts, *kept), self.frames, self.base_backup_id
         )
 
 

@@ -9,6 +9,7 @@ that seemed to have failed may have landed, so an object that exists is compared
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from consensus.ids import TimelineId
@@ -30,6 +31,7 @@ from pageserver.page_keys import (
     PageName,
 )
 from pageserver.range_cache import RangeCache
+from pageserver.side_by_side import SideBySide
 from pageserver.tombstone import has_tombstone
 
 PIECE_BYTES = 1 << 20
@@ -105,11 +107,25 @@ class PageObjects:
         if not self._store.create(key, sealed):
             self._check_same(key, sealed.seal())
 
-    def open_layer(self, ref: LayerRef, ranges: RangeCache | None = None) -> LayerPart:
-        """`ranges`: of who reads all of it. Raises LayerDamaged."""
+    def open_layer(
+        self,
+        ref: LayerRef,
+        others: SideBySide | None = None,
+        *,
+        ranges: RangeCache | None = None,
+    ) -> LayerPart:
+        """`others`: that are read along with it, each from begin to end. `ranges`: of who reads all
+        of it, fork by fork. Raises LayerDamaged."""
         key = self.keys.key(ref.name)
         get_range = self._store.get_range if ranges is None else ranges.read
-        return LayerPart(key, ref.size_bytes, lambda at, length: get_range(key, at, length))
+
+        def fetch(offset: int, length: int) -> bytes:
+            return get_range(key, offset, length)
+
+        if others is None:
+            return LayerPart(key, ref.size_bytes, fetch)
+        ahead = others.ahead(key, ref.size_bytes, fetch)
+        return LayerPart(key, ref.size_bytes, ahead, partial(others.unpacked, key))
 
     def range_cache(self) -> RangeCache:
         """For layers that are read whole."""

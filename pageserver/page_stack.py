@@ -41,6 +41,15 @@ class Layer:
         self.parts = tuple(parts)
         self.limits: Limits = parts[0].limits
 
+    @property
+    def page_count(self) -> int:
+        return sum(part.page_count for part in self.parts)
+
+    @property
+    def forks(self) -> frozenset[Fork]:
+        """Of its pages."""
+        return frozenset(fork for part in self.parts for fork in part.forks)
+
     def blocks(self, fork: Fork) -> Numbers:
         """Those of its pages that are here, sorted."""
         return np.concatenate([part.blocks(fork) for part in self.parts])

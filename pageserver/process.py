@@ -40,6 +40,7 @@ from pageserver.attachment import AttachDecision, Attachment, Phase, decide_atta
 from pageserver.attachment_events import Mode
 from pageserver.attachment_id import AttachmentId, Verdict
 from pageserver.attachment_shell import AttachmentShell
+from pageserver.compaction_round import CompactionRound
 from pageserver.deletion_queue import DeletionQueue
 from pageserver.emergency_start import EmergencyAttachments, EmergencyStart, ToldService
 from pageserver.epoch import EpochOutput
@@ -86,6 +87,7 @@ class ProcessConfig:
     round_seconds: float = 60.0
     collect_seconds: float = 300.0
     scrub_seconds: float = 24 * 3600.0
+    compact_seconds: float = 3600.0
 
 
 class PageserverProcess:
@@ -111,6 +113,7 @@ class PageserverProcess:
         self._service = service
         self.validation = ValidationShell(turns, store, service, config.node_id, self)
         self._starts = 0
+        self._compactions = CompactionRound()
         self._emergency = EmergencyStart(turns, store, service, config.node_id, self)
 
     # ---- its beginning and its end
@@ -144,6 +147,7 @@ class PageserverProcess:
         self._every(LOOK_SECONDS, lambda: self._step_queue(deleting.LookDue()))
         self._every(config.collect_seconds, self._collect)
         self._every(config.scrub_seconds, self._scrub)
+        self._every(config.compact_seconds, self._compact)
         self._ask_attachments()
 
     def _every(self, seconds: float, call: Callable[[], None]) -> None:
@@ -339,6 +343,9 @@ class PageserverProcess:
         for each in self.attached.values():
             each.shell.step(attaching.CollectDue(int(datetime.now(UTC).timestamp())))
 
+    def _compact(self) -> None:
+        self._compactions.begin(each.shell for each in self.attached.values())
+
     def _scrub(self) -> None:
         for each in self.attached.values():
             each.shell.begin_scrub()
@@ -422,6 +429,8 @@ class AttachedTimeline:
         """Not within a turn: waits for the thread."""
         for waiting in list(self._waiting.values()):
             waiting.set()
+        if self.shell.compaction is not None:
+            self.shell.compaction.stop()
         if self.ingest is not None:
             self.ingest.stop()
 
@@ -429,17 +438,19 @@ class AttachedTimeline:
 
     def activated(self, shell: AttachmentShell) -> None:
         def opened(archive: TimelineArchive) -> None:
-            self.ingest = Ingest(
+            folder = self._process.config.data_dir / str(self.timeline)
+            self.ingest = ingest = Ingest(
                 archive,
                 shell.objects,
                 lambda: shell.core.index,
-                self._process.config.data_dir / str(self.timeline),
+                folder,
                 self._process.config.ingest,
                 self._hand_over,
                 shell.core.suffix,
                 lambda: shell.core.visible_lsn,
             )
-            self.ingest.start()
+            ingest.start()
+            shell.open_compaction(folder, lambda: ingest.base_forks)
 
         def failed(error: Exception) -> None:
             log.warning("the store does not answer", reason=str(error))

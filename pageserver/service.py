@@ -164,10 +164,23 @@ def timeline_status(there: AttachedTimeline, problem: str) -> dict[str, Any]:
         "cuts": len(index.cuts),
         "layers": len(index.layers),
         "layer_bytes": sum(layer.size_bytes for layer in index.layers),
+        "frame_bytes": sum(frame.size_bytes for frame in index.frames),
         "horizon_lsn": format_lsn(index.horizon_lsn),
         "projected_lsn": format_lsn(core.projected_lsn),
         "visible_lsn": format_lsn(core.visible_lsn),
     }
+    if there.shell.compaction is not None:
+        compaction = there.shell.compaction.state
+        page |= {
+            "compaction": compaction.phase,
+            "compaction_problem": compaction.problem,
+            "merges": compaction.merges,
+            "merge_read_bytes": compaction.read_bytes,
+            "merge_written_bytes": compaction.written_bytes,
+            "merge_seconds": round(compaction.seconds, 3),
+        }
+        if compaction.dead_share is not None:
+            page["dead_share"] = round(compaction.dead_share, 3)
     if ingest is not None:
         state = ingest.state
         page |= {

@@ -59,6 +59,11 @@ class VirtualBackups:
             for cut, stopped_at in zip(cuts, [*ends, newest], strict=False)
         ]
 
+    @property
+    def horizon(self) -> Cut | None:
+        """The oldest cut, where older ones are gone."""
+        return self._index.cuts[0] if self._index.cuts and self._index.horizon_lsn else None
+
     def details(self, backup: Backup) -> Backup:
         """The same, with what it will write."""
         frame = self._frame(backup)

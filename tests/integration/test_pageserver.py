@@ -12,6 +12,11 @@ import pytest
 from restored import SEGMENT_BYTES, TIMEOUT, archiving, new_folder, restored_at, take_backup
 from sk_command import assert_refused, sk, sk_json
 
+from objectstore.archive import find_timelines
+from objectstore.local import LocalStore
+from pageserver.garbage import without_garbage
+from pageserver.page_keys import IndexName
+from pageserver.page_objects import PageObjects
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.generations import GenerationProcess
 from pg_fixtures.pageserver import PageserverProcess
@@ -49,6 +54,12 @@ class Pages:
     def write(self) -> None:
         self.primary.execute("UPDATE t SET m = m || 'x'")
         self.primary.execute("INSERT INTO t SELECT g, md5(g::text) FROM generate_series(1, 999) g")
+
+    def objects(self) -> PageObjects:
+        """Of the one timeline in the archive."""
+        store = LocalStore(str(self.archive))
+        (timeline,) = find_timelines(store)
+        return PageObjects(store, timeline)
 
     def checkpoint(self) -> int:
         """What a cut behind it is at, or behind."""
@@ -219,8 +230,28 @@ def test_one_page_at_a_moment(pages: Pages, tmp_path: Path) -> None:
     assert "found in        layers" in before.stdout
     none = sk("page", "get", path, 999_999, *where, "--at-lsn", end)
     assert_refused(none, 1, "there is no block 999999 of", "it had")
+    check_before_the_horizon(pages, path, tmp_path)
     odd = sk("page", "get", "t", 0, *where)
     assert (odd.returncode, "no file of a relation" in odd.stderr) == (2, True)
+
+
+def check_before_the_horizon(pages: Pages, path: str, tmp_path: Path) -> None:
+    """Every command says the same of a moment whose cuts are gone."""
+    objects, where = pages.objects(), ("--archive", pages.archive)
+    newest = max(objects.indices())
+    index = objects.newest_index()
+    moved, _ = without_garbage(index, index.newest_end_lsn)
+    objects.create_index(IndexName(newest.suffix, newest.seq + 100), moved)
+    says = ("lies before the horizon", "The oldest cut is at")
+    page = sk("page", "get", path, 0, *where, "--at-lsn", "0/1")
+    assert_refused(page, 1, *says)
+    csv = ("--copy", tmp_path / "early.csv")
+    table = sk("table", "restore", "postgres.public.t", *where, "--at-lsn", "0/1", *csv)
+    assert_refused(table, 1, *says)
+    data_dir = ("--data-dir", tmp_path / "early")
+    restored = sk("restore", *where, *data_dir, "--target-lsn", "0/1")
+    assert_refused(restored, 1, *says)
+    assert "no backup leads to" in restored.stderr
 
 
 def test_after_its_pages_were_deleted_all_say_so(pages: Pages, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 
+import numpy as np
 import pytest
 
 from consensus.ids import TimelineId
@@ -17,13 +18,22 @@ from objectstore.archive import ArchivedTimeline, TimelineArchive
 from objectstore.local import LocalStore
 from pageserver.attachment import Phase
 from pageserver.attachment_events import Mode
+from pageserver.cut_pages import open_layers
 from pageserver.cut_rule import CutRule
-from pageserver.ingest import IngestConfig
+from pageserver.fork import PAGE_BYTES, Fork, ForkKind
+from pageserver.fork_table import ForkTable
+from pageserver.frame import FrameWriter
+from pageserver.ingest import Ingest, IngestConfig
+from pageserver.layer_file import Epoch, Limits, write_layer
 from pageserver.page_index import Cut, PageIndex
 from pageserver.page_keys import FrameName, LayerName
 from pageserver.page_objects import PageObjects
+from pageserver.page_run import PageRun, Run
+from pageserver.page_stack import PageStack
 from pageserver.process import AttachedTimeline, PageserverProcess, ProcessConfig
 from pageserver.redo import RedoServer
+from pageserver.service import timeline_status
+from pageserver.touches import Numbers
 from pageserver.turns import Turns
 from pg_fixtures.waiting import wait_until
 from pg_server.account import server_account
@@ -56,6 +66,7 @@ class World:
             node_id=node_id, data_dir=self.root / f"node-{node_id}", ingest=ingest,
             attaches_all=False, history_seconds=100, grace_seconds=0.0, validation_seconds=0.05,
             attachments_seconds=0.1, round_seconds=0.05, collect_seconds=0.05, scrub_seconds=0.2,
+            compact_seconds=0.05,
         )  # fmt: skip
         turns = Turns()
         service = embedded_generations(self.database)
@@ -94,6 +105,18 @@ class Node:
         self.process = process
         self._turns = turns
 
+    @property
+    def base_forks(self) -> ForkTable | None:
+        """Of a base backup, which this archive has not."""
+        return self._ingest().base_forks
+
+    @base_forks.setter
+    def base_forks(self, forks: ForkTable) -> None:
+        self._ingest().base_forks = forks
+
+    def _ingest(self) -> Ingest:
+        return wait_until(lambda: self.attached().ingest, TIMEOUT, "the ingest")
+
     def attached(self) -> AttachedTimeline:
         def active() -> AttachedTimeline | None:
             there = self.process.attached.get(TIMELINE)
@@ -101,12 +124,16 @@ class Node:
 
         return wait_until(active, TIMEOUT, "the attachment")
 
-    def add_cut(self, end_lsn: int, time_unix_s: int) -> None:
-        """Of one layer and one frame; returns when an index names it."""
+    def add_cut(
+        self, end_lsn: int, time_unix_s: int, write: Callable[[int, list[Path]], None] | None = None
+    ) -> None:
+        """Of one layer and one frame; returns when an index names it. `write` makes the files."""
         there, cut = self.attached(), Cut(end_lsn - 20, end_lsn - 10, end_lsn, 1, time_unix_s)
         files = [self.world.root / f"{what}-{end_lsn}" for what in ("layer", "frame")]
         for path in files:
             path.write_bytes(path.name.encode() * 100)
+        if write is not None:
+            write(end_lsn, files)
         begun = Event()
 
         def change() -> None:
@@ -149,6 +176,98 @@ def test_what_no_index_names_goes_and_the_rest_stays(world: World) -> None:
         assert world.ends(LayerName) == [100, 200, 300, 400, 500]
         names = {ref.name for ref in (*world.index().layers, *world.index().frames)}
         assert names <= set(world.objects.pages())
+
+
+FORK = Fork(1663, 5, 16384, ForkKind.MAIN)
+
+
+def page_of(end_lsn: int) -> bytes:
+    return f"{end_lsn:08}".encode() * (PAGE_BYTES // 8)
+
+
+def write_pages(end_lsn: int, files: list[Path]) -> None:
+    """A layer with page 0, and one of its own; a frame."""
+    blocks = np.array([0, end_lsn // 100], np.uint32)
+    run = PageRun(FORK, blocks, memoryview(page_of(end_lsn) * 2))
+    epoch = Epoch(7, end_lsn - 100, end_lsn)
+    limits = Limits({}, frozenset())
+    write_layer(epoch, limits, [run], lambda _: files[0].open("wb"))
+    with FrameWriter(files[1]) as writer:
+        writer.finish(ForkTable({FORK: end_lsn // 100 + 1}), {})
+
+
+def pages_read(world: World, index: PageIndex) -> dict[int, bytes]:
+    """All of the fork that the layers have."""
+    layers = open_layers(world.objects, list(index.layers))
+    stack = PageStack(NoBase(), layers)
+    return {
+        block: bytes(data[at * PAGE_BYTES : (at + 1) * PAGE_BYTES])
+        for blocks, data in stack.read(FORK, np.arange(10, dtype=np.uint32))
+        for at, block in enumerate(blocks.tolist())
+    }
+
+
+class NoBase:
+    """A base without pages."""
+
+    def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
+        yield from ()
+
+
+def test_old_layers_become_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is uploaded the process is stopped, and waits for nothing; the next one does it
+    again, and what the first has left goes."""
+    monkeypatch.setattr("pageserver.compaction.DEAD_SHARE_MAX", 0.3)
+    world.attach()
+    real, is_held = world.store.create, Event()
+    seen = Event()
+
+    def create(key: str, data: object) -> bool:
+        if is_held.is_set() and "/layers/" in key:
+            real(key, data)  # type: ignore[arg-type]
+            seen.set()
+            raise OSError("no answer")
+        return real(key, data)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.store, "create", create)
+    with world.process() as node:
+        for number in range(1, 5):
+            node.add_cut(number * 100, now() - 1000 + number, write_pages)
+        node.add_cut(500, now(), write_pages)
+        wait_until(lambda: world.index().horizon_lsn == 400, TIMEOUT, "the horizon")
+        before = pages_read(world, world.index())
+        is_held.set()
+        node.base_forks = ForkTable()
+        assert seen.wait(TIMEOUT)
+    assert world.ends(LayerName) == [100, 200, 300, 400, 400, 500]
+    assert pages_read(world, world.index()) == before
+    is_held.clear()
+    with world.process() as node:
+        node.base_forks = ForkTable()
+        wait_until(lambda: world.ends(LayerName) == [400, 500], TIMEOUT, "the old layers to go")
+        compaction = node.attached().shell.compaction
+        assert compaction is not None
+        assert (compaction.state.merges, compaction.state.problem) == (1, "")
+        assert not list(world.root.glob("node-1/*/merge/*"))
+    assert pages_read(world, world.index()) == before
+    assert before == {0: page_of(500), **{number: page_of(number * 100) for number in range(1, 6)}}
+
+
+def test_layers_that_cannot_be_merged_stay(world: World) -> None:
+    """They are damaged: that is said, nothing is lost, and cuts go on."""
+    world.attach()
+    with world.process() as node:
+        node.add_cut(100, now() - 1000, write_pages)
+        node.add_cut(200, now() - 900)  # no frame, and no layer
+        node.base_forks = ForkTable()
+        compaction = node.attached().shell.compaction
+        assert compaction is not None
+        wait_until(lambda: compaction.state.problem, TIMEOUT, "the problem")
+        assert "is no tar file" in compaction.state.problem
+        page = timeline_status(node.attached(), "")
+        assert (page["merges"], page["compaction_problem"] != "") == (0, True)
+        node.add_cut(300, now(), write_pages)
+        assert world.ends(LayerName) == [100, 200, 300]
 
 
 def test_the_older_of_two_stops_and_what_the_newer_names_stays(world: World) -> None:

@@ -177,12 +177,6 @@ def stale_goes_on_uploading(patch: Patch) -> None:
     patch(Attachment, "may_write", property(lambda self: self.phase is Phase.ACTIVE))
 
 
-@plant_pageserver
-def compaction_of_layers_that_are_gone(patch: Patch) -> None:
-    """It names the new ones, and drops what is left of the old ones."""
-    patch(attachment, "may_compact", lambda *_: True)
-
-
 # ---- validation
 
 

@@ -3,11 +3,12 @@
     NamedExists    what the newest index names is there; and what a reader read, within the grace
     HistoryServed  every cut of the newest index can be read from what it names; no horizon goes
                    back
+    PagesServed    its pages are those that there were
     TrimSafe       WAL from the redo of the newest index on was not given up
     SuffixUnique   the objects of one suffix have one writer; a name never has two contents
     NoResurrection nothing begins after the tombstone; in the end there is nothing else
     MultiReads     what the attachment before a migration names is there while it is read from
-    BeginsBelow    an attachment begins with no index above its suffix
+    BeginsBelow    an attachment begins with no index above its suffix, and with what it says
     StaleIsQuiet   who was told to be stale asks the store for nothing but reads
     GarbageEnds    in quiet, what no index names goes; so do lists
     Advances       in quiet, WAL is given up
@@ -23,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 from consensus.ids import TimelineId
 from generations.suffix import Suffix
 from pageserver.attachment import Attachment
-from pageserver.page_index import LayerRef, PageIndex
+from pageserver.layer_file import Limits
+from pageserver.page_index import PageIndex
 from pageserver.page_keys import (
     ClaimName,
     FrameName,
@@ -34,6 +36,7 @@ from pageserver.page_keys import (
 )
 
 from .broken_law import check
+from .pageserver_history import Pages, PartContent, base_pages
 
 if TYPE_CHECKING:
     from .pageserver_process import Process
@@ -102,22 +105,46 @@ class PageserverLaws:
         self._horizon_lsn[key] = found.content.horizon_lsn
 
     def _check_served(self, timeline: TimelineId, found: StoredObject) -> None:
-        """By each part of the layers up to a cut: all of the log below it; and by its frame."""
-        index = found.content
+        """By the layers up to a cut: all of the log below it; and by its frame."""
+        index, name = found.content, found.name.format()
         objects = self._world.store.pages[timeline]
         frames = {frame.end_lsn for frame in index.frames}
-        parts: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
-        for layer in index.layers:
-            begin_lsn, end_lsn = objects[layer.name.format()].content
-            check("HistoryServed", end_lsn == layer.end_lsn, layer.name.format(), "ends elsewhere")
-            parts[layer.part].append((end_lsn, begin_lsn))
-        reached = {part: reach(ranges) for part, ranges in parts.items()}
+        layers: dict[int, dict[int, PartContent]] = {}
+        for ref in index.layers:
+            content = objects[ref.name.format()].content
+            check(
+                "HistoryServed", content.end_lsn == ref.end_lsn, name, "names what ends elsewhere"
+            )
+            parts = layers.setdefault(ref.end_lsn, {})
+            check("HistoryServed", ref.part not in parts, name, "names a part twice")
+            parts[ref.part] = content
+        reached = reach((end, parts[0].begin_lsn) for end, parts in layers.items() if 0 in parts)
         for cut in index.cuts:
             check("HistoryServed", cut.end_lsn >= index.horizon_lsn, "a cut below the horizon")
-            check("HistoryServed", cut.end_lsn in frames, found.name.format(), "lacks a frame")
-            for ends in reached.values():
-                is_served = cut.end_lsn in ends
-                check("HistoryServed", is_served, found.name.format(), "lacks", cut.end_lsn)
+            check("HistoryServed", cut.end_lsn in frames, name, "lacks a frame")
+            check("HistoryServed", cut.end_lsn in reached, name, "lacks", cut.end_lsn)
+        self._check_pages(index, layers, name)
+
+    def _check_pages(
+        self, index: PageIndex, layers: dict[int, dict[int, PartContent]], name: str
+    ) -> None:
+        """At each cut what the layers say is what there was."""
+        cuts = {cut.end_lsn for cut in index.cuts}
+        pages = base_pages()
+        for end_lsn in sorted(layers):
+            parts = layers[end_lsn]
+            cut_off(pages, parts[0].limits)
+            for part in parts.values():
+                pages.update(part.pages)
+            if end_lsn in cuts:
+                state = self._world.history.states[end_lsn]
+                found = {
+                    (fork, block): page
+                    for (fork, block), page in pages.items()
+                    if block < state.lengths.get(fork, 0)
+                }
+                is_right = found == state.pages
+                check("PagesServed", is_right, name, "at", end_lsn, found, "not", state.pages)
 
     def deleted(self, folder: Any, found: StoredObject) -> None:
         name = found.name
@@ -147,6 +174,9 @@ class PageserverLaws:
         if core.index_name is not None:
             is_below = core.index_name.suffix <= core.suffix
             check("BeginsBelow", is_below, core.suffix, "with", core.index_name.format())
+            loaded = self._contents.get((timeline, core.index_name.format()))
+            is_that = loaded is None or core.index == loaded
+            check("BeginsBelow", is_that, core.suffix, "says otherwise", core.index_name.format())
         tombstone_us = self.tombstone_us.get(timeline)
         is_lawful = tombstone_us is None or listed_us <= tombstone_us
         check("NoResurrection", is_lawful, f"{timeline} is attached after it was deleted")
@@ -206,9 +236,12 @@ def reach(ranges: Iterable[tuple[int, int]]) -> set[int]:
     return ends
 
 
-def mergeable(layers: Iterable[LayerRef], horizon_lsn: int, part: int) -> list[LayerRef]:
-    """Of one part, in their order, those that a compaction may take."""
-    return sorted(
-        (each for each in layers if each.part == part and each.end_lsn <= horizon_lsn),
-        key=lambda each: each.end_lsn,
-    )
+def cut_off(pages: Pages, limits: Limits) -> None:
+    """What is gone."""
+    for fork, block in list(pages):
+        is_dropped = any(
+            (each.tablespace, each.database) == (fork.tablespace, fork.database)
+            for each in limits.databases
+        )
+        if is_dropped or block >= limits.blocks.get(fork, block + 1):
+            del pages[fork, block]

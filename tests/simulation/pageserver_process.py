@@ -20,7 +20,7 @@ from pageserver.attachment import AttachDecision, Attachment, Phase, decide_atta
 from pageserver.attachment_events import Mode
 from pageserver.attachment_id import AttachmentId, Verdict
 from pageserver.deletion_queue import DeletionQueue, QueuePhase
-from pageserver.page_index import Cut, PageIndex
+from pageserver.page_index import Cut
 from pageserver.page_keys import (
     ClaimName,
     HeaderName,
@@ -31,7 +31,7 @@ from pageserver.page_keys import (
 from pageserver.scrub import Scrub
 from pageserver.validation import Validation
 
-from .pageserver_laws import mergeable
+from .pageserver_merges import execute_order
 from .pageserver_store import StoredObject
 
 if TYPE_CHECKING:
@@ -53,8 +53,9 @@ class Attached:
     listed_us: int = 0
     told_stale: bool = False
     scrub: Scrub | None = None
-    #: Of each change on its way, the ranges of WAL that its layers cover.
+    #: Of each change or merge on its way, its contents.
     changes: dict[int, list[Any]] = field(default_factory=dict)
+    merges: set[int] = field(default_factory=set)
 
 
 class Process:
@@ -238,10 +239,9 @@ class Process:
                 world.clock.call_later(delay_us, world.laws.trimmed, timeline, visible_lsn)
             case attaching.Stored(change):
                 there.changes.pop(change, None)
-                world.count("changes stored")
-            case attaching.RejectChange(change):
-                there.changes.pop(change, None)
-                world.count("compactions rejected")
+                world.count("merges" if change in there.merges else "changes stored")
+            case attaching.SurveyLayers() | attaching.MergeLayers():
+                execute_order(self, there, action)
             case attaching.FreshIndex(name):
                 there.scrub = Scrub(core.suffix, name, world.grace_ms)
                 self._step_scrub(there, there.scrub, scrubbing.ScrubBegun())
@@ -297,39 +297,19 @@ class Process:
             there.end_lsn = wal_lsn
             self.step_attached(there, attaching.LocalGrown(there.local_bytes))
             return
-        if len(there.changes) > 3:
+        if len(there.changes) > 4:
             return
         self._changes += 1
         begin_lsn, there.end_lsn = there.end_lsn, wal_lsn
-        there.changes[self._changes] = [(begin_lsn, wal_lsn), (begin_lsn, wal_lsn), None]
+        there.changes[self._changes] = [*world.history.epoch(begin_lsn, wal_lsn), None]
         cut = Cut(wal_lsn - 20, wal_lsn - 10, wal_lsn, 1, world.now_s)
         layers = tuple(attaching.NewLayer(wal_lsn, part, 100) for part in PARTS)
         frames = (attaching.NewFrame(wal_lsn, 50),)
         self.step_attached(there, attaching.Changed(self._changes, cut, layers, frames))
 
     def compact(self, there: Attached) -> None:
-        """Neighbours of one part become one layer; sometimes too late, of an index of before."""
-        core, random = there.core, self.world.random
-        if not core.may_write or len(there.changes) > 3:
-            return
-        part = random.choice(PARTS)
-        index: PageIndex = random.choice((core.index, core.desired))
-        layers = mergeable(index.layers, index.horizon_lsn, part)
-        if len(layers) < 2:
-            return
-        first = random.randrange(len(layers) - 1)
-        dropped = tuple(layers[first : first + random.randint(2, 4)])
-        objects = self.world.store.folder(there.id.timeline)
-        ranges = [
-            objects[ref.name.format()].content for ref in dropped if ref.name.format() in objects
-        ]
-        if len(ranges) < len(dropped):
-            return  # those of `desired` may be on their way
         self._changes += 1
-        there.changes[self._changes] = [(ranges[0][0], ranges[-1][1])]
-        layer = attaching.NewLayer(dropped[-1].end_lsn, part, 100)
-        change = attaching.Changed(self._changes, None, (layer,), (), dropped)
-        self.step_attached(there, change)
+        self.step_attached(there, attaching.CompactDue(self._changes))
 
     def collect(self, there: Attached) -> None:
         self.step_attached(there, attaching.CollectDue(self.world.now_s + self.skew_s))

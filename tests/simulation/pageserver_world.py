@@ -34,6 +34,7 @@ from .clock import Clock
 from .faults import Fault, Plan
 from .pageserver_emergency import Emergency
 from .pageserver_faults import KINDS, PageserverPlan
+from .pageserver_history import PageHistory
 from .pageserver_laws import PageserverLaws
 from .pageserver_process import Process
 from .pageserver_service import ServiceModel
@@ -86,6 +87,7 @@ class PageserverWorld:
             work: random.choice((5_000, 15_000, 40_000))
             for work in ("ingest", "compact", "collect", "scrub", "flush", "validate")
         }
+        self.history = PageHistory(Random(f"pageserver history {seed}"))
         self.laws = PageserverLaws(self)
         self.store = PageStore(self)
         self.service = ServiceModel(self, NODE_IDS, list(TENANTS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     bugs_of_chains,
     bugs_of_change,
+    bugs_of_compaction,
     bugs_of_damage,
     bugs_of_deletion,
     bugs_of_limbo,
@@ -36,6 +37,7 @@ __all__ = [
     "Plant",
     "bugs_of_chains",
     "bugs_of_change",
+    "bugs_of_compaction",
     "bugs_of_damage",
     "bugs_of_deletion",
     "bugs_of_limbo",

@@ -21,10 +21,10 @@ MUST_BE_COVERED = {
     "changes stored": 1000, "keys deleted": 15_000, "lists removed": 750,
     "lists of before removed": 50, "hints": 400, "orphans": 18_000, "scrubs": 1000,
     "scrubs broken off": 120, "readers": 1800, "validations": 1200, "verdict: outdated": 65,
-    "verdict: rivalled": 9, "alarm: stale": 60, "alarm: rivalled": 12, "refused: generation": 10,
+    "verdict: rivalled": 9, "alarm: stale": 60, "alarm: rivalled": 12, "refused: generation": 3,
     "emergency starts": 50, "emergencies that went on": 5, "processes that found a successor": 10,
     "processes that were replaced": 10, "killed between actions": 7, "frozen between actions": 13,
-    "timelines removed": 100, "compactions rejected": 40, "fault: migrate": 12,
+    "timelines removed": 100, "merges": 100, "merges broken off": 10, "fault: migrate": 12,
     "fault: put service back": 7, "fault: move during validation": 9, "fault: late claim": 8,
     "store: copied": 490, "store: late": 200, "store: lost": 100, "store: unheard": 110,
 }  # fmt: skip

@@ -96,8 +96,8 @@ class PageWorld:
     def stand_on(self, backup: Backup) -> None:
         """The next epoch begins on it."""
         self.backup = backup
-        files, self.frame = read_backup(self.catalog, backup, self.root / "frame-0.tar")
-        self.base = BackupBase(self.catalog, backup, files)
+        self.files, self.frame = read_backup(self.catalog, backup, self.root / "frame-0.tar")
+        self.base = BackupBase(self.catalog, backup, self.files)
         self.layers: list[Layer] = []
         self.redo_lsn = backup.start_lsn
 

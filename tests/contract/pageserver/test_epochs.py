@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import random_merges
 import random_pages
 from page_world import PageWorld
 from pg_versions import oldest_and_newest
@@ -16,6 +17,7 @@ from pg_server.binaries import PostgresBinaries, all_postgres
 
 SEED = 20261125
 EPOCHS, PAGES = 2, 6  # random_epochs.py and random_pages.py take more, and other seeds
+MERGED_EPOCHS, MERGED_PAGES = 4, 2  # as does random_merges.py
 
 
 @pytest.mark.parametrize("binaries", all_postgres(), ids=lambda found: str(found.major))
@@ -36,6 +38,19 @@ def test_single_pages(binaries: PostgresBinaries, tmp_path: Path) -> None:
         assert random_pages.run_seed(binaries, tmp_path, SEED, PAGES) > 0
     except (NotEqual, PageserverError) as error:
         pytest.fail(f"{error} {getattr(error, 'hint', '')}")
+
+
+def test_merged_layers(pg_binaries: PostgresBinaries, tmp_path: Path) -> None:
+    """All that is read at the horizon and above it stays as it was; bytes become fewer."""
+    print(f"seed {SEED}")
+    tmp_path.chmod(0o755)
+    try:
+        merges = random_merges.run_seed(pg_binaries, tmp_path, SEED, MERGED_EPOCHS, MERGED_PAGES)
+    except (NotEqual, PageserverError) as error:
+        pytest.fail(f"{error} {getattr(error, 'hint', '')}")
+    for merged in merges:
+        assert merged.survey.live_pages < merged.survey.all_pages
+        assert merged.after_bytes < merged.before_bytes
 
 
 def test_an_epoch_without_a_change(pg_binaries: PostgresBinaries, tmp_path: Path) -> None:

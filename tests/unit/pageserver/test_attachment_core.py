@@ -14,6 +14,7 @@ from pageserver.attachment_events import (
     Changed,
     Claimed,
     CollectDue,
+    CompactDue,
     Condemn,
     CreateClaim,
     Failed,
@@ -24,17 +25,22 @@ from pageserver.attachment_events import (
     IndexLoaded,
     IndexUploaded,
     IndicesListed,
+    LayersMerged,
+    LayersSurveyed,
     ListIndices,
     LoadIndex,
     LocalGrown,
+    MergeFailed,
+    MergeLayers,
     Mode,
     ModeSet,
     NewFrame,
     NewLayer,
+    PartMerged,
     Publish,
     Refuse,
-    RejectChange,
     Stored,
+    SurveyLayers,
     Upload,
     Uploaded,
     UploadIndex,
@@ -160,20 +166,94 @@ def test_from_ingest_to_feedback() -> None:
     assert core.step(Validated(2, Verdict.VALID)) == [Publish(150)]
 
 
-def test_what_is_dropped_is_condemned_when_the_index_is_there() -> None:
-    core = active()
+def with_a_horizon(mode: Mode = Mode.SINGLE) -> Attachment:
+    """Cuts at 200 and 300; the horizon is at 200."""
+    core = active(mode)
     core.step(IndexUploaded(written(ingest(core, 200)).name))
+    core.step(IndexUploaded(written(ingest(core, 300, 2)).name))
     upload = written(core.step(CollectDue(now_unix_s=25)))
     assert upload.index.horizon_lsn == 200
     assert core.step(IndexUploaded(upload.name)) == []  # the loaded index had no frame
-    change = Changed(7, None, (NewLayer(200, 0, 8),), (), (LAYER, core.index.layers[1]))
-    (sent,) = core.step(change)
-    assert isinstance(sent, Upload)
-    upload = written(core.step(Uploaded(sent.ref.name)))
-    names = tuple(ref.name for ref in change.dropped)
+    return core
+
+
+def merging(core: Attachment) -> tuple[LayerRef, ...]:
+    """The layers that it has begun to merge."""
+    (survey,) = core.step(CompactDue(7))
+    assert isinstance(survey, SurveyLayers)
+    assert [layer.end_lsn for layer in survey.layers] == [100, 200]
+    order = MergeLayers(7, survey.cut, survey.layers)
+    assert core.step(LayersSurveyed(7, live_pages=4, all_pages=10)) == [order]
+    return survey.layers
+
+
+def part_of(actions: list[Action], part: int) -> LayerRef:
+    (upload,) = actions
+    assert isinstance(upload, Upload)
+    assert (upload.change, upload.position, upload.ref.end_lsn) == (7, part, 200)
+    assert isinstance(upload.ref, LayerRef)
+    assert upload.ref.part == part
+    return upload.ref
+
+
+def test_one_layer_takes_the_place_of_those_below_the_horizon() -> None:
+    """The old ones go when the index is in the store that names the new one."""
+    core = with_a_horizon()
+    old = merging(core)
+    parts = [part_of(core.step(PartMerged(7, 8)), number) for number in range(2)]
+    assert core.step(Uploaded(parts[0].name)) == core.step(LayersMerged(7)) == []
+    upload = written(core.step(Uploaded(parts[1].name)))
+    assert upload.index.layers == (*parts, core.index.layers[2])
+    names = tuple(ref.name for ref in old)
     assert all(core.is_needed(name) for name in names)
     assert core.step(IndexUploaded(upload.name)) == [Stored(7), Condemn(names)]
-    assert core.step(Changed(8, None, (), (), (LAYER,))) == [RejectChange(8)]
+    assert core.step(CompactDue(8)) == []  # one layer is left
+
+
+def test_cuts_do_not_wait_for_a_merge() -> None:
+    core = with_a_horizon()
+    merging(core)
+    first = part_of(core.step(PartMerged(7, 8)), 0)
+    assert core.step(CompactDue(8)) == []  # one at a time
+    upload = written(ingest(core, 400, 9))
+    assert [layer.end_lsn for layer in upload.index.layers] == [100, 200, 300, 400]
+    core.step(IndexUploaded(upload.name))
+    assert core.step(LayersMerged(7)) == []
+    upload = written(core.step(Uploaded(first.name)))
+    assert [layer.end_lsn for layer in upload.index.layers] == [200, 300, 400]
+
+
+def test_what_is_not_worth_it_is_left_until_there_is_more() -> None:
+    core = with_a_horizon()
+    assert [type(action) for action in core.step(CompactDue(7))] == [SurveyLayers]
+    assert core.step(LayersSurveyed(7, live_pages=5, all_pages=10)) == []
+    assert core.step(CompactDue(8)) == []
+    upload = written(core.step(CollectDue(now_unix_s=35)))
+    core.step(IndexUploaded(upload.name))
+    (survey,) = core.step(CompactDue(9))
+    assert isinstance(survey, SurveyLayers)
+    assert [layer.end_lsn for layer in survey.layers] == [100, 200, 300]
+
+
+def test_what_a_merge_has_made_goes_when_it_fails() -> None:
+    core = with_a_horizon()
+    merging(core)
+    part = part_of(core.step(PartMerged(7, 8)), 0)
+    assert core.is_needed(part.name)
+    assert core.step(MergeFailed(7)) == [Condemn((part.name,))]
+    again = Failed(Upload(7, 0, part))
+    assert core.step(again) == core.step(LayersMerged(7)) == core.step(Uploaded(part.name)) == []
+    assert [type(action) for action in core.step(CompactDue(8))] == [SurveyLayers]
+
+
+def test_only_who_may_delete_merges() -> None:
+    assert active().step(CompactDue(7)) == []  # no horizon yet
+    assert with_a_horizon(Mode.MULTI).step(CompactDue(7)) == []
+    core = with_a_horizon()
+    merging(core)
+    core.step(Validated(0, Verdict.OUTDATED))
+    assert core.compaction.merge is None
+    assert core.step(PartMerged(7, 8)) == core.step(LayersMerged(7)) == []
 
 
 def test_in_multi_what_is_dropped_waits() -> None:

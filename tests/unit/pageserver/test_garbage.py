@@ -9,7 +9,6 @@ from generations.suffix import Suffix
 from pageserver.garbage import (
     KEPT_INDICES,
     kept_indices,
-    may_compact,
     next_horizon_lsn,
     without_garbage,
 )
@@ -47,13 +46,6 @@ def test_layers_stay_when_cuts_and_frames_go() -> None:
     index, frames = without_garbage(index_of(5), 300)
     assert index == index_of(5, 300)
     assert [frame.end_lsn for frame in frames] == [100, 200]
-
-
-def test_only_layers_below_the_horizon_are_compacted() -> None:
-    index = index_of(5, 300)
-    assert may_compact(index, index.layers[:3])
-    assert not may_compact(index, index.layers[:4])
-    assert not may_compact(index, [LayerRef(100, 1, OWN, 100, 1)])
 
 
 @given(

@@ -3,80 +3,28 @@ is what happened to the files."""
 
 from __future__ import annotations
 
-import io
 import random
-from collections.abc import Iterator
-from typing import IO
 
 import numpy as np
 import pytest
+from layer_files import (
+    FORKS,
+    Files,
+    no_limits,
+    open_layer,
+    open_part,
+    page,
+    pages_of,
+    random_files,
+    random_history,
+    write,
+)
 
 from pageserver.errors import LayerDamaged
-from pageserver.fork import PAGE_BYTES, Fork, ForkKind, parse_file
-from pageserver.layer_file import Epoch, LayerPart, Limits, write_layer
-from pageserver.page_run import PageRun, Run, consecutive
-from pageserver.page_stack import ZERO_PAGE, Layer, PageStack, read_one
-from pageserver.touches import Database, Numbers
-
-EPOCH = Epoch(7, 100, 200)
-FORKS = [Fork(1663, 5, 16384, ForkKind.MAIN), Fork(1663, 5, 16384, ForkKind.VM),
-         Fork(1664, 0, 1262, ForkKind.MAIN), Fork(24576, 5, 16390, ForkKind.INIT)]  # fmt: skip
-Files = dict[Fork, dict[int, bytes]]
-
-
-class Kept(io.BytesIO):
-    """What was written stays after close()."""
-
-    content = b""
-
-    def close(self) -> None:
-        self.content = self.getvalue()
-        super().close()
-
-
-def page(number: int) -> bytes:
-    return number.to_bytes(8, "little") * (PAGE_BYTES // 8)
-
-
-def runs(files: Files) -> Iterator[PageRun]:
-    for fork in sorted(files):
-        blocks = np.array(sorted(files[fork]), np.uint32)
-        for at, _, count in consecutive(blocks, 7):
-            data = b"".join(files[fork][block] for block in blocks[at : at + count].tolist())
-            yield PageRun(fork, blocks[at : at + count], memoryview(data))
-
-
-def write(files: Files, limits: Limits, part_bytes: int = 1 << 30) -> list[bytes]:
-    parts: list[Kept] = []
-
-    def open_part(number: int) -> IO[bytes]:
-        assert number == len(parts)
-        parts.append(Kept())
-        return parts[-1]
-
-    assert write_layer(EPOCH, limits, runs(files), open_part, part_bytes=part_bytes) == len(parts)
-    return [part.content for part in parts]
-
-
-def open_part(content: bytes) -> LayerPart:
-    return LayerPart("k", len(content), lambda at, length: content[at : at + length])
-
-
-def open_layer(parts: list[bytes]) -> Layer:
-    return Layer([open_part(content) for content in parts])
-
-
-def random_files(chance: random.Random, numbers: Iterator[int]) -> Files:
-    return {
-        fork: {
-            block: page(next(numbers)) for block in chance.sample(range(90), chance.randint(1, 80))
-        }
-        for fork in chance.sample(FORKS, chance.randint(0, len(FORKS)))
-    }
-
-
-def no_limits() -> Limits:
-    return Limits({}, frozenset())
+from pageserver.fork import Fork, ForkKind, parse_file
+from pageserver.layer_file import Limits
+from pageserver.page_stack import ZERO_PAGE, PageStack, read_one
+from pageserver.touches import Database
 
 
 def test_pages_come_back_by_any_question() -> None:
@@ -98,14 +46,6 @@ def test_pages_come_back_by_any_question() -> None:
             wanted = np.array(sorted(chance.sample(range(120), 50)), np.uint32)
             read = pages_of(layer.read(fork, wanted))
             assert read == {block: own[block] for block in wanted.tolist() if block in own}
-
-
-def pages_of(read: Iterator[Run]) -> dict[int, bytes]:
-    return {
-        block: bytes(data[at * PAGE_BYTES : (at + 1) * PAGE_BYTES])
-        for blocks, data in read
-        for at, block in enumerate(blocks.tolist())
-    }
 
 
 def test_limits_are_in_the_first_part_only() -> None:
@@ -132,37 +72,11 @@ def test_a_flipped_bit_is_found() -> None:
             open_part(content[:length])
 
 
-class Base:
-    """Below all layers."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-
-    def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
-        own = self._files.get(fork, {})
-        here = [block for block in blocks.tolist() if block in own]
-        if here:
-            data = b"".join(own[block] for block in here)
-            yield np.array(here, np.uint32), memoryview(data)
-
-
 def test_a_stack_is_what_happened_to_the_files() -> None:
     """Layer by layer: first what is gone, then what was changed."""
     for seed in range(40):
-        chance, numbers = random.Random(seed), iter(range(1, 100_000))
-        files = random_files(chance, numbers)
-        base, layers = Base({fork: dict(own) for fork, own in files.items()}), []
-        for _ in range(4):
-            blocks = {fork: chance.randrange(100) for fork in FORKS if chance.random() < 0.4}
-            gone = frozenset([Database(1663, 5)]) if chance.random() < 0.2 else frozenset()
-            limits = Limits(blocks, gone)
-            for fork, own in files.items():
-                limit = limits.of(fork)
-                files[fork] = {b: p for b, p in own.items() if limit is None or b < limit}
-            changed = random_files(chance, numbers)
-            for fork, own in changed.items():
-                files.setdefault(fork, {}).update(own)
-            layers.append(open_layer(write(changed, limits)))
+        chance = random.Random(seed)
+        base, layers, files = random_history(chance, 4)[-1]
         stack = PageStack(base, layers)
         for fork in FORKS:
             wanted = np.arange(100, dtype=np.uint32)

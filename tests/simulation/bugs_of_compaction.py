@@ -1,0 +1,129 @@
+"""Planted bugs of pageservers: of what is merged, of how, and of when it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pageserver import compaction, layer_merge
+from pageserver.attachment import Attachment
+from pageserver.attachment_events import Condemn
+from pageserver.compaction import Merge, MergePhase
+from pageserver.fork import Fork
+from pageserver.layer_merge import LivePages
+from pageserver.page_index import PageIndex
+
+from . import pageserver_history
+from .pageserver_history import NO_LIMITS
+from .planting import Patch, plant_pageserver
+
+# ---- what
+
+
+@plant_pageserver
+def layers_above_the_horizon_are_merged(patch: Patch) -> None:
+    """All there are, as of the newest cut."""
+
+    def naive(index: PageIndex, number: int) -> Merge | None:
+        many = len({layer.end_lsn for layer in index.layers}) > 1
+        return Merge(number, index.cuts[-1], index.layers) if many else None
+
+    patch(compaction, "planned_merge", naive)
+
+
+@plant_pageserver
+def one_layer_is_left_out_of_a_merge(patch: Patch) -> None:
+    """The oldest was merged before; the others take its place, too."""
+    planned = compaction.planned_merge
+
+    def naive(index: PageIndex, number: int) -> Merge | None:
+        merge = planned(index, number)
+        if merge is not None:
+            first_lsn = min(layer.end_lsn for layer in merge.layers)
+            above = tuple(layer for layer in merge.layers if layer.end_lsn > first_lsn)
+            return Merge(number, merge.cut, above)
+        return None
+
+    removed = PageIndex.with_merged
+
+    def with_merged(self: PageIndex, parts: Any, merged: Any) -> PageIndex:
+        old = [layer for layer in self.layers if layer.end_lsn <= max(m.end_lsn for m in merged)]
+        return removed(self, parts, old)
+
+    patch(compaction, "planned_merge", naive)
+    patch(PageIndex, "with_merged", with_merged)
+
+
+# ---- how
+
+
+@plant_pageserver
+def newest_page_is_dropped_by_a_merge(patch: Patch) -> None:
+    """The first image that is found counts."""
+
+    def naive(
+        layers: Sequence[Any], fork: Fork, having: Sequence[int], _: Any, length: int
+    ) -> LivePages:
+        blocks = [own[own < length] for own in (layers[n].blocks(fork) for n in having)]
+        owners = [np.full(len(own), n) for n, own in zip(having, blocks, strict=True)]
+        alive, first = np.unique(np.concatenate(blocks), return_index=True)
+        return LivePages(fork, alive, np.concatenate(owners)[first])
+
+    patch(layer_merge, "_live", naive)
+
+
+@plant_pageserver
+def pages_of_a_dead_fork_come_back(patch: Patch) -> None:
+    """Its number is there again, at the cut: so it is the same one."""
+    live = layer_merge._live
+
+    def naive(
+        layers: Sequence[Any], fork: Fork, having: Sequence[int], _: Mapping[int, int], length: int
+    ) -> LivePages:
+        return live(layers, fork, having, {}, length)
+
+    patch(layer_merge, "_live", naive)
+
+
+@plant_pageserver
+def limits_are_lost_by_a_merge(patch: Patch) -> None:
+    """The new layer has all that is alive: but the base has what is not."""
+    patch(pageserver_history, "merged_limits", lambda *_: NO_LIMITS)
+
+
+# ---- when
+
+
+@plant_pageserver
+def merged_layers_go_before_the_index(patch: Patch) -> None:
+    """All parts of the new one are in the store."""
+    apply = Attachment._apply_merge
+
+    def naive(self: Attachment) -> None:
+        merge = self.compaction.merge
+        apply(self)
+        if merge is not None and merge.is_whole:
+            self._actions.append(Condemn(tuple(layer.name for layer in merge.layers)))
+
+    patch(Attachment, "_apply_merge", naive)
+
+
+@plant_pageserver
+def layer_named_before_its_last_part(patch: Patch) -> None:
+    """What was made of it is in the store."""
+    is_whole = property(lambda self: bool(self.parts) and not self.missing)
+    patch(Merge, "is_whole", is_whole)
+
+
+@plant_pageserver
+def layer_named_before_its_upload(patch: Patch) -> None:
+    """There are no more parts; the last ones are on their way."""
+    patch(Merge, "is_whole", property(lambda self: self.phase is MergePhase.ENDING))
+
+
+@plant_pageserver
+def parts_of_a_merge_are_orphans(patch: Patch) -> None:
+    """No index names them; and a merge may take longer than the grace."""
+    patch(Merge, "names", property(lambda _: frozenset()))

@@ -1,0 +1,145 @@
+"""Several layers as one: what is read at the horizon, and above it, stays as it was."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import numpy as np
+import pytest
+from layer_files import (
+    FORKS,
+    Files,
+    Kept,
+    Moment,
+    no_limits,
+    open_layer,
+    page,
+    pages_of,
+    random_history,
+    write,
+)
+
+from pageserver.fork import Fork, ForkKind
+from pageserver.layer_file import Epoch, LayerPart, Limits, write_layer
+from pageserver.layer_merge import live_pages, merged_limits, merged_pages
+from pageserver.page_stack import Layer, PageStack
+from pageserver.side_by_side import SideBySide
+from pageserver.touches import Database
+
+SEEDS = 8
+
+
+def merged(layers: list[Layer], lengths: dict[Fork, int], base: dict[Fork, int]) -> list[bytes]:
+    parts: list[Kept] = []
+
+    def open_part(number: int) -> Kept:
+        parts.append(Kept())
+        return parts[-1]
+
+    limits = merged_limits(layers, base)
+    pages = merged_pages(layers, lengths)
+    write_layer(Epoch(7, 0, 100), limits, pages, open_part, part_bytes=2000)
+    return [part.content for part in parts]
+
+
+def lengths_of(files: Files) -> dict[Fork, int]:
+    return {fork: max(own) + 1 for fork, own in files.items() if own}
+
+
+def read_all(stack: PageStack) -> Files:
+    wanted = np.arange(120, dtype=np.uint32)
+    return {fork: pages_of(stack.read(fork, wanted)) for fork in FORKS}
+
+
+def check(moments: list[Moment], horizon: int, seed: int) -> None:
+    """Those up to `horizon` are merged, as of that one."""
+    base, layers, files = moments[horizon]
+    parts = merged(layers, lengths_of(files), lengths_of(base.files))
+    one = open_layer(parts)
+    others = moments[-1].layers[horizon + 1 :]
+    for count in range(len(others) + 1):
+        before = PageStack(base, [*layers, *others[:count]])
+        after = PageStack(base, [one, *others[:count]])
+        assert read_all(after) == read_all(before), f"seed {seed}, {count} above {horizon}"
+    live = sum(len(each.blocks) for each in live_pages(layers, lengths_of(files)))
+    assert one.page_count == live <= sum(layer.page_count for layer in layers)
+
+
+def test_what_is_read_stays_as_it_was() -> None:
+    for seed in range(SEEDS):
+        chance = random.Random(seed)
+        moments = random_history(chance, 5)
+        for horizon in range(5):
+            check(moments, horizon, seed)
+
+
+def test_merged_layers_are_merged_again() -> None:
+    for seed in range(SEEDS):
+        chance = random.Random(seed)
+        moments = random_history(chance, 5)
+        base, layers, files = moments[2]
+        one = open_layer(merged(layers, lengths_of(files), lengths_of(base.files)))
+        again = [Moment(base, [one, *moment.layers[3:]], moment.files) for moment in moments[2:]]
+        check(again, 1, seed)
+
+
+def test_what_is_dead_is_left_out() -> None:
+    """Again in a newer layer; cut off; its fork is gone, or shorter; its database was dropped."""
+    longer, _, dropped, left = FORKS
+    old = {fork: {block: page(block) for block in range(10)} for fork in FORKS}
+    new: Files = {longer: {3: page(99)}}
+    limits = Limits({longer: 7}, frozenset([Database(dropped.tablespace, dropped.database)]))
+    layers = [open_layer(write(old, Limits({}, frozenset()))), open_layer(write(new, limits))]
+    lengths = {longer: 9, dropped: 10, left: 4}
+    found = {
+        each.fork: list(zip(each.blocks.tolist(), each.layers.tolist(), strict=True))
+        for each in live_pages(layers, lengths)
+    }
+    assert found == {
+        longer: [(block, 1 if block == 3 else 0) for block in range(7)],
+        left: [(block, 0) for block in range(4)],
+    }
+
+
+def test_limits_are_kept_for_what_the_base_has() -> None:
+    """What is gone of it never comes back; of what it never had nothing is said for ever."""
+    there, short, never, other = FORKS
+    early = Limits({there: 5, short: 8, never: 0}, frozenset([Database(1663, 77)]))
+    late = Limits({there: 9, short: 8}, frozenset([Database(other.tablespace, other.database)]))
+    layers = [open_layer(write({}, limits)) for limits in (early, late)]
+    base = {there: 6, short: 8, other: 1}
+    fresh = frozenset([Database(other.tablespace, other.database)])
+    assert merged_limits(layers, base) == Limits({there: 5}, fresh)
+
+
+def test_many_layers_are_read_with_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte of them about once; and with more than may be kept, still the same pages."""
+    fork = Fork(1663, 5, 16384, ForkKind.MAIN)
+    contents = [
+        write({fork: {block: page(block) for block in range(number, 6000, 20)}}, no_limits())[0]
+        for number in range(20)
+    ]
+    read_bytes: list[int] = []
+
+    def opened(others: SideBySide) -> list[Layer]:
+        def part(key: str, content: bytes) -> LayerPart:
+            def fetch(offset: int, length: int) -> bytes:
+                read_bytes.append(length)
+                return content[offset : offset + length]
+
+            ahead = others.ahead(key, len(content), fetch)
+            return LayerPart(key, len(content), ahead, partial(others.unpacked, key))
+
+        return [Layer([part(f"{number}", each)]) for number, each in enumerate(contents)]
+
+    def check_pages() -> None:
+        found = merged_pages(opened(SideBySide(20)), {fork: 6000})
+        pages = [bytes(data) for run in found for _, data in run.pages()]
+        assert pages == [page(block) for block in range(6000)]
+
+    check_pages()
+    assert sum(read_bytes) <= 2 * sum(map(len, contents))
+    monkeypatch.setattr("pageserver.side_by_side.AHEAD_BYTES_MAX", 5 << 16)
+    monkeypatch.setattr("pageserver.side_by_side.UNPACKED_BYTES_MAX", 5 << 18)
+    check_pages()
