@@ -24,15 +24,15 @@ from benchmarks.rounds import Spread, Verdict
 from consensus.ids import TimelineId
 from generations.suffix import Suffix
 from objectstore.local import LocalStore
-from pageserver.fork import PAGE_BYTES, Fork, ForkKind
-from pageserver.fork_table import ForkTable
-from pageserver.frame import FrameWriter
-from pageserver.layer_file import Epoch, Limits, write_layer
-from pageserver.layer_merger import LayerMerger, MergeOrder
-from pageserver.page_index import Cut, FrameRef, LayerRef, PageIndex
-from pageserver.page_objects import PageObjects
-from pageserver.page_run import RUN_BLOCKS_MAX, PageRun
-from pageserver.touches import Numbers
+from pageserver.attachments.layer_merger import LayerMerger, MergeOrder
+from pageserver.cuts.page_objects import PageObjects
+from pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
+from pageserver.layers.fork_table import ForkTable
+from pageserver.layers.frame import FrameWriter
+from pageserver.layers.layer_file import Epoch, Limits, write_layer
+from pageserver.layers.page_run import RUN_BLOCKS_MAX, PageRun
+from pageserver.layers.touches import Numbers
+from pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
 
 ROWS, NOISE = "rows", "noise"
 RATE_MIN = {ROWS: 100.0, NOISE: 100.0}  # MB of pages written a second of processor time

@@ -30,13 +30,13 @@ from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
 from objectstore.archive import ArchivedTimeline, TimelineArchive
 from objectstore.local import LocalStore
-from pageserver.backup_base import BackupBase, read_backup
-from pageserver.checkpoint_scan import checkpoints_of
-from pageserver.epoch import EpochInput, EpochReplay
-from pageserver.page_stack import PageStack
-from pageserver.redo import RedoServer
-from pageserver.touches import Checkpoint
-from pageserver.wal_folder import WalFolder
+from pageserver.epochs.checkpoint_scan import checkpoints_of
+from pageserver.epochs.epoch import EpochInput, EpochReplay
+from pageserver.epochs.redo import RedoServer
+from pageserver.epochs.wal_folder import WalFolder
+from pageserver.layers.backup_base import BackupBase, read_backup
+from pageserver.layers.page_stack import PageStack
+from pageserver.layers.touches import Checkpoint
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
 from pg_server.account import server_account

@@ -16,7 +16,7 @@ from cli.parameters import json_option, timeline_option
 from cli.progress import ByteProgress
 from consensus.ids import TimelineId
 from objectstore.archive import TimelineArchive, require_archive
-from pageserver.needed_wal import needed_wal
+from pageserver.cuts.needed_wal import needed_wal
 from pgwal.errors import LsnSyntaxError
 from pgwal.lsn import Lsn, format_lsn
 from telemetry.size import bytes_text

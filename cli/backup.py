@@ -29,7 +29,7 @@ from cli.progress import ByteProgress
 from consensus.ids import TimelineId
 from objectstore.archive import require_archive
 from objectstore.sealed import ZSTD_LEVEL
-from pageserver.named_bases import named_base_backups
+from pageserver.cuts.named_bases import named_base_backups
 from pg_server.binaries import find_postgres
 from pg_server.program import run_program
 from pgclient.questions import identify_system

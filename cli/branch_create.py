@@ -13,14 +13,14 @@ from cli.output import CommandError
 from cli.parameters import live_safekeepers_option, timeline_option
 from cli.progress import ByteProgress
 from objectstore.archive import require_archive
-from pageserver.branch_configuration import BranchRequest
-from pageserver.branch_creation import BranchCreation, Progress
-from pageserver.branch_folder import BranchFolder, branch_folders
-from pageserver.branch_record import Branch
-from pageserver.branch_server import BranchServer, choose_port, is_port_free
+from pageserver.branches.branch_configuration import BranchRequest
+from pageserver.branches.branch_creation import BranchCreation, Progress
+from pageserver.branches.branch_folder import BranchFolder, branch_folders
+from pageserver.branches.branch_record import Branch
+from pageserver.branches.branch_server import BranchServer, choose_port, is_port_free
+from pageserver.epochs.redo import RedoServer
 from pageserver.errors import BranchError
-from pageserver.redo import RedoServer
-from pageserver.sparse_restore import RestorePoint
+from pageserver.moments.sparse_restore import RestorePoint
 from pg_server.account import server_account
 from pgwal.lsn import format_lsn
 

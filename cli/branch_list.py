@@ -11,8 +11,8 @@ import click
 from cli.branch_options import branches_dir_option
 from cli.output import console, plain_table, print_json
 from cli.parameters import json_option
-from pageserver.branch_folder import BranchFolder, branch_folders
-from pageserver.branch_server import BranchServer, state_of
+from pageserver.branches.branch_folder import BranchFolder, branch_folders
+from pageserver.branches.branch_server import BranchServer, state_of
 from pageserver.errors import BranchError
 from pgwal.lsn import format_lsn
 from telemetry.size import bytes_text

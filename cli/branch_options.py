@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pageserver.branch_record import PORT_MAX, PORT_MIN
+from pageserver.branches.branch_record import PORT_MAX, PORT_MIN
 from pg_server.errors import ServerFailed
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -8,8 +8,8 @@ import click
 
 from cli.branch_options import branches_dir_option, log_tail_shown, port_option
 from cli.output import CommandError
-from pageserver.branch_folder import BranchFolder
-from pageserver.branch_server import BranchServer, StopMode, stop_server
+from pageserver.branches.branch_folder import BranchFolder
+from pageserver.branches.branch_server import BranchServer, StopMode, stop_server
 
 
 @click.command()

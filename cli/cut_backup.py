@@ -18,8 +18,8 @@ from backup.target import AtLsn, AtTime, Latest, Target, format_time, is_before,
 from cli.output import CommandError
 from cli.parameters import Dsn
 from cli.progress import ByteProgress
+from pageserver.cuts.tombstone import has_tombstone
 from pageserver.errors import PagesDeleted
-from pageserver.tombstone import has_tombstone
 from pgwal.errors import WalError
 from pgwal.lsn import Lsn, format_lsn
 
@@ -52,8 +52,8 @@ class CutBackup:
             )
         if has_tombstone(catalog.archive.store, catalog.archive.timeline):
             raise PagesDeleted(catalog.archive.timeline)
-        from pageserver.full_backup import create_full_backup, new_backup_id
-        from pageserver.virtual_backups import VirtualBackups
+        from pageserver.cuts.full_backup import create_full_backup, new_backup_id
+        from pageserver.cuts.virtual_backups import VirtualBackups
 
         cuts = VirtualBackups(catalog.archive, datetime.now(UTC))
         try:

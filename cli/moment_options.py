@@ -15,7 +15,7 @@ from backup.wal_source import WalSource
 from cli.moment_text import MomentText
 from cli.parameters import with_conninfo
 from objectstore.archive import TimelineArchive
-from pageserver.moments import Moment
+from pageserver.moments.moments import Moment
 from pg_server.binaries import PostgresBinaries, find_postgres
 from pgwal.errors import WalError
 from pgwal.lsn import Lsn

@@ -19,13 +19,13 @@ from cli.output import CommandError, ExitCode, console, plain_table, print_json
 from cli.page_get import FilePath
 from cli.parameters import Dsn, json_option, live_safekeepers_option, timeline_option
 from objectstore.archive import TimelineArchive, require_archive
-from pageserver.check_report import CheckReport, DamagedPage
-from pageserver.directory_check import DataDirectory, DirectoryCheck, OpenPoint
-from pageserver.moments import point_opener
-from pageserver.page_at import PageReader
-from pageserver.redo import RedoServer
-from pageserver.server_check import ServerCheck, check_server
-from pageserver.server_pages import ServerPages
+from pageserver.checks.check_report import CheckReport, DamagedPage
+from pageserver.checks.directory_check import DataDirectory, DirectoryCheck, OpenPoint
+from pageserver.checks.server_check import ServerCheck, check_server
+from pageserver.checks.server_pages import ServerPages
+from pageserver.epochs.redo import RedoServer
+from pageserver.moments.moments import point_opener
+from pageserver.moments.page_at import PageReader
 from pg_server.account import server_account
 from pgwal.lsn import format_lsn
 

@@ -14,11 +14,11 @@ from cli.moment_options import binaries_of, moment_of, moment_options, wal_sourc
 from cli.output import print_json
 from cli.parameters import json_option, live_safekeepers_option, timeline_option
 from objectstore.archive import require_archive
-from pageserver.fork import Fork, ForkKind, parse_file
-from pageserver.moments import Moments
-from pageserver.page_at import FoundPage, PageReader
-from pageserver.page_header import PageHeader, page_checksum
-from pageserver.redo import RedoServer
+from pageserver.epochs.redo import RedoServer
+from pageserver.layers.fork import Fork, ForkKind, parse_file
+from pageserver.layers.page_header import PageHeader, page_checksum
+from pageserver.moments.moments import Moments
+from pageserver.moments.page_at import FoundPage, PageReader
 from pg_server.account import server_account
 from pgwal.lsn import format_lsn
 

@@ -14,9 +14,9 @@ from cli.output import console, plain_table, print_json
 from cli.page_get import FilePath
 from cli.parameters import json_option, live_safekeepers_option, timeline_option
 from objectstore.archive import require_archive
-from pageserver.moments import Moment
-from pageserver.page_history import HistoryReader, PageEvent
-from pageserver.page_touch_scan import Touch
+from pageserver.moments.moments import Moment
+from pageserver.moments.page_history import HistoryReader, PageEvent
+from pageserver.moments.page_touch_scan import Touch
 from pgwal.errors import WalError
 from pgwal.lsn import Lsn, format_lsn
 

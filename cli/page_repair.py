@@ -15,12 +15,12 @@ from cli.output import CommandError
 from cli.page_get import FilePath
 from cli.parameters import live_safekeepers_option, timeline_option
 from objectstore.archive import require_archive
-from pageserver.directory_check import DataDirectory
-from pageserver.moments import point_opener
-from pageserver.page_at import PageReader
-from pageserver.page_comparison import differing
-from pageserver.page_repair import PageRepair, Repair, check_stopped, differing_headers
-from pageserver.redo import RedoServer
+from pageserver.checks.directory_check import DataDirectory
+from pageserver.checks.page_comparison import differing
+from pageserver.checks.page_repair import PageRepair, Repair, check_stopped, differing_headers
+from pageserver.epochs.redo import RedoServer
+from pageserver.moments.moments import point_opener
+from pageserver.moments.page_at import PageReader
 from pg_server.account import server_account
 from pgwal.lsn import format_lsn
 

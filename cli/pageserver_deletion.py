@@ -12,8 +12,8 @@ from cli.output import CommandError, print_json
 from cli.parameters import TimelineName, json_option
 from consensus.ids import TimelineId
 from objectstore.store import ObjectStore
-from pageserver.page_keys import TOMBSTONE, PageKeys
-from pageserver.timeline_deletion import Holder, TimelineDeletion
+from pageserver.attachments.timeline_deletion import Holder, TimelineDeletion
+from pageserver.objects.page_keys import TOMBSTONE, PageKeys
 
 
 @click.command()

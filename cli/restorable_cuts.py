@@ -21,13 +21,13 @@ from backup.target import AtLsn, AtTime, Target, format_time
 from backup.unpack import Unpacking
 from objectstore.archive import TimelineArchive
 from objectstore.errors import ObjectStoreError
+from pageserver.cuts.tombstone import has_tombstone
 from pageserver.errors import PagesDeleted, PageserverError
-from pageserver.page_keys import PageKeys
-from pageserver.tombstone import has_tombstone
+from pageserver.objects.page_keys import PageKeys
 from pgwal.lsn import format_lsn
 
 if TYPE_CHECKING:  # needs packages that not every installation has
-    from pageserver.virtual_backups import VirtualBackups
+    from pageserver.cuts.virtual_backups import VirtualBackups
 
 NEEDED_PACKAGES = ("numpy", "numba", "pyarrow")
 
@@ -94,7 +94,7 @@ class RestorableCuts:
         if missing:
             self._warn(f"{', '.join(missing)} missing: pip install 'quorum-wal[pageserver]'")
             return []
-        from pageserver.virtual_backups import VirtualBackups
+        from pageserver.cuts.virtual_backups import VirtualBackups
 
         try:
             self._cuts = VirtualBackups(self._archive, datetime.now(UTC))

@@ -16,11 +16,11 @@ from cli.moment_options import binaries_of, moment_of, moment_options, wal_sourc
 from cli.output import CommandError
 from cli.parameters import Dsn, live_safekeepers_option, timeline_option
 from objectstore.archive import require_archive
-from pageserver.moments import Moments
-from pageserver.redo import RedoServer
-from pageserver.restored_table import DumpFormat
-from pageserver.sparse_restore import Restored, RestorePoint, SparseRestore
-from pageserver.table_name import TableName
+from pageserver.epochs.redo import RedoServer
+from pageserver.moments.moments import Moments
+from pageserver.moments.restored_table import DumpFormat
+from pageserver.moments.sparse_restore import Restored, RestorePoint, SparseRestore
+from pageserver.moments.table_name import TableName
 from pg_server.account import server_account
 from pg_server.binaries import PostgresBinaries
 from pg_server.program import run_program

@@ -7,7 +7,7 @@
         wal/00000001/000000010000000000000006.partial/000000000612AB40
                                                         its beginning, up to that position
         backups/20261121T101500.123Z-0000000005000028/  a base backup, begun at that position
-        pages/                                          of a pageserver: pageserver/page_keys.py
+        pages/                                          pageserver/objects/page_keys.py
 
 The generation of a segment's beginning is the position it ends at, in 16 hex digits: committed WAL
 never changes, so two archivers at once write equal bytes under equal keys, and a late one never

@@ -34,24 +34,24 @@ from generations.protocol import GenerationService
 from generations.suffix import Suffix
 from objectstore.archive import TimelineArchive, find_timelines
 from objectstore.store import ObjectStore
-from pageserver import attachment_events as attaching
-from pageserver import deletion_events as deleting
-from pageserver.attachment import AttachDecision, Attachment, Phase, decide_attach
-from pageserver.attachment_events import Mode
-from pageserver.attachment_id import AttachmentId, Verdict
-from pageserver.attachment_shell import AttachmentShell
-from pageserver.compaction_round import CompactionRound
-from pageserver.deletion_queue import DeletionQueue
-from pageserver.emergency_start import EmergencyAttachments, EmergencyStart, ToldService
-from pageserver.epoch import EpochOutput
-from pageserver.ingest import Ingest, IngestConfig
-from pageserver.page_index import Cut
-from pageserver.page_objects import PageObjects
-from pageserver.queue_shell import QueueShell
-from pageserver.timeline_deletion import RemovedPages, remove_pages
-from pageserver.turns import Turns
-from pageserver.validation import ValidationDue
-from pageserver.validation_shell import ValidationShell
+from pageserver.attachments import attachment_events as attaching
+from pageserver.attachments import deletion_events as deleting
+from pageserver.attachments.attachment import AttachDecision, Attachment, Phase, decide_attach
+from pageserver.attachments.attachment_events import Mode
+from pageserver.attachments.attachment_shell import AttachmentShell
+from pageserver.attachments.compaction_round import CompactionRound
+from pageserver.attachments.deletion_queue import DeletionQueue
+from pageserver.attachments.emergency_start import EmergencyAttachments, EmergencyStart, ToldService
+from pageserver.attachments.queue_shell import QueueShell
+from pageserver.attachments.timeline_deletion import RemovedPages, remove_pages
+from pageserver.attachments.turns import Turns
+from pageserver.attachments.validation import ValidationDue
+from pageserver.attachments.validation_shell import ValidationShell
+from pageserver.cuts.page_objects import PageObjects
+from pageserver.epochs.epoch import EpochOutput
+from pageserver.ingest.ingest import Ingest, IngestConfig
+from pageserver.objects.attachment_id import AttachmentId, Verdict
+from pageserver.objects.page_index import Cut
 from pgwal.lsn import format_lsn
 
 T = TypeVar("T")

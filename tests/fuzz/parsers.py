@@ -38,27 +38,27 @@ from generations.suffix import Suffix
 from objectstore import sealed
 from objectstore.errors import ObjectDamaged
 from objectstore.keys import ArchiveKeys
-from pageserver.base_cache import decode_places
-from pageserver.branch_record import decode_branch
-from pageserver.catalog_rows import (
+from pageserver.branches.branch_record import decode_branch
+from pageserver.checks.page_comparison import Expectation, compare
+from pageserver.checks.visibility_bits import are_right
+from pageserver.errors import BranchError, LayerDamaged, SurveyError, TableNameError
+from pageserver.layers.base_cache import decode_places
+from pageserver.layers.control_file import ControlFile
+from pageserver.layers.fork import PAGE_BYTES, ForkKind, parse_file
+from pageserver.layers.page_header import PageHeader
+from pageserver.layers.touches import Checkpoint
+from pageserver.moments.catalog_rows import (
     parse_class_row,
     parse_named_row,
     parse_pair_row,
     parse_role_row,
 )
-from pageserver.control_file import ControlFile
-from pageserver.deletion_list import decode_claim, decode_header, decode_list
-from pageserver.errors import BranchError, LayerDamaged, SurveyError, TableNameError
-from pageserver.fork import PAGE_BYTES, ForkKind, parse_file
-from pageserver.heap_page import heap_rows
-from pageserver.page_comparison import Expectation, compare
-from pageserver.page_header import PageHeader
-from pageserver.page_index import decode_index
-from pageserver.page_keys import PageKeys, QueueKeys
-from pageserver.relation_map import parse_relation_map
-from pageserver.table_name import TableName
-from pageserver.touches import Checkpoint
-from pageserver.visibility_bits import are_right
+from pageserver.moments.heap_page import heap_rows
+from pageserver.moments.relation_map import parse_relation_map
+from pageserver.moments.table_name import TableName
+from pageserver.objects.deletion_list import decode_claim, decode_header, decode_list
+from pageserver.objects.page_index import decode_index
+from pageserver.objects.page_keys import PageKeys, QueueKeys
 from pg_server.postmaster_file import PostmasterFile
 from pgwal.block_ref import decode_body
 from pgwal.errors import LsnSyntaxError, SegmentNameError, TimelineHistoryError, WalFormatError
@@ -298,24 +298,24 @@ PARSERS: list[Parser] = [
            seeds=seeds.OBJECTS, reseal=_reseal_object, covers=("objectstore.sealed.Seal.decode",)),
     Parser("objectstore.sealed.unseal_pieces", _unseal_pieces, (ObjectDamaged,),
            seeds=seeds.OBJECTS, reseal=_reseal_object),
-    *(Parser(f"pageserver.{module}.{decode.__name__}", partial(decode, key="key"),
+    *(Parser(f"pageserver.objects.{module}.{decode.__name__}", partial(decode, key="key"),
              (ObjectDamaged,), seeds=objects, reseal=_reseal_content)
       for module, decode, objects in (
           ("page_index", decode_index, seeds.PAGE_INDICES),
           ("deletion_list", decode_claim, seeds.CLAIMS),
           ("deletion_list", decode_list, seeds.DELETION_LISTS),
           ("deletion_list", decode_header, seeds.QUEUE_HEADERS))),
-    Parser("pageserver.branch_record.decode_branch", decode_branch, (BranchError,),
+    Parser("pageserver.branches.branch_record.decode_branch", decode_branch, (BranchError,),
            seeds=seeds.BRANCHES),
-    Parser("pageserver.control_file.ControlFile.parse", ControlFile.parse, (LayerDamaged,),
+    Parser("pageserver.layers.control_file.ControlFile.parse", ControlFile.parse, (LayerDamaged,),
            seeds=(bytes(8192),)),
-    Parser("pageserver.fork.parse_file", parse_file, (),
+    Parser("pageserver.layers.fork.parse_file", parse_file, (),
            texts=("base/5/16384", "base/5/16384_vm.1", "global/1262",
                   "pg_tblspc/16390/PG_16_202307071/5/16391_fsm")),
-    Parser("pageserver.page_keys.PageKeys.parse", PageKeys(seeds.TIMELINE).parse, (),
-           texts=seeds.PAGE_KEYS, covers=("pageserver.page_keys.parse_page_name",)),
-    Parser("pageserver.page_keys.QueueKeys.parse", QueueKeys(1).parse, (),
-           texts=seeds.QUEUE_KEYS, covers=("pageserver.page_keys.parse_queue_name",)),
+    Parser("pageserver.objects.page_keys.PageKeys.parse", PageKeys(seeds.TIMELINE).parse, (),
+           texts=seeds.PAGE_KEYS, covers=("pageserver.objects.page_keys.parse_page_name",)),
+    Parser("pageserver.objects.page_keys.QueueKeys.parse", QueueKeys(1).parse, (),
+           texts=seeds.QUEUE_KEYS, covers=("pageserver.objects.page_keys.parse_queue_name",)),
     Parser("objectstore.keys.ArchiveKeys.parse_wal", _KEYS.parse_wal, (),
            texts=(_KEYS.segment(1, 7), f"{_KEYS.partials(1, 7)}0000000000712340")),
     Parser("pgwire.startup.decode_startup_packet", startup.decode_startup_packet,
@@ -370,25 +370,26 @@ PARSERS: list[Parser] = [
            seeds=(b"\x13\xd1\x02\x00" + bytes(36),)),
     Parser("pgwal.block_ref.decode_body", lambda case: decode_body(_record(case), 16),
            (WalFormatError,), seeds=seeds.RECORD_BODIES),
-    Parser("pageserver.touches.Checkpoint.parse", lambda case: Checkpoint.parse(case, 8, 120),
-           (SurveyError,), seeds=(bytes(80),)),
-    Parser("pageserver.page_header.PageHeader.parse", PageHeader.parse, (LayerDamaged,),
+    Parser("pageserver.layers.touches.Checkpoint.parse",
+           lambda case: Checkpoint.parse(case, 8, 120), (SurveyError,), seeds=(bytes(80),)),
+    Parser("pageserver.layers.page_header.PageHeader.parse", PageHeader.parse, (LayerDamaged,),
            seeds=(seeds.HEAP_PAGE, bytes(8192))),
-    Parser("pageserver.heap_page.heap_rows", lambda case: list(heap_rows(case)), (LayerDamaged,),
-           seeds=(seeds.HEAP_PAGE, bytes(8192))),
-    Parser("pageserver.base_cache.decode_places", decode_places, (LayerDamaged,),
+    Parser("pageserver.moments.heap_page.heap_rows", lambda case: list(heap_rows(case)),
+           (LayerDamaged,), seeds=(seeds.HEAP_PAGE, bytes(8192))),
+    Parser("pageserver.layers.base_cache.decode_places", decode_places, (LayerDamaged,),
            seeds=(bytes.fromhex("919805cd4e20cd4000000000cd0200cd2000"),)),
-    Parser("pageserver.page_comparison", _compare_page, (), seeds=(seeds.HEAP_PAGE, bytes(8192))),
-    Parser("pageserver.relation_map.parse_relation_map", parse_relation_map, (LayerDamaged,),
-           seeds=seeds.RELATION_MAPS, reseal=_reseal_map),
-    Parser("pageserver.catalog_rows.parse_class_row", partial(parse_class_row, pg_major=18),
-           (LayerDamaged,), seeds=(bytes(160),)),
+    Parser("pageserver.checks.page_comparison", _compare_page, (),
+           seeds=(seeds.HEAP_PAGE, bytes(8192))),
+    Parser("pageserver.moments.relation_map.parse_relation_map", parse_relation_map,
+           (LayerDamaged,), seeds=seeds.RELATION_MAPS, reseal=_reseal_map),
+    Parser("pageserver.moments.catalog_rows.parse_class_row",
+           partial(parse_class_row, pg_major=18), (LayerDamaged,), seeds=(bytes(160),)),
     *(
-        Parser(f"pageserver.catalog_rows.{read.__name__}", read, (LayerDamaged,),
+        Parser(f"pageserver.moments.catalog_rows.{read.__name__}", read, (LayerDamaged,),
                seeds=(bytes(80),))
         for read in (parse_named_row, parse_pair_row, parse_role_row)
     ),
-    Parser("pageserver.table_name.TableName.parse", TableName.parse, (TableNameError,),
+    Parser("pageserver.moments.table_name.TableName.parse", TableName.parse, (TableNameError,),
            texts=("shop.public.orders", 'shop."Odd.Name"."we""ird"')),
     Parser("pgwire.extended_fields.decode_parse", decode_parse, (ProtocolError,),
            seeds=(seeds.PARSE.data,)),

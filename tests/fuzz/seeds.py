@@ -30,17 +30,17 @@ from consensus.messages import (
 from consensus.term_history import TermHistory
 from generations.suffix import Suffix
 from objectstore.sealed import seal, unseal
-from pageserver.attachment_id import AttachmentId
-from pageserver.branch_record import Branch
-from pageserver.deletion_list import (
+from pageserver.branches.branch_record import Branch
+from pageserver.objects.attachment_id import AttachmentId
+from pageserver.objects.deletion_list import (
     DeletionList,
     QueueHeader,
     encode_claim,
     encode_header,
     encode_list,
 )
-from pageserver.page_index import Cut, FrameRef, LayerRef, PageIndex, encode_index
-from pageserver.page_keys import (
+from pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex, encode_index
+from pageserver.objects.page_keys import (
     ClaimName,
     HeaderName,
     IndexName,

@@ -24,9 +24,9 @@ from consensus.ids import TimelineId
 from generations.client import GenerationClient
 from objectstore.archive import ArchivedTimeline, TimelineArchive
 from objectstore.store import open_store
-from pageserver.page_index import PageIndex
-from pageserver.page_keys import ClaimName, IndexName, PageName
-from pageserver.page_objects import PageObjects
+from pageserver.cuts.page_objects import PageObjects
+from pageserver.objects.page_index import PageIndex
+from pageserver.objects.page_keys import ClaimName, IndexName, PageName
 from pg_fixtures.generations import GenerationProcess
 from pg_fixtures.http_status import http_get
 from pg_fixtures.pageserver import PageserverProcess

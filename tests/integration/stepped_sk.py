@@ -27,8 +27,8 @@ from typing import Any, TypeVar
 import cli.archive_options
 import cli.main
 from objectstore.store import Data, ObjectInfo, ObjectStore, open_store
-from pageserver.ingest import IngestState
-from pageserver.page_index import Cut, PageIndex
+from pageserver.ingest.ingest import IngestState
+from pageserver.objects.page_index import Cut, PageIndex
 from pageserver.process import ProcessConfig
 
 T = TypeVar("T")

@@ -14,9 +14,9 @@ from sk_command import assert_refused, sk, sk_json
 
 from objectstore.archive import find_timelines
 from objectstore.local import LocalStore
-from pageserver.garbage import without_garbage
-from pageserver.page_keys import IndexName
-from pageserver.page_objects import PageObjects
+from pageserver.attachments.garbage import without_garbage
+from pageserver.cuts.page_objects import PageObjects
+from pageserver.objects.page_keys import IndexName
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.generations import GenerationProcess
 from pg_fixtures.pageserver import PageserverProcess

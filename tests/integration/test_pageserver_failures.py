@@ -31,7 +31,7 @@ from stepped_pages import (
 from generations.client import GenerationClient
 from generations.messages import TenantAttachment
 from generations.suffix import Suffix
-from pageserver.page_keys import TombstoneName
+from pageserver.objects.page_keys import TombstoneName
 from pg_fixtures.http_status import http_get, is_healthy
 from pg_fixtures.processes import ServiceProcess
 from pg_fixtures.proxy import TcpProxy

@@ -16,25 +16,25 @@ from consensus.ids import TimelineId
 from generations.operations import embedded_generations
 from objectstore.archive import ArchivedTimeline, TimelineArchive
 from objectstore.local import LocalStore
-from pageserver.attachment import Phase
-from pageserver.attachment_events import Mode
-from pageserver.cut_pages import open_layers
-from pageserver.cut_rule import CutRule
-from pageserver.fork import PAGE_BYTES, Fork, ForkKind
-from pageserver.fork_table import ForkTable
-from pageserver.frame import FrameWriter
-from pageserver.ingest import Ingest, IngestConfig
-from pageserver.layer_file import Epoch, Limits, write_layer
-from pageserver.page_index import Cut, PageIndex
-from pageserver.page_keys import FrameName, LayerName
-from pageserver.page_objects import PageObjects
-from pageserver.page_run import PageRun, Run
-from pageserver.page_stack import PageStack
+from pageserver.attachments.attachment import Phase
+from pageserver.attachments.attachment_events import Mode
+from pageserver.attachments.turns import Turns
+from pageserver.cuts.cut_pages import open_layers
+from pageserver.cuts.page_objects import PageObjects
+from pageserver.epochs.redo import RedoServer
+from pageserver.ingest.cut_rule import CutRule
+from pageserver.ingest.ingest import Ingest, IngestConfig
+from pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
+from pageserver.layers.fork_table import ForkTable
+from pageserver.layers.frame import FrameWriter
+from pageserver.layers.layer_file import Epoch, Limits, write_layer
+from pageserver.layers.page_run import PageRun, Run
+from pageserver.layers.page_stack import PageStack
+from pageserver.layers.touches import Numbers
+from pageserver.objects.page_index import Cut, PageIndex
+from pageserver.objects.page_keys import FrameName, LayerName
 from pageserver.process import AttachedTimeline, PageserverProcess, ProcessConfig
-from pageserver.redo import RedoServer
 from pageserver.service import timeline_status
-from pageserver.touches import Numbers
-from pageserver.turns import Turns
 from pg_fixtures.waiting import wait_until
 from pg_server.account import server_account
 from pg_server.binaries import find_postgres
@@ -217,7 +217,7 @@ class NoBase:
 def test_old_layers_become_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is uploaded the process is stopped, and waits for nothing; the next one does it
     again, and what the first has left goes."""
-    monkeypatch.setattr("pageserver.compaction.DEAD_SHARE_MAX", 0.3)
+    monkeypatch.setattr("pageserver.attachments.compaction.DEAD_SHARE_MAX", 0.3)
     world.attach()
     real, is_held = world.store.create, Event()
     seen = Event()
@@ -303,8 +303,8 @@ def test_a_store_that_fails_is_asked_again(world: World, monkeypatch: pytest.Mon
     failures = {"create": 3, "get": 2, "list": 2, "delete_many": 2}
     for name in failures:
         monkeypatch.setattr(world.store, name, failing(world.store, name, failures))
-    monkeypatch.setattr("pageserver.attachment_shell.RETRY_SECONDS", 0.02)
-    monkeypatch.setattr("pageserver.queue_shell.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("pageserver.attachments.attachment_shell.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("pageserver.attachments.queue_shell.RETRY_SECONDS", 0.02)
     monkeypatch.setattr("pageserver.process.REGISTER_RETRY_SECONDS", 0.02)
     with world.process() as node:
         node.add_cut(100, now() - 1000)

@@ -14,8 +14,8 @@ from generations.suffix import Suffix
 from objectstore.archive import ArchivedTimeline, TimelineArchive
 from objectstore.keys import ArchivedWal
 from objectstore.local import LocalStore
-from pageserver.page_index import Cut, PageIndex, encode_index
-from pageserver.page_keys import IndexName, PageKeys
+from pageserver.objects.page_index import Cut, PageIndex, encode_index
+from pageserver.objects.page_keys import IndexName, PageKeys
 from pgwal.lsn import Lsn
 
 MB = 1 << 20

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from pageserver import compaction, layer_merge
-from pageserver.attachment import Attachment
-from pageserver.attachment_events import Condemn
-from pageserver.compaction import Merge, MergePhase
-from pageserver.fork import Fork
-from pageserver.layer_merge import LivePages
-from pageserver.page_index import PageIndex
+from pageserver.attachments import compaction
+from pageserver.attachments.attachment import Attachment
+from pageserver.attachments.attachment_events import Condemn
+from pageserver.attachments.compaction import Merge, MergePhase
+from pageserver.layers import layer_merge
+from pageserver.layers.fork import Fork
+from pageserver.layers.layer_merge import LivePages
+from pageserver.objects.page_index import PageIndex
 
 from . import pageserver_history
 from .pageserver_history import NO_LIMITS

@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from generations.suffix import Suffix
-from pageserver import attachment, deletion_queue, garbage, scrub, timeline_removal
-from pageserver.attachment import Attachment
-from pageserver.attachment_events import (
+from pageserver.attachments import attachment, deletion_queue, garbage, scrub, timeline_removal
+from pageserver.attachments.attachment import Attachment
+from pageserver.attachments.attachment_events import (
     Condemn,
     Mode,
 )
-from pageserver.attachment_id import Verdict
-from pageserver.deletion_list import QueueHeader
-from pageserver.deletion_queue import DeletionQueue
-from pageserver.page_index import PageIndex
-from pageserver.page_keys import FrameName, IndexName, LayerName
-from pageserver.scrub import Orphans, Scrub, ScrubEnded
+from pageserver.attachments.deletion_queue import DeletionQueue
+from pageserver.attachments.scrub import Orphans, Scrub, ScrubEnded
+from pageserver.objects.attachment_id import Verdict
+from pageserver.objects.deletion_list import QueueHeader
+from pageserver.objects.page_index import PageIndex
+from pageserver.objects.page_keys import FrameName, IndexName, LayerName
 
 from .pageserver_process import Process
 from .planting import Patch, plant_pageserver, plant_rare_pageserver

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pageserver import attachment, validation
-from pageserver.attachment import Attachment, Phase
-from pageserver.attachment_events import (
+from pageserver.attachments import attachment, validation
+from pageserver.attachments.attachment import Attachment, Phase
+from pageserver.attachments.attachment_events import (
     IndexLoaded,
     LoadIndex,
     Publish,
 )
-from pageserver.attachment_id import Verdict
-from pageserver.deletion_queue import DeletionQueue
-from pageserver.page_index import PageIndex
-from pageserver.page_keys import IndexName
-from pageserver.validation import AskService, ServiceAnswered, Validation
+from pageserver.attachments.deletion_queue import DeletionQueue
+from pageserver.attachments.validation import AskService, ServiceAnswered, Validation
+from pageserver.objects.attachment_id import Verdict
+from pageserver.objects.page_index import PageIndex
+from pageserver.objects.page_keys import IndexName
 
 from . import pageserver_world
 from .pageserver_faults import KINDS, kill

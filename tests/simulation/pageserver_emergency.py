@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from generations.suffix import Suffix
-from pageserver import attachment_events as attaching
-from pageserver.attachment import Phase
-from pageserver.attachment_events import Mode
-from pageserver.emergency import emergency_suffix
+from pageserver.attachments import attachment_events as attaching
+from pageserver.attachments.attachment import Phase
+from pageserver.attachments.attachment_events import Mode
+from pageserver.attachments.emergency import emergency_suffix
 
 from .pageserver_store import StoredObject
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from pageserver.attachment_events import Mode
+from pageserver.attachments.attachment_events import Mode
 
 from .faults import Fault, Plan
 

@@ -11,11 +11,11 @@ from random import Random
 
 import numpy as np
 
-from pageserver.fork import Fork, ForkKind
-from pageserver.layer_file import Limits
-from pageserver.layer_merge import live_pages, merged_limits
-from pageserver.page_stack import Layer
-from pageserver.touches import Database, Numbers
+from pageserver.layers.fork import Fork, ForkKind
+from pageserver.layers.layer_file import Limits
+from pageserver.layers.layer_merge import live_pages, merged_limits
+from pageserver.layers.page_stack import Layer
+from pageserver.layers.touches import Database, Numbers
 
 DATABASES = (5, 6)
 FORKS = tuple(

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from consensus.ids import TimelineId
 from generations.suffix import Suffix
-from pageserver.attachment import Attachment
-from pageserver.layer_file import Limits
-from pageserver.page_index import PageIndex
-from pageserver.page_keys import (
+from pageserver.attachments.attachment import Attachment
+from pageserver.layers.layer_file import Limits
+from pageserver.objects.page_index import PageIndex
+from pageserver.objects.page_keys import (
     ClaimName,
     FrameName,
     IndexName,

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from consensus.ids import TimelineId
 from generations.suffix import Suffix
-from pageserver import attachment_events as attaching
-from pageserver import deletion_events as deleting
-from pageserver import scrub as scrubbing
-from pageserver import validation as validating
-from pageserver.attachment import AttachDecision, Attachment, Phase, decide_attach
-from pageserver.attachment_events import Mode
-from pageserver.attachment_id import AttachmentId, Verdict
-from pageserver.deletion_queue import DeletionQueue, QueuePhase
-from pageserver.page_index import Cut
-from pageserver.page_keys import (
+from pageserver.attachments import attachment_events as attaching
+from pageserver.attachments import deletion_events as deleting
+from pageserver.attachments import scrub as scrubbing
+from pageserver.attachments import validation as validating
+from pageserver.attachments.attachment import AttachDecision, Attachment, Phase, decide_attach
+from pageserver.attachments.attachment_events import Mode
+from pageserver.attachments.deletion_queue import DeletionQueue, QueuePhase
+from pageserver.attachments.scrub import Scrub
+from pageserver.attachments.validation import Validation
+from pageserver.objects.attachment_id import AttachmentId, Verdict
+from pageserver.objects.page_index import Cut
+from pageserver.objects.page_keys import (
     ClaimName,
     HeaderName,
     IndexName,
     ListName,
     TombstoneName,
 )
-from pageserver.scrub import Scrub
-from pageserver.validation import Validation
 
 from .pageserver_merges import execute_order
 from .pageserver_store import StoredObject

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from generations.suffix import Suffix
-from pageserver.attachment_events import Mode
+from pageserver.attachments.attachment_events import Mode
 
 if TYPE_CHECKING:
     from .pageserver_world import PageserverWorld

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from consensus.ids import TimelineId
-from pageserver.deletion_list import (
+from pageserver.objects.deletion_list import (
     DeletionList,
     QueueHeader,
     decode_claim,
@@ -24,8 +24,8 @@ from pageserver.deletion_list import (
     encode_header,
     encode_list,
 )
-from pageserver.page_index import PageIndex, decode_index, encode_index
-from pageserver.page_keys import PageKeys, QueueKeys
+from pageserver.objects.page_index import PageIndex, decode_index, encode_index
+from pageserver.objects.page_keys import PageKeys, QueueKeys
 
 if TYPE_CHECKING:
     from .pageserver_world import PageserverWorld

@@ -13,10 +13,9 @@ from typing import Any
 
 from consensus.ids import TimelineId
 from generations.suffix import Suffix
-from pageserver.attachment import Phase
-from pageserver.attachment_events import Mode
-from pageserver.page_keys import IndexName, TombstoneName
-from pageserver.timeline_removal import (
+from pageserver.attachments.attachment import Phase
+from pageserver.attachments.attachment_events import Mode
+from pageserver.attachments.timeline_removal import (
     AllListed,
     BatchDeleted,
     CreateTombstone,
@@ -28,6 +27,7 @@ from pageserver.timeline_removal import (
     TimelineRemoved,
     TombstoneCreated,
 )
+from pageserver.objects.page_keys import IndexName, TombstoneName
 
 from .broken_law import BrokenLaw
 from .clock import Clock

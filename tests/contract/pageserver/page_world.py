@@ -21,19 +21,19 @@ from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
 from objectstore.archive import ArchivedTimeline, TimelineArchive
 from objectstore.local import LocalStore
-from pageserver.backup_base import BackupBase, read_backup
-from pageserver.control_file import CONTROL_FILE
-from pageserver.cut_files import CutFiles
-from pageserver.epoch import EpochInput, EpochOutput, EpochReplay, survey_epoch
-from pageserver.fork import ForkKind, parse_file
-from pageserver.frame import EMPTIED, LEFT_OUT
-from pageserver.in_place_tablespaces import link_wal
-from pageserver.layer_file import LayerPart
-from pageserver.page_stack import Layer, LayerStack, PageStack
-from pageserver.redo import RedoServer
-from pageserver.touches import Checkpoint
-from pageserver.virtual_full import write_virtual_full
-from pageserver.wal_folder import WalFolder
+from pageserver.cuts.cut_files import CutFiles
+from pageserver.cuts.virtual_full import write_virtual_full
+from pageserver.epochs.epoch import EpochInput, EpochOutput, EpochReplay, survey_epoch
+from pageserver.epochs.in_place_tablespaces import link_wal
+from pageserver.epochs.redo import RedoServer
+from pageserver.epochs.wal_folder import WalFolder
+from pageserver.layers.backup_base import BackupBase, read_backup
+from pageserver.layers.control_file import CONTROL_FILE
+from pageserver.layers.fork import ForkKind, parse_file
+from pageserver.layers.frame import EMPTIED, LEFT_OUT
+from pageserver.layers.layer_file import LayerPart
+from pageserver.layers.page_stack import Layer, LayerStack, PageStack
+from pageserver.layers.touches import Checkpoint
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.standby import wait_replayed
 from pg_fixtures.waiting import wait_until

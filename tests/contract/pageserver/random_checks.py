@@ -27,21 +27,21 @@ from random_epochs import SEGMENT_BYTES, NotEqual, new_folder
 from random_workload import RandomWorkload
 from seed_runs import run_seeds
 
-from pageserver.check_report import CheckReport
-from pageserver.directory_check import DataDirectory, DirectoryCheck
-from pageserver.fork import DEFAULT_TABLESPACE, PAGE_BYTES, ForkKind
-from pageserver.fork_table import fork_blocks
-from pageserver.in_place_tablespaces import link_range
-from pageserver.moments import Moment
-from pageserver.page_at import PageReader
-from pageserver.page_mask import masked
-from pageserver.page_repair import PageRepair
-from pageserver.page_sample import choose_pages
-from pageserver.page_stack import ZERO_PAGE
-from pageserver.server_check import ServerCheck
-from pageserver.server_pages import ServerPages
-from pageserver.sparse_restore import RestorePoint, survey_up_to
-from pageserver.touches import Checkpoint
+from pageserver.checks.check_report import CheckReport
+from pageserver.checks.directory_check import DataDirectory, DirectoryCheck
+from pageserver.checks.page_mask import masked
+from pageserver.checks.page_repair import PageRepair
+from pageserver.checks.page_sample import choose_pages
+from pageserver.checks.server_check import ServerCheck
+from pageserver.checks.server_pages import ServerPages
+from pageserver.epochs.in_place_tablespaces import link_range
+from pageserver.layers.fork import DEFAULT_TABLESPACE, PAGE_BYTES, ForkKind
+from pageserver.layers.fork_table import fork_blocks
+from pageserver.layers.page_stack import ZERO_PAGE
+from pageserver.layers.touches import Checkpoint
+from pageserver.moments.moments import Moment
+from pageserver.moments.page_at import PageReader
+from pageserver.moments.sparse_restore import RestorePoint, survey_up_to
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
 from pg_server.binaries import PostgresBinaries

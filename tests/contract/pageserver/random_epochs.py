@@ -16,7 +16,7 @@ from seed_runs import run_seeds
 from touch_oracle import plain_survey
 from wal_summaries import SUMMARIES_SINCE, missing_blocks, summarized_blocks
 
-from pageserver.touches import Touches
+from pageserver.layers.touches import Touches
 from pg_fixtures.postgres import Postgres
 from pg_server.binaries import PostgresBinaries
 

@@ -18,18 +18,18 @@ from random_workload import RandomWorkload
 from seed_runs import run_seeds
 
 from generations.suffix import Suffix
-from pageserver.cut_pages import open_layers
+from pageserver.attachments.layer_merger import LayerMerger, LayerSurvey, MergeOrder
+from pageserver.cuts.cut_pages import open_layers
+from pageserver.cuts.page_objects import PageObjects
+from pageserver.cuts.virtual_full import write_virtual_full
 from pageserver.errors import PageNotFound
-from pageserver.fork import Fork
-from pageserver.frame import Frame
-from pageserver.layer_merger import LayerMerger, LayerSurvey, MergeOrder
-from pageserver.page_at import PageReader
-from pageserver.page_index import Cut, FrameRef, LayerRef, PageIndex
-from pageserver.page_objects import PageObjects
-from pageserver.page_stack import PageStack
-from pageserver.sparse_restore import RestorePoint
-from pageserver.touches import Checkpoint
-from pageserver.virtual_full import write_virtual_full
+from pageserver.layers.fork import Fork
+from pageserver.layers.frame import Frame
+from pageserver.layers.page_stack import PageStack
+from pageserver.layers.touches import Checkpoint
+from pageserver.moments.page_at import PageReader
+from pageserver.moments.sparse_restore import RestorePoint
+from pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
 from pg_fixtures.postgres import Postgres
 from pg_server.binaries import PostgresBinaries
 

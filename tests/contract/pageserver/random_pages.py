@@ -18,15 +18,15 @@ from random_epochs import SEGMENT_BYTES, NotEqual, new_folder
 from random_workload import RandomWorkload
 from seed_runs import run_seeds
 
+from pageserver.epochs.in_place_tablespaces import link_range
 from pageserver.errors import PageNotFound
-from pageserver.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
-from pageserver.fork_table import read_fork_table
-from pageserver.in_place_tablespaces import link_range
-from pageserver.page_at import PageOrigin, PageReader
-from pageserver.page_header import PageHeader, page_checksum
-from pageserver.promoted_server import PromotedServer, ServerLimits, StopPoint
-from pageserver.sparse_restore import RestorePoint, survey_up_to
-from pageserver.touches import Database, Touches
+from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
+from pageserver.layers.fork_table import read_fork_table
+from pageserver.layers.page_header import PageHeader, page_checksum
+from pageserver.layers.touches import Database, Touches
+from pageserver.moments.page_at import PageOrigin, PageReader
+from pageserver.moments.promoted_server import PromotedServer, ServerLimits, StopPoint
+from pageserver.moments.sparse_restore import RestorePoint, survey_up_to
 from pg_fixtures.postgres import Postgres
 from pg_server.binaries import PostgresBinaries
 from pgwal.lsn import Lsn

@@ -18,11 +18,11 @@ from random_workload import RandomWorkload
 from seed_runs import run_seeds
 
 from backup.unpack import Unpacking
-from pageserver.in_place_tablespaces import link_range
-from pageserver.promoted_server import PromotedServer, ServerLimits
-from pageserver.restored_table import RestoredDatabase
-from pageserver.sparse_restore import RestorePoint, SparseRestore, survey_up_to
-from pageserver.table_name import TableName
+from pageserver.epochs.in_place_tablespaces import link_range
+from pageserver.moments.promoted_server import PromotedServer, ServerLimits
+from pageserver.moments.restored_table import RestoredDatabase
+from pageserver.moments.sparse_restore import RestorePoint, SparseRestore, survey_up_to
+from pageserver.moments.table_name import TableName
 from pg_fixtures.postgres import SUPERUSER, Postgres
 from pg_server.binaries import PostgresBinaries
 from pg_server.program import run_program

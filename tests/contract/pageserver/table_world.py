@@ -13,11 +13,11 @@ from page_world import TIMEOUT, PageWorld
 from psycopg import sql
 
 from backup.unpack import Unpacking
-from pageserver.fork import Fork
-from pageserver.page_run import Run
-from pageserver.page_stack import PageBase
-from pageserver.sparse_restore import RestorePoint
-from pageserver.touches import Numbers
+from pageserver.layers.fork import Fork
+from pageserver.layers.page_run import Run
+from pageserver.layers.page_stack import PageBase
+from pageserver.layers.touches import Numbers
+from pageserver.moments.sparse_restore import RestorePoint
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
 from pg_server.binaries import PostgresBinaries

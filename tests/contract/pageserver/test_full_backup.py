@@ -16,10 +16,10 @@ from random_epochs import check_epoch
 
 from backup.backup_record import Backup
 from backup.unpack import Unpacking
-from pageserver.cut_files import CutFiles
-from pageserver.full_backup import create_full_backup
-from pageserver.page_stack import LayerStack
-from pageserver.touches import Checkpoint
+from pageserver.cuts.cut_files import CutFiles
+from pageserver.cuts.full_backup import create_full_backup
+from pageserver.layers.page_stack import LayerStack
+from pageserver.layers.touches import Checkpoint
 from pg_fixtures.ports import free_port
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until

@@ -8,8 +8,8 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pageserver.fork import Fork, ForkKind
-from pageserver.wal_folder import WalFolder
+from pageserver.epochs.wal_folder import WalFolder
+from pageserver.layers.fork import Fork, ForkKind
 from pgwal.block_ref import BlockRef, RecordBody, decode_body
 from pgwal.record import Record
 from pgwal.walker import NEED_DATA, RecordWalker

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from page_world import TIMEOUT, PageWorld
 
-from pageserver.fork import Fork, ForkKind
-from pageserver.touches import Touches
+from pageserver.layers.fork import Fork, ForkKind
+from pageserver.layers.touches import Touches
 from pg_fixtures.waiting import wait_until
 
 SUMMARIES_SINCE = 17  # major version

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from generations.suffix import Suffix
-from pageserver.attachment import AttachDecision, Attachment, Phase, decide_attach
-from pageserver.attachment_events import (
+from pageserver.attachments.attachment import AttachDecision, Attachment, Phase, decide_attach
+from pageserver.attachments.attachment_events import (
     Action,
     Alarm,
     AlarmKind,
@@ -47,9 +47,9 @@ from pageserver.attachment_events import (
     Validated,
     ValidationBegun,
 )
-from pageserver.attachment_id import Verdict
-from pageserver.page_index import Cut, LayerRef, PageIndex
-from pageserver.page_keys import IndexName, ListName
+from pageserver.objects.attachment_id import Verdict
+from pageserver.objects.page_index import Cut, LayerRef, PageIndex
+from pageserver.objects.page_keys import IndexName, ListName
 
 OLD, OWN, NEW = Suffix.pack(1, 1, 1), Suffix.pack(2, 1, 1), Suffix.pack(3, 2, 1)
 LOADED = IndexName(OLD, 9)

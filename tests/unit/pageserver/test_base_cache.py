@@ -12,10 +12,10 @@ from backup.backup_record import Backup
 from consensus.ids import TimelineId
 from objectstore.archive import ArchivedTimeline, TimelineArchive
 from objectstore.local import LocalStore
-from pageserver.backup_base import BackupFiles, FilePlace
-from pageserver.base_cache import decode_places, encode_places, store_places, stored_places
 from pageserver.errors import LayerDamaged
-from pageserver.fork import DEFAULT_TABLESPACE, Fork, ForkKind
+from pageserver.layers.backup_base import BackupFiles, FilePlace
+from pageserver.layers.base_cache import decode_places, encode_places, store_places, stored_places
+from pageserver.layers.fork import DEFAULT_TABLESPACE, Fork, ForkKind
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 FILES = BackupFiles({

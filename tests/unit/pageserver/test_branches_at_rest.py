@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pageserver.branch_folder import BranchFolder, BranchState, branch_folders
-from pageserver.branch_record import Branch, decode_branch
-from pageserver.branch_server import state_of
-from pageserver.branch_settings import (
+from pageserver.branches.branch_folder import BranchFolder, BranchState, branch_folders
+from pageserver.branches.branch_record import Branch, decode_branch
+from pageserver.branches.branch_server import state_of
+from pageserver.branches.branch_settings import (
     check_chosen,
     command_line,
     configuration,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from generations.suffix import Suffix
-from pageserver.compaction import (
+from pageserver.attachments.compaction import (
     OLD_LAYERS_MAX,
     Merge,
     is_worth_merging,
     mergeable,
     planned_merge,
 )
-from pageserver.page_index import Cut, LayerRef, PageIndex
+from pageserver.objects.page_index import Cut, LayerRef, PageIndex
 
 OWN = Suffix.pack(2, 1, 1)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from consensus.ids import TimelineId
 from generations.suffix import Suffix
 from objectstore.delete_requests import DELETE_KEYS_MAX
-from pageserver import deletion_queue
-from pageserver.attachment_id import AttachmentId, Verdict
-from pageserver.deletion_events import (
+from pageserver.attachments import deletion_queue
+from pageserver.attachments.deletion_events import (
     Condemned,
     CreateHeader,
     DeleteKeys,
@@ -35,9 +34,17 @@ from pageserver.deletion_events import (
     RoundDue,
     TimelineDetached,
 )
-from pageserver.deletion_list import DeletionList, QueueHeader
-from pageserver.deletion_queue import DeletionQueue, QueuePhase
-from pageserver.page_keys import HeaderName, IndexName, LayerName, ListName, PageKeys, QueueName
+from pageserver.attachments.deletion_queue import DeletionQueue, QueuePhase
+from pageserver.objects.attachment_id import AttachmentId, Verdict
+from pageserver.objects.deletion_list import DeletionList, QueueHeader
+from pageserver.objects.page_keys import (
+    HeaderName,
+    IndexName,
+    LayerName,
+    ListName,
+    PageKeys,
+    QueueName,
+)
 
 BEFORE, OWN, LATER = (Suffix.pack(0, 1, generation) for generation in (1, 2, 3))
 TIMELINE, OTHER = (TimelineId(bytes(16), letter * 16) for letter in (b"t", b"o"))

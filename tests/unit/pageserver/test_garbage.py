@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generations.suffix import Suffix
-from pageserver.garbage import (
+from pageserver.attachments.garbage import (
     KEPT_INDICES,
     kept_indices,
     next_horizon_lsn,
     without_garbage,
 )
-from pageserver.page_index import Cut, FrameRef, LayerRef, PageIndex
-from pageserver.page_keys import IndexName
+from pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
+from pageserver.objects.page_keys import IndexName
 
 OLD, OWN = Suffix.pack(1, 1, 1), Suffix.pack(2, 1, 1)
 

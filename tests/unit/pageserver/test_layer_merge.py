@@ -20,12 +20,12 @@ from layer_files import (
     write,
 )
 
-from pageserver.fork import Fork, ForkKind
-from pageserver.layer_file import Epoch, LayerPart, Limits, write_layer
-from pageserver.layer_merge import live_pages, merged_limits, merged_pages
-from pageserver.page_stack import Layer, PageStack
-from pageserver.side_by_side import SideBySide
-from pageserver.touches import Database
+from pageserver.layers.fork import Fork, ForkKind
+from pageserver.layers.layer_file import Epoch, LayerPart, Limits, write_layer
+from pageserver.layers.layer_merge import live_pages, merged_limits, merged_pages
+from pageserver.layers.page_stack import Layer, PageStack
+from pageserver.layers.side_by_side import SideBySide
+from pageserver.layers.touches import Database
 
 SEEDS = 8
 
@@ -140,6 +140,6 @@ def test_many_layers_are_read_with_little_memory(monkeypatch: pytest.MonkeyPatch
 
     check_pages()
     assert sum(read_bytes) <= 2 * sum(map(len, contents))
-    monkeypatch.setattr("pageserver.side_by_side.AHEAD_BYTES_MAX", 5 << 16)
-    monkeypatch.setattr("pageserver.side_by_side.UNPACKED_BYTES_MAX", 5 << 18)
+    monkeypatch.setattr("pageserver.layers.side_by_side.AHEAD_BYTES_MAX", 5 << 16)
+    monkeypatch.setattr("pageserver.layers.side_by_side.UNPACKED_BYTES_MAX", 5 << 18)
     check_pages()

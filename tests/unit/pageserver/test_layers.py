@@ -21,10 +21,10 @@ from layer_files import (
 )
 
 from pageserver.errors import LayerDamaged
-from pageserver.fork import Fork, ForkKind, parse_file
-from pageserver.layer_file import Limits
-from pageserver.page_stack import ZERO_PAGE, PageStack, read_one
-from pageserver.touches import Database
+from pageserver.layers.fork import Fork, ForkKind, parse_file
+from pageserver.layers.layer_file import Limits
+from pageserver.layers.page_stack import ZERO_PAGE, PageStack, read_one
+from pageserver.layers.touches import Database
 
 
 def test_pages_come_back_by_any_question() -> None:

@@ -14,10 +14,10 @@ from generations.suffix import Suffix
 from objectstore.archive import ArchivedTimeline, TimelineArchive
 from objectstore.errors import ObjectDamaged
 from objectstore.local import LocalStore
+from pageserver.cuts.needed_wal import NeededWal, needed_wal, oldest_needed
 from pageserver.errors import PageserverError
-from pageserver.needed_wal import NeededWal, needed_wal, oldest_needed
-from pageserver.page_index import Cut, PageIndex, encode_index
-from pageserver.page_keys import IndexName, PageKeys
+from pageserver.objects.page_index import Cut, PageIndex, encode_index
+from pageserver.objects.page_keys import IndexName, PageKeys
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 TIMELINE = TimelineId(bytes(15) + b"\1", bytes(15) + b"\2")

@@ -8,13 +8,13 @@ import struct
 import numpy as np
 import pytest
 
-from pageserver.fork import PAGE_BYTES, Fork, ForkKind
-from pageserver.page_comparison import Expectation, Verdict, compare
-from pageserver.page_header import page_checksum, page_checksums
-from pageserver.page_mask import PageKind, is_blank, masked, page_kind
-from pageserver.page_sample import choose_pages
-from pageserver.page_stack import ZERO_PAGE
-from pageserver.visibility_bits import ALL_FROZEN, ALL_VISIBLE, are_right, extra_bits
+from pageserver.checks.page_comparison import Expectation, Verdict, compare
+from pageserver.checks.page_mask import PageKind, is_blank, masked, page_kind
+from pageserver.checks.page_sample import choose_pages
+from pageserver.checks.visibility_bits import ALL_FROZEN, ALL_VISIBLE, are_right, extra_bits
+from pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
+from pageserver.layers.page_header import page_checksum, page_checksums
+from pageserver.layers.page_stack import ZERO_PAGE
 
 LSN = 0x1000
 TUPLE_AT = PAGE_BYTES - 40

@@ -14,8 +14,8 @@ from consensus.ids import TimelineId
 from generations.suffix import Suffix
 from objectstore.errors import ObjectDamaged
 from objectstore.sealed import seal, unseal
-from pageserver.attachment_id import AttachmentId
-from pageserver.deletion_list import (
+from pageserver.objects.attachment_id import AttachmentId
+from pageserver.objects.deletion_list import (
     DeletionList,
     QueueHeader,
     decode_claim,
@@ -25,7 +25,14 @@ from pageserver.deletion_list import (
     encode_header,
     encode_list,
 )
-from pageserver.page_index import Cut, FrameRef, LayerRef, PageIndex, decode_index, encode_index
+from pageserver.objects.page_index import (
+    Cut,
+    FrameRef,
+    LayerRef,
+    PageIndex,
+    decode_index,
+    encode_index,
+)
 
 S1, S2 = Suffix.pack(1, 1, 1), Suffix.pack(7, 3, 26)
 INDEX = PageIndex(

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from consensus.ids import TimelineId
 from generations.suffix import Suffix
-from pageserver.emergency import emergency_suffix
-from pageserver.page_keys import (
+from pageserver.attachments.emergency import emergency_suffix
+from pageserver.objects.page_keys import (
     LSN_MAX,
     PART_MAX,
     SEQ_MAX,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pageserver.touch_survey import TouchSurveyor
+from pageserver.epochs.touch_survey import TouchSurveyor
 
 
 def test_wal_that_touches_no_page_has_no_pages() -> None:

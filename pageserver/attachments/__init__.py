@@ -1,0 +1,1 @@
+"""Whose a timeline is, and what goes when: cores, and the shells that run them."""

@@ -1,0 +1,476 @@
+"""The core of one timeline's attachment: what it writes, what it drops, what it lets others trim.
+
+`step(event) -> list[Action]` is the only mutator. Pure.
+
+    claim -> list indices -> load the newest -> own index -> | upload objects -> index that names
+                                                             | them -> index without what is dropped
+                                                             | -> condemn that -> validate -> delete
+    compaction: survey old layers -> merge -> upload its parts -> index with it, and without those
+
+Laws.
+
+1. A suffix is one attachment's: the claim is created once. Whoever finds another incarnation in it
+   has a number of a service that has gone back in time, and writes nothing.
+2. It begins with the greatest index up to its own suffix, as the store has it after the claim;
+   nothing is adopted from the local disk. One above makes it stale at once, and for ever.
+3. An index names only what is in the store. What an index drops is condemned only when that index
+   is in the store; what is condemned is deleted only when a validation that began later says VALID.
+4. WAL is given up (`visible_lsn`) only up to the cut of an own index that was in the store before a
+   validation began which says VALID (`projected_lsn`). The index that it began with does not count:
+   one that is below the own suffix, but above that one, may come late, and know less.
+5. Each verdict but VALID makes it stale: no upload, no delete, no feedback any more; reading and
+   ingest go on until the local disk has `local_bytes_max` of it.
+6. In MULTI nothing is condemned until SINGLE comes; in EMERGENCY nothing is validated either.
+7. Names are numbered through, and never used twice.
+8. One merge at a time, of layers that the next index would name and that end at or below its
+   horizon (`compaction.py`). Cuts that come meanwhile do not wait for it. Its layer is named when
+   all parts are in the store, by the index that names the merged ones no more.
+
+Why law 3 is enough. Claim and validation cross: one who comes later claims, then lists indices; a
+validation lists claims after the index was written. So either it sees the claim, or the other one
+begins with that index or a later one (`validation.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+from typing import assert_never
+
+from generations.suffix import Suffix
+from pageserver.attachments.attachment_events import (
+    Action,
+    Alarm,
+    AlarmKind,
+    Begun,
+    Changed,
+    Claimed,
+    CollectDue,
+    CompactDue,
+    Condemn,
+    CreateClaim,
+    Event,
+    Failed,
+    FreshIndex,
+    FreshIndexWanted,
+    Hinted,
+    IndexDamaged,
+    IndexLoaded,
+    IndexUploaded,
+    IndicesListed,
+    LayersMerged,
+    LayersSurveyed,
+    ListIndices,
+    LoadIndex,
+    LocalGrown,
+    MergeFailed,
+    Mode,
+    ModeSet,
+    OrphansFound,
+    PartMerged,
+    Publish,
+    Refuse,
+    Request,
+    Stored,
+    Upload,
+    Uploaded,
+    UploadIndex,
+    Validated,
+    ValidationBegun,
+)
+from pageserver.attachments.attachment_writes import Batch, Pending, Writing
+from pageserver.attachments.compaction import Compaction, CompactionEvent
+from pageserver.attachments.garbage import next_horizon_lsn, without_garbage
+from pageserver.objects.attachment_id import Verdict
+from pageserver.objects.page_index import FrameRef, LayerRef, PageIndex
+from pageserver.objects.page_keys import IndexName, ListName, StoredName
+
+#: Of verdicts that end an attachment.
+_ALARMS = {
+    Verdict.OUTDATED: AlarmKind.STALE,
+    Verdict.RIVALLED: AlarmKind.RIVALLED,
+    Verdict.DELETED: AlarmKind.DELETED,
+}
+_HINT_ADVANCE = "The generation service was put back to an old copy: sk generations advance."
+
+
+class Phase(Enum):
+    CLAIMING = "claiming"
+    LISTING = "listing"
+    LOADING = "loading"
+    ACTIVE = "active"
+    REFUSED = "refused"  # it never began
+    BROKEN = "broken"  # it serves no more
+
+
+class Attachment:
+    """One object for each claim. `incarnation` is random, and of this object alone."""
+
+    def __init__(
+        self, suffix: Suffix, incarnation: str, mode: Mode, history_seconds: int,
+        local_bytes_max: int,
+    ) -> None:  # fmt: skip
+        self.suffix = suffix
+        self.incarnation = incarnation
+        self.mode = mode
+        self.phase = Phase.CLAIMING
+        #: A tombstone was seen: nothing is to be done but to remove what is left.
+        self.is_deleted = False
+        self.history_seconds = history_seconds
+        self.local_bytes_max = local_bytes_max
+        #: What the newest index in the store says: the own one, or the one that it began with.
+        self.index = PageIndex()
+        self.index_name: IndexName | None = None
+        #: What the next one will say.
+        self.desired = PageIndex()
+        self.projected_lsn = 0
+        self.visible_lsn = 0
+        self._seq = 0
+        self._ticket = -1
+        self._asked_lsn = 0
+        self._pending: deque[Pending] = deque()
+        self._next = Batch()
+        self._writing: Writing | None = None
+        self.compaction = Compaction()
+        #: Condemned, but not yet to be: before the first own index, and in MULTI.
+        self._held: list[Condemn] = []
+        self._actions: list[Action] = []
+
+    @property
+    def has_own_index(self) -> bool:
+        return self.index_name is not None and self.index_name.suffix == self.suffix
+
+    @property
+    def may_write(self) -> bool:
+        return self.phase is Phase.ACTIVE and self.mode is not Mode.STALE
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether the next validation should ask for it."""
+        return self.may_write and self.mode is not Mode.EMERGENCY
+
+    # ---- the step
+
+    def step(self, event: Event) -> list[Action]:
+        self._actions = []
+        match event:
+            case Begun() | Claimed() | IndicesListed() | IndexLoaded() | IndexDamaged():
+                self._begin(event)
+            case LocalGrown(local_bytes):
+                self._grown(local_bytes)
+            case Hinted(hint, names):
+                self._hinted(hint, names)
+            case Validated(ticket, verdict):
+                self._validated(ticket, verdict)
+            case Failed(request):
+                self._failed(request)
+            case _:
+                if self.may_write:
+                    self._active(event)
+        return self._actions
+
+    def _active(
+        self,
+        event: Changed | Uploaded | IndexUploaded | CollectDue | CompactionEvent | FreshIndexWanted
+        | OrphansFound | ValidationBegun | ModeSet,
+    ) -> None:  # fmt: skip
+        match event:
+            case Changed():
+                self._changed(event)
+            case Uploaded(name):
+                self._uploaded(name)
+            case IndexUploaded(name):
+                self._index_uploaded(name)
+            case CollectDue(now_unix_s):
+                self._collect(now_unix_s)
+            case CompactDue() | LayersSurveyed() | PartMerged() | LayersMerged() | MergeFailed():
+                self._compact(event)
+            case FreshIndexWanted():
+                self._next.is_fresh = True
+                self._write_index()
+            case OrphansFound(names):
+                self._condemn(names)
+            case ValidationBegun(ticket):
+                self._ticket, self._asked_lsn = ticket, self.projected_lsn
+            case ModeSet(mode):
+                self.mode = mode
+                self._release()
+            case _:
+                assert_never(event)
+
+    # ---- beginning: laws 1 and 2
+
+    def _begin(self, event: Begun | Claimed | IndicesListed | IndexLoaded | IndexDamaged) -> None:
+        """What comes late, or twice, finds another phase."""
+        match event:
+            case Begun():
+                self._actions.append(CreateClaim(self.suffix, self.incarnation))
+            case Claimed(incarnation):
+                self._claimed(incarnation)
+            case IndicesListed(names, is_deleted):
+                self._listed(names, is_deleted)
+            case IndexLoaded(name, index):
+                if self._is_loading(name):
+                    self._loaded(index)
+            case IndexDamaged(name, why):
+                if self._is_loading(name):
+                    self._break(AlarmKind.DAMAGED, why)
+
+    def _claimed(self, incarnation: str) -> None:
+        if self.phase is not Phase.CLAIMING:
+            return
+        if incarnation == self.incarnation:
+            self._list()
+        else:
+            self._refuse(f"generation {self.suffix} was used before, by incarnation {incarnation}")
+
+    def _refuse(self, message: str, hint: str = _HINT_ADVANCE) -> None:
+        self.phase = Phase.REFUSED
+        self._drop_held()
+        self._actions.append(Refuse(message, hint))
+
+    def _list(self) -> None:
+        self.phase = Phase.LISTING
+        self._actions.append(ListIndices())
+
+    def _listed(self, names: Iterable[IndexName], is_deleted: bool) -> None:
+        if self.phase is not Phase.LISTING:
+            return
+        if is_deleted:
+            self.is_deleted = True
+            self._refuse("the timeline was deleted", "Its id never returns.")
+            return
+        newest = max(names, default=None)
+        if newest is not None and newest.suffix > self.suffix:
+            self._become_stale(AlarmKind.RIVALLED, f"there is an index {newest.suffix} above")
+        self.index_name = self._choose(names)
+        if self.index_name is None:
+            self._activate(PageIndex())
+        elif self.index_name.suffix == self.suffix:
+            self._refuse(f"generation {self.suffix} has an index, and this process wrote none")
+        else:
+            self.phase = Phase.LOADING
+            self._actions.append(LoadIndex(self.index_name))
+
+    def _choose(self, names: Iterable[IndexName]) -> IndexName | None:
+        return max((name for name in names if name.suffix <= self.suffix), default=None)
+
+    def _is_loading(self, name: IndexName) -> bool:
+        return self.phase is Phase.LOADING and name == self.index_name
+
+    def _loaded(self, index: PageIndex | None) -> None:
+        if index is None:
+            self._list()  # a newer one has come, and this one was collected
+        else:
+            self._activate(index)
+
+    def _activate(self, index: PageIndex) -> None:
+        self.phase = Phase.ACTIVE
+        self.index = self.desired = index
+        self._write_index()
+
+    # ---- writing: law 3
+
+    def _changed(self, change: Changed) -> None:
+        layers = [
+            LayerRef(new.end_lsn, new.part, self.suffix, self._next_seq(), new.size_bytes)
+            for new in change.layers
+        ]
+        frames = [
+            FrameRef(new.end_lsn, self.suffix, self._next_seq(), new.size_bytes)
+            for new in change.frames
+        ]
+        refs: list[LayerRef | FrameRef] = [*layers, *frames]
+        missing: set[StoredName] = {ref.name for ref in refs}
+        self._pending.append(Pending(change, layers, frames, missing))
+        for position, ref in enumerate(refs):
+            self._actions.append(Upload(change.number, position, ref))
+        self._apply()
+
+    def _next_seq(self) -> int:
+        """Law 7."""
+        self._seq += 1
+        return self._seq
+
+    def _uploaded(self, name: StoredName) -> None:
+        for pending in self._pending:
+            pending.missing.discard(name)
+        self.compaction.uploaded(name)
+        self._apply_merge()
+        self._apply()
+
+    def _apply(self) -> None:
+        """All changes that are complete, in their order, go into the next index."""
+        while self._pending and not self._pending[0].missing:
+            pending = self._pending.popleft()
+            change = pending.change
+            self.desired = self.desired.with_cut(
+                change.cut, pending.layers, pending.frames, change.base_backup_id
+            )
+            self._next.changes.append(change.number)
+        self._write_index()
+
+    def _collect(self, now_unix_s: int) -> None:
+        horizon_lsn = next_horizon_lsn(self.desired, now_unix_s, self.history_seconds)
+        if horizon_lsn > self.desired.horizon_lsn:
+            self.desired, frames = without_garbage(self.desired, horizon_lsn)
+            self._next.dropped += [frame.name for frame in frames]
+            self._write_index()
+
+    def _write_index(self) -> None:
+        """One at a time, and only if it says something new; the first own one always."""
+        is_wanted = self._next.is_fresh or not self.has_own_index
+        is_new = self.desired is not self.index
+        if self._writing is None and self.may_write and (is_wanted or is_new):
+            name = IndexName(self.suffix, self._next_seq())
+            self._writing = Writing(name, self.desired, self._next)
+            self._next = Batch()
+            self._actions.append(UploadIndex(name, self.desired))
+
+    def _index_uploaded(self, name: IndexName) -> None:
+        written = self._writing
+        if written is None or written.name != name:
+            return  # twice
+        self._writing = None
+        self.index, self.index_name = written.index, name
+        self.projected_lsn = self.index.newest_redo_lsn
+        self._actions += map(Stored, written.batch.changes)
+        self._condemn(written.batch.dropped)
+        if written.batch.is_fresh:
+            self._actions.append(FreshIndex(name))
+        self._write_index()
+
+    # ---- compaction: law 8
+
+    def _compact(self, event: CompactionEvent) -> None:
+        if isinstance(event, CompactDue) and self.mode is not Mode.SINGLE:
+            return
+        before = self.compaction.names
+        self._actions += self.compaction.step(event, self.desired, self._name_part)
+        if gone := before - self.compaction.names:
+            self._condemn(sorted(gone))
+        self._apply_merge()
+
+    def _name_part(self, end_lsn: int, part: int, size_bytes: int) -> LayerRef:
+        return LayerRef(end_lsn, part, self.suffix, self._next_seq(), size_bytes)
+
+    def _apply_merge(self) -> None:
+        """What was merged is still there: nothing else drops layers."""
+        merge = self.compaction.take_whole()
+        if merge is not None:
+            self.desired = self.desired.with_merged(merge.parts, merge.layers)
+            self._next.dropped += [layer.name for layer in merge.layers]
+            self._next.changes.append(merge.number)
+            self._write_index()
+
+    # ---- dropping: laws 3 and 6
+
+    def _condemn(
+        self, names: Iterable[StoredName | IndexName], hint: ListName | None = None
+    ) -> None:
+        """Those that are not needed, or no longer: such a name never returns into an index."""
+        self._held.append(Condemn(tuple(names), hint))
+        self._release()
+
+    def _release(self) -> None:
+        if self.mode is not Mode.SINGLE or not self.has_own_index:
+            return
+        held, self._held = self._held, []
+        for condemned in held:
+            names = tuple(name for name in condemned.names if not self.is_needed(name))
+            if names or condemned.hint is not None:
+                self._actions.append(Condemn(names, condemned.hint))
+
+    def _hinted(self, hint: ListName, names: Iterable[StoredName | IndexName]) -> None:
+        """It waits for the first own index; who may not judge says nothing of any of them."""
+        self._condemn(names, hint)
+        if self.mode is Mode.STALE or self.phase in (Phase.REFUSED, Phase.BROKEN):
+            self._drop_held()
+
+    def _drop_held(self) -> None:
+        held, self._held = self._held, []
+        hints = [condemned.hint for condemned in held if condemned.hint is not None]
+        self._actions += (Condemn((), hint) for hint in hints)
+
+    def is_needed(self, name: StoredName | IndexName) -> bool:
+        """By an index that is in the store, on its way or to come; or it is not ours to judge."""
+        if name.suffix > self.suffix:
+            return True
+        if isinstance(name, IndexName):
+            return self.index_name is None or name >= self.index_name
+        return (
+            name in self.index.names
+            or name in self.desired.names
+            or (self._writing is not None and name in self._writing.index.names)
+            or any(name in pending.names for pending in self._pending)
+            or name in self.compaction.names
+        )
+
+    # ---- validation: laws 4 and 5
+
+    def _validated(self, ticket: int, verdict: Verdict) -> None:
+        if verdict is not Verdict.VALID:
+            self.is_deleted |= verdict is Verdict.DELETED
+            self._become_stale(_ALARMS[verdict], f"a validation has said {verdict.value}")
+        elif ticket == self._ticket and self.is_validated and self._asked_lsn > self.visible_lsn:
+            self.visible_lsn = self._asked_lsn
+            self._actions.append(Publish(self.visible_lsn))
+
+    def _become_stale(self, kind: AlarmKind, message: str) -> None:
+        if self.mode is not Mode.STALE:
+            self.mode = Mode.STALE
+            self._writing = None
+            self._pending.clear()
+            self.compaction = Compaction()
+            self._drop_held()
+            self._actions.append(Alarm(kind, f"generation {self.suffix} is stale: {message}"))
+
+    def _grown(self, local_bytes: int) -> None:
+        is_stale = self.mode is Mode.STALE and self.phase is Phase.ACTIVE
+        if is_stale and local_bytes > self.local_bytes_max:
+            message = f"{local_bytes} bytes lie on the local disk, {self.local_bytes_max} may"
+            self._break(AlarmKind.LOCAL_FULL, message)
+
+    def _break(self, kind: AlarmKind, message: str) -> None:
+        self.phase = Phase.BROKEN
+        self._drop_held()
+        self._actions.append(Alarm(kind, message))
+
+    # ---- failures
+
+    def _failed(self, request: Request) -> None:
+        """Whether an error or none, it says nothing of what the store has: it is asked again."""
+        match request:
+            case CreateClaim():
+                is_wanted = self.phase is Phase.CLAIMING
+            case ListIndices():
+                is_wanted = self.phase is Phase.LISTING
+            case LoadIndex():
+                is_wanted = self.phase is Phase.LOADING
+            case Upload():
+                is_wanted = self.may_write and self._is_missing(request.ref.name)
+            case UploadIndex():
+                is_wanted = self.may_write
+        if is_wanted:
+            self._actions.append(request)
+
+    def _is_missing(self, name: StoredName) -> bool:
+        """It is to be named, and was not uploaded yet."""
+        is_pending = any(name in pending.missing for pending in self._pending)
+        return is_pending or self.compaction.is_missing(name)
+
+
+class AttachDecision(Enum):
+    """What a process does that is told to attach a timeline which it may have attached."""
+
+    BEGIN = "begin"  # a new attachment; one that there is ends
+    KEEP = "keep"  # it has this one; its mode may be another
+    REFUSE = "refuse"  # a late message, or, again and again, a service that has gone back: advance
+
+
+def decide_attach(attached: Suffix | None, wanted: Suffix) -> AttachDecision:
+    """A generation never goes down at a node."""
+    if attached is None or wanted > attached:
+        return AttachDecision.BEGIN
+    return AttachDecision.KEEP if wanted == attached else AttachDecision.REFUSE

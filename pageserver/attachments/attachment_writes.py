@@ -1,0 +1,41 @@
+"""What an attachment is writing: changes on their way, and the next index. Values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pageserver.attachments.attachment_events import Changed
+from pageserver.objects.page_index import FrameRef, LayerRef, PageIndex
+from pageserver.objects.page_keys import IndexName, StoredName
+
+
+@dataclass(slots=True)
+class Pending:
+    """A change whose objects are on their way."""
+
+    change: Changed
+    layers: list[LayerRef]
+    frames: list[FrameRef]
+    missing: set[StoredName]
+
+    @property
+    def names(self) -> set[StoredName]:
+        return {*(ref.name for ref in self.layers), *(ref.name for ref in self.frames)}
+
+
+@dataclass(slots=True)
+class Batch:
+    """What the next index does beside naming: it drops, it stores changes, a scrub waits for it."""
+
+    dropped: list[StoredName] = field(default_factory=list)
+    changes: list[int] = field(default_factory=list)
+    is_fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """An index on its way."""
+
+    name: IndexName
+    index: PageIndex
+    batch: Batch

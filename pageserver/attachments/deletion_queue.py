@@ -1,0 +1,416 @@
+"""The core of a process' deletion queue: what its indices name no more, until it is deleted. Pure.
+
+    condemned -> list in the store -> validated -> header in the store -> grace over -> deleted
+                                                   (the horizon)                     -> list removed
+
+`step(event) -> list[Action]` is the only mutator. Laws.
+
+1. What comes in is named by no index that counts (`attachment.py`, law 3). A list is executed only
+   when a validation that began after it was in the store has said VALID of its attachment, and a
+   header that says so is in the store. A validated list is valid for ever: all who come later began
+   with an index that does not name it. What is not valid is left out, by itself.
+2. A header speaks for the lists of its own suffix only: another process of this node may use the
+   same sequence at the same time.
+3. Readers have `grace_ms` by the store's clock from when a list was written: a round begins with a
+   header, whose time in the listing is now.
+4. Lists of processes before: what their header validates is executed; all else is a hint, which the
+   attachment looks at. What it confirms comes in as if it had been found now (law 1).
+5. The first header claims the suffix, as an attachment's claim does. Names above the own suffix
+   mean that this process is not the newest: it ends.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from consensus.ids import TimelineId
+from generations.suffix import Suffix
+from objectstore.delete_requests import delete_requests
+from pageserver.attachments.deletion_events import (
+    Condemned,
+    CreateHeader,
+    DeleteKeys,
+    EndQueue,
+    HeaderCreated,
+    HeaderRead,
+    Hint,
+    KeysDeleted,
+    ListDamaged,
+    ListPersisted,
+    ListQueue,
+    ListRead,
+    LookDue,
+    PersistList,
+    QueueAction,
+    QueueBegun,
+    QueueEvent,
+    QueueFailed,
+    QueueListed,
+    QueueValidated,
+    QueueValidationBegun,
+    ReadHeader,
+    ReadList,
+    Removed,
+    RemoveFromQueue,
+    RoundDue,
+    TimelineDetached,
+)
+from pageserver.objects.attachment_id import AttachmentId, Verdict
+from pageserver.objects.deletion_list import DeletionList, QueueHeader
+from pageserver.objects.page_keys import (
+    FrameName,
+    HeaderName,
+    IndexName,
+    LayerName,
+    ListName,
+    PageKeys,
+    QueueName,
+    parse_page_name,
+)
+
+#: Of names in one list.
+LIST_BYTES_MAX = 1 << 20
+
+
+class QueuePhase(Enum):
+    CLAIMING = "claiming"
+    ACTIVE = "active"
+    ENDED = "ended"
+
+
+class _Use(Enum):
+    """What a list is read for."""
+
+    EXECUTE = "execute"
+    HINT = "hint"
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """What a listing says, as of the header that the round began with."""
+
+    #: How long they have been there.
+    lists: Mapping[ListName, int]
+    #: The newest of each suffix that has lists.
+    headers: Mapping[Suffix, HeaderName]
+    #: Headers that say nothing any more. The first of a suffix is its claim, and stays for ever.
+    spent: tuple[HeaderName, ...]
+
+    @classmethod
+    def of(cls, listing: QueueListed, now: HeaderName) -> _Round:
+        modified_ms = listing.modified_ms
+        lists = {
+            name: modified_ms[now] - at_ms
+            for name, at_ms in sorted(modified_ms.items(), key=_order)
+            if isinstance(name, ListName)
+        }
+        all_headers = sorted(name for name in modified_ms if isinstance(name, HeaderName))
+        newest = {name.suffix: name for name in all_headers}
+        suffixes = {name.suffix for name in lists}
+        needed = {newest[now.suffix], *(newest[s] for s in suffixes if s in newest)}
+        spent = tuple(name for name in all_headers if name.seq and name not in needed)
+        return cls(lists, {s: newest[s] for s in suffixes if s in newest}, spent)
+
+
+class DeletionQueue:
+    """One object a process. `suffix` is the node's: its attachment generation is 0."""
+
+    def __init__(self, suffix: Suffix, incarnation: str, grace_ms: int) -> None:
+        assert suffix.attachment_generation == 0, suffix
+        self.suffix = suffix
+        self.incarnation = incarnation
+        self.grace_ms = grace_ms
+        self.phase = QueuePhase.CLAIMING
+        self.header = QueueHeader(incarnation)
+        self._creating = (HeaderName(suffix, 0), self.header)
+        self._list_seq = 0
+        #: In memory; and how long their names are.
+        self._buffer: defaultdict[AttachmentId, list[str]] = defaultdict(list)
+        self._buffer_bytes = 0
+        #: Own lists that are not removed yet, and whose names they have.
+        self._lists: dict[int, frozenset[AttachmentId]] = {}
+        self._unpersisted: set[int] = set()
+        self._ticket = -1
+        self._asked_seq = 0
+        #: What is known of each suffix, by its newest header.
+        self._headers: dict[HeaderName, QueueHeader] = {}
+        self._round: _Round | None = None
+        self._used: dict[ListName, _Use] = {}
+        self._requests: dict[ListName, set[tuple[str, ...]]] = {}
+        #: Of each hint, the timelines that have not looked at it.
+        self._hinted: dict[ListName, set[TimelineId]] = {}
+        #: Hints that go when the list has come which has what remains of them.
+        self._answered: list[ListName] = []
+        self._replaced: dict[ListName, tuple[ListName, ...]] = {}
+        self._is_round_due = True
+        self._actions: list[QueueAction] = []
+
+    @property
+    def unvalidated(self) -> frozenset[AttachmentId]:
+        """What the next validation should ask for."""
+        lists = self._lists.items()
+        return frozenset().union(*(a for seq, a in lists if seq > self.header.validated_seq))
+
+    @property
+    def list_count(self) -> int:
+        """Own lists that are not removed yet."""
+        return len(self._lists)
+
+    @property
+    def unvalidated_count(self) -> int:
+        """Of them those that no validation has spoken of."""
+        return sum(seq > self.header.validated_seq for seq in list(self._lists))
+
+    # ---- the step
+
+    def step(self, event: QueueEvent) -> list[QueueAction]:
+        self._actions = []
+        match event:
+            case QueueBegun():
+                self._actions.append(CreateHeader(*self._creating))
+            case HeaderCreated(name, incarnation):
+                self._header_created(name, incarnation)
+            case QueueFailed(action):
+                if self.phase is not QueuePhase.ENDED:
+                    self._actions.append(action)
+            case _:
+                if self.phase is QueuePhase.ACTIVE:
+                    self._active(event)
+        return self._actions
+
+    def _active(
+        self,
+        event: QueueListed | HeaderRead | ListRead | ListDamaged | Condemned | RoundDue | LookDue
+        | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted | Removed
+        | TimelineDetached,
+    ) -> None:  # fmt: skip
+        match event:
+            case QueueListed():
+                self._listed(event)
+            case HeaderRead(name, header):
+                self._headers[name] = header or QueueHeader("")
+                self._sweep()
+            case ListRead(name, deletions):
+                self._list_read(name, deletions)
+            case ListDamaged():
+                pass  # it stays used: nothing more is done with it
+            case Condemned():
+                self._condemned(event)
+            case RoundDue():
+                self._flush()
+                self._begin_round()
+            case LookDue():
+                self._is_round_due = True
+            case ListPersisted(name):
+                self._persisted(name)
+            case QueueValidationBegun(ticket):
+                first = min(self._unpersisted, default=self._list_seq + 1)
+                self._ticket, self._asked_seq = ticket, first - 1
+            case QueueValidated(ticket, verdicts):
+                self._validated(ticket, verdicts)
+            case KeysDeleted(name, keys):
+                self._keys_deleted(name, keys)
+            case Removed(names):
+                self._removed(names)
+            case TimelineDetached(timeline):
+                for hint in self._hinted:
+                    self._looked_at(hint, timeline)
+            case _:
+                assert_never(event)
+
+    # ---- headers: laws 2 and 5
+
+    def _header_created(self, name: HeaderName, incarnation: str) -> None:
+        created, header = self._creating
+        if self.phase is QueuePhase.ENDED or name != created or name in self._headers:
+            return
+        if incarnation != self.incarnation:
+            self._end(f"node generation {self.suffix} was used before, by {incarnation}")
+            return
+        self.phase = QueuePhase.ACTIVE
+        self._headers[name] = header
+        self._actions.append(ListQueue())
+
+    def _end(self, message: str) -> None:
+        self.phase = QueuePhase.ENDED
+        hint = "Another process has this node id, or the generation service was put back to an old "
+        self._actions.append(EndQueue(message, f"{hint}copy: sk generations advance."))
+
+    # ---- coming in
+
+    def _condemned(self, condemned: Condemned) -> None:
+        for name in condemned.names:
+            text = name.format()
+            self._buffer[condemned.attachment].append(text)
+            self._buffer_bytes += len(text)
+            if self._buffer_bytes >= LIST_BYTES_MAX:
+                self._flush()
+        if condemned.hint is not None:
+            self._looked_at(condemned.hint, condemned.attachment.timeline)
+
+    def _flush(self) -> None:
+        answered, self._answered = tuple(self._answered), []
+        if not self._buffer:
+            self._remove(answered)
+            return
+        self._list_seq += 1
+        name = ListName(self.suffix, self._list_seq)
+        self._lists[name.seq] = frozenset(self._buffer)
+        self._unpersisted.add(name.seq)
+        self._replaced[name] = answered
+        names = {attachment: tuple(texts) for attachment, texts in self._buffer.items()}
+        self._buffer.clear()
+        self._buffer_bytes = 0
+        self._actions.append(PersistList(name, DeletionList(names)))
+
+    def _persisted(self, name: ListName) -> None:
+        self._unpersisted.discard(name.seq)
+        self._is_round_due = True
+        self._remove(self._replaced.pop(name, ()))
+
+    # ---- validation: law 1
+
+    def _validated(self, ticket: int, verdicts: Mapping[AttachmentId, Verdict]) -> None:
+        stale = {each for each, verdict in verdicts.items() if verdict is not Verdict.VALID}
+        for attachment in stale & self._buffer.keys():
+            del self._buffer[attachment]
+        if ticket != self._ticket:
+            return
+        seqs = range(self.header.validated_seq + 1, self._asked_seq + 1)
+        asked = frozenset().union(*(self._lists.get(seq, ()) for seq in seqs))
+        # For ever: a list that was removed may come back, by a request that lands late.
+        invalid = self.header.invalid | {
+            each for each in asked if verdicts.get(each) is not Verdict.VALID
+        }
+        validated_seq = max(self.header.validated_seq, self._asked_seq)
+        self.header = QueueHeader(self.incarnation, validated_seq, invalid)
+
+    # ---- a round: laws 2, 3 and 4
+
+    def _begin_round(self) -> None:
+        """With what is validated now; while there are lists, and no round has just begun."""
+        name = self._creating[0]
+        if self._is_round_due and name in self._headers:
+            self._creating = (HeaderName(self.suffix, name.seq + 1), self.header)
+            self._actions.append(CreateHeader(*self._creating))
+
+    def _listed(self, listing: QueueListed) -> None:
+        header = self._creating[0]
+        if header not in listing.modified_ms:
+            return  # a listing of an earlier round
+        newest = max(name.suffix for name in listing.modified_ms)
+        if newest > self.suffix:
+            self._end(f"node generation {self.suffix} has a successor, {newest}")
+            return
+        self._round = _Round.of(listing, header)
+        self._actions += (
+            ReadHeader(name) for name in self._round.headers.values() if name not in self._headers
+        )
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """All that the listing has, once every header that speaks for a list in it is known."""
+        found = self._round
+        if found is None or any(name not in self._headers for name in found.headers.values()):
+            return
+        self._round = None
+        self._is_round_due = bool(found.lists) or bool(self._buffer)
+        for name, age_ms in found.lists.items():
+            if name in self._used:
+                continue
+            header = found.headers.get(name.suffix)
+            if header is not None and name.seq <= self._headers[header].validated_seq:
+                if age_ms >= self.grace_ms:
+                    self._read(name, _Use.EXECUTE)
+            elif name.suffix < self.suffix:
+                self._read(name, _Use.HINT)
+        self._remove(found.spent)
+
+    def _read(self, name: ListName, use: _Use) -> None:
+        self._used[name] = use
+        self._actions.append(ReadList(name))
+
+    def _list_read(self, name: ListName, deletions: DeletionList | None) -> None:
+        use = self._used.get(name)
+        if deletions is None:
+            self._forget(name)
+        elif use is _Use.EXECUTE and name not in self._requests:
+            self._execute(name, deletions)
+        elif use is _Use.HINT and name not in self._hinted:
+            self._give_hints(name, deletions)
+
+    # ---- deleting
+
+    def _execute(self, name: ListName, deletions: DeletionList) -> None:
+        header = max(each for each in self._headers if each.suffix == name.suffix)
+        invalid = self._headers[header].invalid
+        keys = [
+            PageKeys(attachment.timeline).prefix + text
+            for attachment, texts in deletions.names.items()
+            for text in texts
+            if attachment not in invalid
+        ]
+        requests = [*delete_requests(keys)]
+        self._requests[name] = set(requests)
+        self._actions += (DeleteKeys(name, request) for request in requests)
+        if not requests:
+            self._remove([name])
+
+    def _keys_deleted(self, name: ListName, keys: tuple[str, ...]) -> None:
+        missing = self._requests.get(name, set())
+        if keys in missing:
+            missing.discard(keys)
+            if not missing:
+                self._remove([name])
+
+    def _remove(self, names: Iterable[QueueName]) -> None:
+        if removed := tuple(names):
+            self._actions.append(RemoveFromQueue(removed))
+
+    def _removed(self, names: Iterable[QueueName]) -> None:
+        for name in names:
+            if isinstance(name, ListName):
+                self._forget(name)
+            else:
+                self._headers.pop(name, None)
+
+    def _forget(self, name: ListName) -> None:
+        self._requests.pop(name, None)
+        self._hinted.pop(name, None)
+        self._used.pop(name, None)
+        if name.suffix == self.suffix:
+            self._lists.pop(name.seq, None)
+
+    # ---- hints: law 4
+
+    def _give_hints(self, name: ListName, deletions: DeletionList) -> None:
+        texts = defaultdict[TimelineId, list[str]](list)
+        for attachment, found in deletions.names.items():
+            texts[attachment.timeline] += found
+        self._hinted[name] = set(texts)
+        for timeline, of_it in texts.items():
+            self._actions.append(Hint(timeline, name, tuple(map(_named, of_it))))
+        if not texts:
+            self._answered.append(name)
+
+    def _looked_at(self, name: ListName, timeline: TimelineId) -> None:
+        waiting = self._hinted.get(name)
+        if waiting and timeline in waiting:
+            waiting.discard(timeline)
+            if not waiting:
+                self._answered.append(name)
+
+
+def _order(item: tuple[QueueName, int]) -> tuple[Suffix, int]:
+    return item[0].suffix, item[0].seq
+
+
+def _named(text: str) -> LayerName | FrameName | IndexName:
+    """A list was looked at when it was decoded."""
+    name = parse_page_name(text)
+    assert isinstance(name, LayerName | FrameName | IndexName), text
+    return name

@@ -1,0 +1,125 @@
+"""`LayerMerger`: surveys and merges layers of the store, for one attachment. It may take hours.
+
+    layers in the store -> pages that live -> a part on the local disk -> handed over -> the next
+
+Law: it reads, and writes to its folder; what becomes of a part is not its affair. It stops when it
+is not wanted any more: between two parts of a survey, between two runs of pages.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import IO
+
+from pageserver.cuts.cut_pages import fetch_frame
+from pageserver.cuts.page_objects import PageObjects
+from pageserver.errors import PageserverError
+from pageserver.layers.fork_table import ForkTable
+from pageserver.layers.layer_file import PART_BYTES, Epoch, write_layer
+from pageserver.layers.layer_merge import live_pages, merged_limits, merged_pages
+from pageserver.layers.page_run import PageRun
+from pageserver.layers.page_stack import Layer
+from pageserver.layers.side_by_side import SideBySide
+from pageserver.objects.page_index import Cut, LayerRef, PageIndex
+
+
+class MergeUnwanted(PageserverError):
+    """It was stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOrder:
+    """`layers` as of `cut`, whose frame `index` names."""
+
+    index: PageIndex
+    cut: Cut
+    layers: tuple[LayerRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSurvey:
+    """Pages of all layers, and those that a merge leaves."""
+
+    live_pages: int
+    all_pages: int
+
+
+class LayerMerger:
+    """Works in `folder`. `is_wanted` is asked by the thread that works. Every method raises
+    PageserverError: MergeUnwanted, LayerDamaged; ObjectStoreError, OSError."""
+
+    def __init__(
+        self,
+        objects: PageObjects,
+        folder: Path,
+        is_wanted: Callable[[], bool],
+        *,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        self._objects = objects
+        self._folder = folder
+        self._is_wanted = is_wanted
+        self._part_bytes = part_bytes
+
+    def survey(self, order: MergeOrder) -> LayerSurvey:
+        """Reads footers only."""
+        lengths = self._lengths(order)
+        layers = self._open(order.layers, None)
+        live = sum(len(each.blocks) for each in live_pages(layers, lengths))
+        return LayerSurvey(live, sum(layer.page_count for layer in layers))
+
+    def merge(self, order: MergeOrder, base: ForkTable, hand_over: Callable[[Path], None]) -> None:
+        """Each part is handed over when it is whole, one after the other. `base`: the lengths of
+        forks in the base backup below all layers."""
+        lengths = self._lengths(order)
+        count = len({layer.end_lsn for layer in order.layers})
+        layers = self._open(order.layers, SideBySide(count))
+        paths: list[Path] = []
+
+        def open_part(number: int) -> IO[bytes]:
+            if paths:
+                hand_over(paths[-1])
+            paths.append(self._folder / f"part-{number}")
+            return paths[-1].open("wb")
+
+        first = layers[0].parts[0].epoch
+        epoch = Epoch(first.system_id, first.redo_lsn, order.cut.end_lsn)
+        pages = self._while_wanted(merged_pages(layers, lengths))
+        limits = merged_limits(layers, base)
+        write_layer(epoch, limits, pages, open_part, part_bytes=self._part_bytes)
+        hand_over(paths[-1])
+
+    def _lengths(self, order: MergeOrder) -> ForkTable:
+        """Of all forks at the cut; the folder is empty but for it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        path = self._folder / "frame.tar"
+        try:
+            return fetch_frame(self._objects, order.index, order.cut, path).forks
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _open(self, refs: Sequence[LayerRef], others: SideBySide | None) -> list[Layer]:
+        """Oldest first."""
+        ordered = sorted(refs, key=lambda ref: (ref.end_lsn, ref.part))
+        layers = []
+        for _, parts in groupby(ordered, key=lambda ref: ref.end_lsn):
+            opened = []
+            for ref in parts:
+                self._check_wanted()
+                opened.append(self._objects.open_layer(ref, others))
+            layers.append(Layer(opened))
+        return layers
+
+    def _while_wanted(self, pages: Iterator[PageRun]) -> Iterator[PageRun]:
+        for run in pages:
+            self._check_wanted()
+            yield run
+
+    def _check_wanted(self) -> None:
+        if not self._is_wanted():
+            raise MergeUnwanted("the merge is not wanted any more")

@@ -1,0 +1,152 @@
+"""The core of one scrub of a timeline: it finds objects that nothing names. Pure.
+
+    fresh own index written -> LIST all of pages/ -> read all indices that are kept -> orphans
+
+Laws. Objects are listed first, indices are read afterwards: what is named later than it was listed
+is seen. Any error ends the run, and nothing is found; what is missing was said to be (404) by the
+store. The own index must be in the listing, and its time there is now: the store's clock says what
+is older than the grace, no clock of ours. Nothing above the own suffix is judged, nor a stranger's
+object. What is found goes to the attachment, which knows what is on its way, and from there through
+the deletion queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from generations.suffix import Suffix
+from pageserver.attachments.garbage import kept_indices
+from pageserver.objects.page_index import PageIndex
+from pageserver.objects.page_keys import ClaimName, IndexName, PageName, StoredName, TombstoneName
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubBegun:
+    """The fresh index is in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagesListed:
+    """All of `pages/` but strangers' objects, with the times of the store's clock."""
+
+    modified_ms: Mapping[PageName, int]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRead:
+    """None: 404."""
+
+    name: IndexName
+    index: PageIndex | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubFailed:
+    """A request failed, or an index is damaged."""
+
+    why: str
+
+
+Event: TypeAlias = ScrubBegun | PagesListed | IndexRead | ScrubFailed
+
+# ---- actions
+
+
+@dataclass(frozen=True, slots=True)
+class ListPages:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIndex:
+    name: IndexName
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """For the attachment."""
+
+    names: tuple[StoredName | IndexName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubEnded:
+    """`problem` is "" when all was looked at."""
+
+    problem: str
+
+
+Action: TypeAlias = ListPages | ReadIndex | Orphans | ScrubEnded
+
+
+class Scrub:
+    """One run. `fresh`: an index that the attachment has written for it (FreshIndexWanted)."""
+
+    def __init__(self, suffix: Suffix, fresh: IndexName, grace_ms: int) -> None:
+        assert fresh.suffix == suffix
+        self.suffix = suffix
+        self.fresh = fresh
+        self.grace_ms = grace_ms
+        self.is_ended = False
+        self._candidates: set[StoredName | IndexName] = set()
+        self._unread: set[IndexName] = set()
+
+    def step(self, event: Event) -> list[Action]:
+        if self.is_ended:
+            return []
+        match event:
+            case ScrubBegun():
+                return [ListPages()]
+            case PagesListed(modified_ms):
+                return self._listed(modified_ms)
+            case IndexRead(name, index):
+                return self._read(name, index)
+            case ScrubFailed(why):
+                return self._end(why)
+
+    def _end(self, problem: str) -> list[Action]:
+        self.is_ended = True
+        return [ScrubEnded(problem)]
+
+    def _listed(self, modified_ms: Mapping[PageName, int]) -> list[Action]:
+        if self.fresh not in modified_ms:
+            return self._end(f"expected the own index {self.fresh.format()}, found none")
+        if TombstoneName() in modified_ms:
+            return self._end("the timeline was deleted")
+        if any(suffix_of(name) > self.suffix for name in modified_ms):
+            return self._end(f"there is a suffix above {self.suffix}")
+        now_ms = modified_ms[self.fresh]
+        indices = {n: at_ms for n, at_ms in modified_ms.items() if isinstance(n, IndexName)}
+        kept = kept_indices(indices, self.suffix, now_ms, self.grace_ms)
+        self._candidates = {
+            name
+            for name, at_ms in modified_ms.items()
+            if not isinstance(name, ClaimName | TombstoneName)
+            and name not in kept
+            and now_ms - at_ms >= self.grace_ms
+        }
+        self._unread = set(kept)
+        return [ReadIndex(name) for name in sorted(kept)]
+
+    def _read(self, name: IndexName, index: PageIndex | None) -> list[Action]:
+        if name not in self._unread:
+            return []
+        if index is None:
+            return self._end(f"index {name.format()} is gone since it was listed")
+        self._unread.discard(name)
+        self._candidates -= index.names
+        if self._unread:
+            return []
+        return [Orphans(tuple(sorted(self._candidates, key=_text))), *self._end("")]
+
+
+def suffix_of(name: PageName) -> Suffix:
+    return Suffix(0) if isinstance(name, TombstoneName) else name.suffix
+
+
+def _text(name: StoredName | IndexName) -> str:
+    return name.format()

@@ -1,0 +1,143 @@
+"""Deletes a timeline's pages, for good: the shell of `timeline_removal.py`.
+
+    service: who has it?      claims above?      intent       ...          who has it now?
+    store:                                         tombstone, list, delete, list ... nothing
+
+Laws. The intent comes first, and the tombstone before anything goes; both stay for ever. Each step
+may be done again, by anybody: who was killed is followed by another run. A generation service that
+knows less than the store (an old copy) is refused: it would say that a tenant is nowhere while a
+process has it. Who has the tenant is read before and after: when it has moved meanwhile, what the
+process before had on its way may have landed behind the last list, and the caller is told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from consensus.ids import TimelineId
+from generations.messages import TenantAttachment
+from generations.protocol import GenerationService
+from generations.suffix import NODE_GENERATION_MAX, NODE_ID_MAX, Suffix
+from objectstore.store import ObjectStore
+from pageserver.attachments.timeline_removal import (
+    Action,
+    AllListed,
+    BatchDeleted,
+    CreateTombstone,
+    DeleteBatch,
+    Event,
+    ListAll,
+    RemovalBegun,
+    TimelineRemoval,
+    TimelineRemoved,
+    TombstoneCreated,
+)
+from pageserver.cuts.tombstone import create_tombstone
+from pageserver.errors import PageserverError
+from pageserver.objects.page_keys import CLAIMS, ClaimName, PageKeys
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedPages:
+    """`suffix`: of the process that had the tenant, all zeros when none had it."""
+
+    suffix: Suffix
+    objects: int
+
+
+def remove_pages(store: ObjectStore, timeline: TimelineId, suffix: Suffix) -> RemovedPages:
+    """All but the tombstone. The intent is with the service already. Raises ObjectStoreError: then
+    some of it may be left, and it may be called again."""
+    core, prefix, objects = TimelineRemoval(suffix), PageKeys(timeline).prefix, 0
+    actions: deque[Action] = deque(core.step(RemovalBegun()))
+    while actions:
+        event: Event
+        match actions.popleft():
+            case CreateTombstone():
+                create_tombstone(store, timeline)
+                event = TombstoneCreated()
+            case ListAll():
+                keys = [info.key for info in store.list(prefix)]
+                event = AllListed(tuple(key.removeprefix(prefix) for key in keys))
+            case DeleteBatch(names):
+                store.delete_many([prefix + name for name in names])
+                objects += len(names)
+                event = BatchDeleted(names)
+            case TimelineRemoved(done_by):
+                return RemovedPages(done_by, objects)
+        actions += core.step(event)
+    raise AssertionError("a removal ends with TimelineRemoved")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a tenant, as the generation service says. `suffix`: what all that it has given out
+    is at or below; of a process, while `attachment` is not None."""
+
+    attachment: TenantAttachment | None
+    suffix: Suffix
+
+    def __str__(self) -> str:
+        if self.attachment is None:
+            return "attached to no node"
+        mode = self.attachment.mode.value
+        return f"attached to node {self.attachment.node_id} ({mode}), generation {self.suffix}"
+
+
+class TimelineDeletion:
+    """Of one timeline, by whoever may ask the generation service. Every method raises
+    ObjectStoreError, GenerationError."""
+
+    def __init__(
+        self, store: ObjectStore, service: GenerationService, timeline: TimelineId
+    ) -> None:
+        self._store = store
+        self._service = service
+        self._timeline = timeline
+        self._tenant = timeline.tenant_id.hex()
+
+    def holder(self) -> Holder:
+        """Raises PageserverError when the store has a claim above what the service knows: it is an
+        old copy, or someone has started without it."""
+        holder = self._ask_holder()
+        keys = PageKeys(self._timeline)
+        names = (keys.parse(info.key) for info in self._store.list(keys.prefix + CLAIMS))
+        claimed = max((name.suffix for name in names if isinstance(name, ClaimName)), default=None)
+        if claimed is not None and claimed > holder.suffix:
+            raise PageserverError(
+                f"the store has a claim {claimed}, and the generation service knows none above "
+                f"{holder.suffix}: tenant {self._tenant} is {holder}",
+                hint="It was put back to an old copy, or a pageserver has started without it: "
+                f"sk generations advance {self._tenant} {claimed}.",
+            )
+        return holder
+
+    def _ask_holder(self) -> Holder:
+        status = self._service.status()
+        tenant = next((each for each in status.tenants if each.tenant == self._tenant), None)
+        if tenant is None:
+            return Holder(None, Suffix(0))
+        current = tenant.current
+        if current is None:
+            generation = tenant.attachment_generation
+            return Holder(None, Suffix.pack(generation, NODE_ID_MAX, NODE_GENERATION_MAX))
+        processes = {node.node_id: node.node_generation for node in status.nodes}
+        process = processes.get(current.node_id, 0)
+        return Holder(current, Suffix.pack(current.attachment_generation, current.node_id, process))
+
+    def run(self) -> RemovedPages:
+        """Again: the same. Raises PageserverError when the tenant has moved meanwhile."""
+        name = self._tenant, self._timeline.timeline_id.hex()
+        before = self._service.delete_timeline(*name).suffix
+        removed = remove_pages(
+            self._store, self._timeline, Suffix.parse(before) if before else Suffix(0)
+        )
+        after = self._service.delete_timeline(*name).suffix
+        if after != before:
+            raise PageserverError(
+                f"tenant {self._tenant} moved from {before or 'nowhere'} to {after or 'nowhere'} "
+                "while its timeline was deleted",
+                hint="Run it again: what was on its way to the store may have come since.",
+            )
+        return removed

@@ -1,0 +1,116 @@
+"""`ValidationShell`: carries out what the core of validation orders. As `attachment_shell`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol, assert_never
+
+import structlog
+
+from generations.messages import TenantGeneration
+from generations.protocol import GenerationService
+from objectstore.store import ObjectStore
+from pageserver.attachments import validation as events
+from pageserver.attachments.turns import Turns
+from pageserver.attachments.validation import Validation
+from pageserver.cuts.page_objects import PageObjects
+from pageserver.objects.attachment_id import AttachmentId, Verdict
+
+RETRY_SECONDS = 2.0
+
+log = structlog.get_logger()
+
+
+class ValidationListener(Protocol):
+    """A process, and the numbers that it has."""
+
+    node_generation: int
+
+    def validation_begun(self, ticket: int) -> None:
+        """Nothing was asked yet."""
+
+    def validation_announced(
+        self, ticket: int, verdicts: Mapping[AttachmentId, Verdict]
+    ) -> None: ...
+
+    def replaced(self) -> None:
+        """Another process has the node id."""
+
+    def ask_service(
+        self, ask: Callable[[], Any], answered: Callable[[Any], None], failed: Callable[[], None]
+    ) -> None:
+        """As `Turns.work`; it says that the service does not answer."""
+
+
+class ValidationShell:
+    """Of one process; its methods are called within turns."""
+
+    def __init__(
+        self,
+        turns: Turns,
+        store: ObjectStore,
+        service: GenerationService,
+        node_id: int,
+        listener: ValidationListener,
+    ) -> None:
+        #: By time.monotonic(); 0 while there was none.
+        self.validated_at = 0.0
+        self._core = Validation()
+        self._turns = turns
+        self._store = store
+        self._service = service
+        self._node_id = node_id
+        self._listener = listener
+
+    def step(self, event: events.Event) -> None:
+        for action in self._core.step(event):
+            self._execute(action)
+
+    def _execute(self, action: events.Action) -> None:
+        match action:
+            case events.Begin(ticket):
+                self._listener.validation_begun(ticket)
+            case events.AskService():
+                self._ask(action)
+            case events.ListClaims():
+                self._list_claims(action)
+            case events.Announce(ticket, verdicts):
+                self.validated_at = time.monotonic()
+                self._listener.validation_announced(ticket, verdicts)
+            case events.EndProcess():
+                self._listener.replaced()
+            case _:
+                assert_never(action)
+
+    def _ask(self, action: events.AskService) -> None:
+        asked = [TenantGeneration(tenant.hex(), number) for tenant, number in action.tenants]
+        node_generation = self._listener.node_generation
+
+        def ask() -> events.ServiceAnswered:
+            answer = self._service.validate(self._node_id, node_generation, asked)
+            tenants: Mapping[events.TenantGeneration, bool] = {
+                (bytes.fromhex(each.tenant), each.attachment_generation): each.is_valid
+                for each in answer.tenants
+            }
+            return events.ServiceAnswered(action.ticket, answer.is_node_valid, tenants)
+
+        failed = partial(self.step, events.ValidationFailed(action))
+        self._listener.ask_service(ask, self.step, failed)
+
+    def _list_claims(self, action: events.ListClaims) -> None:
+        objects = PageObjects(self._store, action.attachment.timeline)
+
+        def ask() -> events.ClaimsListed:
+            above = objects.claims_above(action.attachment.suffix)
+            return events.ClaimsListed(
+                action.ticket, action.attachment, above, objects.is_deleted()
+            )
+
+        def failed(error: Exception) -> None:
+            log.warning("the store is asked again", reason=str(error))
+            again = partial(self.step, events.ValidationFailed(action))
+            self._turns.call_later(RETRY_SECONDS, again)
+
+        self._turns.work(ask, self.step, failed)

@@ -1,0 +1,1 @@
+"""A Postgres of its own as of a moment."""

@@ -1,0 +1,261 @@
+"""A branch is made: a whole data directory at a moment, on a timeline of its own, at rest.
+
+    cut's pages + WAL  ->  replay, promotion  ->  subscriptions off, checkpoint  ->  its own files
+    work/, data/           a private server                                         branch.json
+
+Laws. Until the end the server is one that only we reach, and that ends with us (`PromotedServer`).
+A moment that cannot be had leaves no folder; what was killed leaves one that says so. branch.json
+is written when all is on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+
+from backup.wal_source import WalSource
+from objectstore.archive import TimelineArchive
+from pageserver.branches.branch_configuration import BranchConfiguration, BranchRequest
+from pageserver.branches.branch_folder import BranchFolder
+from pageserver.branches.branch_record import Branch
+from pageserver.branches.branch_settings import check_chosen
+from pageserver.cuts.cut_files import CutFiles
+from pageserver.cuts.virtual_full import write_virtual_full
+from pageserver.epochs.in_place_tablespaces import WAL_FOLDER, link_range
+from pageserver.epochs.redo import CONF_FOLDER, RedoServer
+from pageserver.errors import BranchError
+from pageserver.layers.control_file import CONTROL_FILE, ControlFile
+from pageserver.layers.fork import PAGE_BYTES
+from pageserver.layers.touches import Touches
+from pageserver.moments.catalog_files import pages_in_directory
+from pageserver.moments.moments import Moments
+from pageserver.moments.promoted_server import PromotedServer, ServerLimits, StopPoint
+from pageserver.moments.sparse_restore import RestorePoint, survey_up_to
+from storage import durable
+from telemetry.size import bytes_text
+
+SYNC_THREADS = 8
+#: New WAL, logs, the pages that the replay adds.
+SPARE_BYTES = 64 << 20
+
+#: A branch must not take changes out of a publisher's slot, or drop it: neither enabled nor named.
+_DISABLE_SUBSCRIPTIONS = "UPDATE pg_subscription SET subenabled = false, subslotname = NULL"
+_STATE = "SELECT pg_last_xact_replay_timestamp(), (SELECT count(*) FROM pg_prepared_xacts)"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Hears of the moment that was found, whether the WAL ends before it is certain; and of pages:
+    how many there are, and how many more are written."""
+
+    found: Callable[[RestorePoint, bool], None] = lambda point, is_wal_end: None
+    expect_bytes: Callable[[int], None] = lambda size: None
+    more_bytes: Callable[[int], None] = lambda size: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Of the private server."""
+
+    database: str
+    superuser: str
+    last_commit_at: datetime | None
+    prepared: int
+
+
+class BranchCreation:
+    """Used once."""
+
+    def __init__(
+        self,
+        folder: BranchFolder,
+        archive: TimelineArchive,
+        sources: Sequence[WalSource],
+        redo: RedoServer,
+        request: BranchRequest,
+        progress: Progress,
+    ) -> None:
+        self._folder = folder
+        self._archive = archive
+        self._sources = sources
+        # All pages are there: one that is missing is an error, as in any recovery.
+        more = {**redo.more_settings, "ignore_invalid_pages": "off"}
+        self._redo = replace(redo, more_settings=more)
+        self._request = request
+        self._progress = progress
+        self._configuration = BranchConfiguration(folder, self._redo, request)
+
+    def run(self) -> Branch:
+        """Made, and at rest. Raises PageserverError, BackupError, ObjectStoreError, StorageError,
+        PgServerError; nothing is left then."""
+        check_chosen(self._request.settings)
+        self._folder.begin()
+        with self._folder.locked():
+            try:
+                branch = self._make()
+                self._folder.finish(branch)
+            except BaseException as error:
+                self._folder.remove()
+                if isinstance(error, OSError):
+                    raise BranchError(
+                        f'could not write "{self._folder.path}": {error.strerror}'
+                    ) from error
+                raise
+        return branch
+
+    def _make(self) -> Branch:
+        self._folder.work.mkdir(mode=0o700)
+        self._configuration.check()
+        moments = Moments(self._archive, self._sources, self._folder.work)
+        point = moments.open(self._request.moment)
+        self._progress.found(point, moments.is_wal_end)
+        touches, stop = survey_up_to(point)
+        self._configuration.check_access(point.frame)
+        self._check_space(point)
+        self._write_pages(point, moments.files(point))
+        self._write_wal(point, touches, stop)
+        limits = _limits(point, touches)
+        answers = self._promote(stop, limits)
+        self._remove_traces()
+        self._configuration.write(limits.prepared)
+        if self._request.is_synced:
+            _sync_tree(self._folder.data)
+        return self._branch(point, answers)
+
+    # ---- before anything is written
+
+    def _check_space(self, point: RestorePoint) -> None:
+        """Raises BranchError. The WAL is there already."""
+        pages_bytes = sum(point.frame.forks.values()) * PAGE_BYTES
+        self._progress.expect_bytes(pages_bytes)
+        wal_bytes = point.target_lsn - point.redo_lsn
+        frame_bytes = point.frame.path.stat().st_size
+        needed_bytes = pages_bytes + frame_bytes + wal_bytes + SPARE_BYTES
+        free_bytes = shutil.disk_usage(self._folder.path).free
+        if free_bytes < needed_bytes:
+            raise BranchError(
+                f"branch {self._folder.name} needs {bytes_text(needed_bytes)}, but "
+                f'"{self._folder.path.parent}" has {bytes_text(free_bytes)} free',
+                hint="Drop another one, or name a larger disk with --branches-dir.",
+            )
+
+    # ---- the data directory
+
+    def _write_pages(self, point: RestorePoint, files: CutFiles) -> None:
+        for folder in (self._folder.data, self._folder.socket):
+            folder.mkdir(mode=0o700)
+            self._redo.give(folder)
+        write_virtual_full(
+            self._folder.data,
+            point.frame,
+            files,
+            pg_major=self._pg_major,
+            give=self._redo.give,
+            progress=self._progress.more_bytes,
+        )
+        self._configuration.set_aside()
+
+    def _write_wal(self, point: RestorePoint, touches: Touches, stop: StopPoint) -> None:
+        """The files themselves: the server is to keep them, and to remove them one day."""
+        link_range(
+            point.wal, point.redo_lsn, stop.end_lsn, stop.tli,
+            touches.tablespaces_created, self._folder.data, self._redo.give,
+        )  # fmt: skip
+        for link in (self._folder.data / WAL_FOLDER).iterdir():
+            if link.is_symlink():
+                link.resolve().replace(link)
+                link.chmod(0o600)
+                self._redo.give(link)
+
+    def _promote(self, stop: StopPoint, limits: ServerLimits) -> _Answers:
+        with PromotedServer(self._redo, self._folder.data, stop, limits) as server:
+            answers = self._ask(server)
+            server.shut_down()
+        return answers
+
+    def _ask(self, server: PromotedServer) -> _Answers:
+        """As a superuser; some row versions of roles and databases may be gone by now."""
+        version_folder = self._control_file().version_folder(self._pg_major)
+        pages = pages_in_directory(server.data_dir, self._pg_major, version_folder)
+        databases = [row.name.decode(errors="surrogateescape") for row in pages.databases()]
+        databases.sort(key=lambda name: (name != "postgres", name.startswith("template"), name))
+        refusal: psycopg.Error | None = None
+        for superuser in pages.superusers():
+            for database in dict.fromkeys(databases):
+                try:
+                    connection = psycopg.connect(server.conninfo(database, superuser))
+                except psycopg.Error as error:
+                    refusal = error
+                    continue
+                with closing(connection):
+                    return _settle(connection, database, superuser)
+        raise BranchError(f"no superuser of the cluster can log in: {refusal or 'there is none'}")
+
+    def _remove_traces(self) -> None:
+        """Of the private server."""
+        shutil.rmtree(self._folder.data / CONF_FOLDER)
+        (self._folder.data / "postmaster.opts").unlink(missing_ok=True)
+
+    def _branch(self, point: RestorePoint, answers: _Answers) -> Branch:
+        binaries = self._redo.binaries
+        return Branch(
+            name=self._folder.name,
+            timeline=str(self._archive.timeline),
+            lsn=point.target_lsn,
+            cut_lsn=point.cut_lsn,
+            tli=self._control_file().tli,
+            moment=self._request.moment.time,
+            last_commit_at=answers.last_commit_at,
+            pg_version=binaries.version,
+            bin_dir=str(binaries.bin_dir),
+            port=self._request.port,
+            database=answers.database,
+            superuser=answers.superuser,
+            prepared=answers.prepared,
+            created_at=datetime.now(UTC),
+        )
+
+    @property
+    def _pg_major(self) -> int:
+        return self._archive.facts.server.pg_major
+
+    def _control_file(self) -> ControlFile:
+        return ControlFile.parse((self._folder.data / CONTROL_FILE).read_bytes())
+
+
+def _limits(point: RestorePoint, touches: Touches) -> ServerLimits:
+    return ServerLimits(max(point.frame.control_file().prepared_max, touches.prepared_max), 0)
+
+
+def _settle(
+    connection: psycopg.Connection[tuple[datetime | None, int]], database: str, superuser: str
+) -> _Answers:
+    """Raises BranchError."""
+    try:
+        connection.execute(_DISABLE_SUBSCRIPTIONS)
+        row = connection.execute(_STATE).fetchone()
+        connection.commit()
+    except psycopg.Error as error:
+        raise BranchError(f"the branch could not be asked: {error}") from error
+    assert row is not None
+    return _Answers(database, superuser, *row)
+
+
+def _sync_tree(folder: Path) -> None:
+    """Each file, then each folder. Raises StorageError."""
+    files: list[Path] = []
+    folders: list[Path] = []
+    for path, _, names in os.walk(folder):
+        folders.append(Path(path))
+        files += [Path(path, name) for name in names]
+    with ThreadPoolExecutor(SYNC_THREADS) as pool:
+        list(pool.map(durable.sync_file, files))
+        list(pool.map(durable.sync_directory, folders))

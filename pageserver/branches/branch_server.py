@@ -1,0 +1,159 @@
+"""`BranchServer`: the Postgres of a branch, started and stopped by pg_ctl; it outlives us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Collection
+from enum import Enum
+from pathlib import Path
+
+from psycopg.conninfo import make_conninfo
+
+from pageserver.branches.branch_folder import BranchFolder, BranchState
+from pageserver.branches.branch_record import Branch
+from pageserver.branches.branch_settings import command_line, fixed_settings
+from pageserver.errors import BranchError
+from pg_server.account import account_of
+from pg_server.binaries import PostgresBinaries
+from pg_server.postmaster_file import PostmasterFile, read_postmaster_file
+from pg_server.restored_server import RestoredServer
+
+HOST = "127.0.0.1"
+LOG_FILE = "branch.log"
+PORT_FIRST, PORTS = 5433, 1000
+STOP_SECONDS_MAX = 3600.0
+POLL_SECONDS = 0.02
+
+
+class BranchServer:
+    """Of a branch that is whole. Methods raise BranchError, PgServerError."""
+
+    def __init__(self, folder: BranchFolder, branch: Branch) -> None:
+        self._folder = folder
+        self._branch = branch
+
+    def start(self, port: int | None = None) -> int:
+        """Returns its port when it accepts connections. Legal when it runs."""
+        running = running_server(self._folder.data)
+        if running is not None:
+            return running.port
+        port = port or self._branch.port
+        if not is_port_free(port):
+            raise BranchError(
+                f"port {port} is in use",
+                hint=f"sk branch start {self._branch.name} --port N takes another one.",
+            )
+        RestoredServer(
+            self._folder.data,
+            PostgresBinaries.at(Path(self._branch.bin_dir)),
+            account_of(self._folder.data),
+            command_line(fixed_settings(self._branch.name, port)),
+            LOG_FILE,
+        ).start()
+        return port
+
+    # ---- how to connect
+
+    @property
+    def port(self) -> int:
+        """Where it listens, or will."""
+        running = running_server(self._folder.data)
+        return self._branch.port if running is None else running.port
+
+    @property
+    def dsn(self) -> str:
+        """With the password that the role had then."""
+        return self._dsn(HOST)
+
+    @property
+    def socket_dsn(self) -> str:
+        """Without, for the account of the server."""
+        return self._dsn(str(self._folder.socket))
+
+    def _dsn(self, host: str) -> str:
+        branch = self._branch
+        return make_conninfo(
+            "", host=host, port=self.port, dbname=branch.database, user=branch.superuser
+        )
+
+
+class StopMode(Enum):
+    """As pg_ctl has them: with a checkpoint; at once."""
+
+    FAST = signal.SIGINT
+    IMMEDIATE = signal.SIGQUIT
+
+
+def stop_server(data_dir: Path, mode: StopMode) -> bool:
+    """Whether one ran; it has ended. Raises BranchError."""
+    running = running_server(data_dir)
+    if running is None:
+        return False
+    try:
+        os.kill(running.pid, mode.value)
+    except ProcessLookupError:
+        return True
+    except PermissionError as error:
+        raise BranchError(
+            f"the server in {data_dir} runs as another account, and cannot be stopped",
+            hint="Run sk as root, or as that account.",
+        ) from error
+    deadline = time.monotonic() + STOP_SECONDS_MAX
+    while running_server(data_dir) is not None:
+        if time.monotonic() > deadline:
+            raise BranchError(f"the server in {data_dir} does not stop")
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def running_server(data_dir: Path) -> PostmasterFile | None:
+    """By its own word, if that process is there and works in that directory: after a crash the
+    file stays, and its number may be another's. Raises BranchError."""
+    try:
+        state = read_postmaster_file(data_dir)
+        if state is None:
+            return None
+        works_in = os.readlink(f"/proc/{state.pid}/cwd")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except OSError as error:
+        raise BranchError(
+            f'could not see whether a server runs in "{data_dir}": {error.strerror}',
+            hint="Run sk as root, or as the account of the server.",
+        ) from error
+    return state if works_in == str(data_dir.resolve()) else None
+
+
+def state_of(folder: BranchFolder) -> BranchState:
+    """Raises BranchError: it cannot be seen, or its record is damaged."""
+    if folder.is_locked():
+        return BranchState.BUSY
+    if folder.record() is None:
+        return BranchState.INCOMPLETE
+    is_running = running_server(folder.data) is not None
+    return BranchState.RUNNING if is_running else BranchState.STOPPED
+
+
+def choose_port(taken: Collection[int]) -> int:
+    """Raises BranchError."""
+    for port in range(PORT_FIRST, PORT_FIRST + PORTS):
+        if port not in taken and is_port_free(port):
+            return port
+    raise BranchError(
+        f"no port from {PORT_FIRST} to {PORT_FIRST + PORTS - 1} is free", hint="Give --port."
+    )
+
+
+def is_port_free(port: int) -> bool:
+    """On the loopback. It may be taken a moment later: then the server says so."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+        try:
+            probe.bind((HOST, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True

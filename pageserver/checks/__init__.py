@@ -1,0 +1,1 @@
+"""A server's pages held against what its WAL says."""

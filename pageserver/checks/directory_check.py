@@ -1,0 +1,259 @@
+"""The files of a data directory against the WAL: of a stopped server, or of one that runs.
+
+    pg_control: redo X         every page that was changed before X is in its file: X is what a
+    |------------X-----------  recovery begins at; what was changed behind it has a greater LSN
+
+Laws. X is read before the first page. Of a running server a page may be torn: what seems damaged is
+read again, and is damaged only when it stays so. A file that neither the cut nor the WAL knows is
+counted, not judged. Nothing is written.
+Source: Postgres `CreateCheckPoint` in `xlog.c`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from consensus.messages import ServerFacts
+from pageserver.checks.check_report import CheckReport, DamagedPage, Skip
+from pageserver.checks.page_comparison import (
+    Expectation,
+    Finding,
+    Verdict,
+    compare,
+    damage_of_itself,
+)
+from pageserver.checks.page_sample import choose_pages
+from pageserver.checks.visibility_bits import are_right
+from pageserver.errors import PageserverError
+from pageserver.layers.control_file import CONTROL_FILE, ControlFile
+from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
+from pageserver.layers.fork_table import relation_files, relation_folders
+from pageserver.layers.page_header import PageHeader
+from pageserver.layers.touches import Numbers
+from pageserver.moments.moments import Moment
+from pageserver.moments.page_at import PageReader, PagesAt
+from pageserver.moments.sparse_restore import RestorePoint
+from pg_server.postmaster_file import POSTMASTER_FILE
+from pgwal.history import TimelineHistory
+from pgwal.lsn import format_lsn
+from walrecords.record_index import as_boundary
+
+BACKUP_LABEL = "backup_label"
+READ_BLOCKS = 4096
+#: of a page that a server may be writing just now
+LOOKS, LOOK_SECONDS = 5, 0.1
+#: of a shutdown checkpoint, headers of WAL pages in it and all
+LAST_RECORD_BYTES_MAX = 512
+
+OpenPoint = Callable[[Moment], RestorePoint]
+_SKIPS = {Verdict.NEWER: Skip.NEWER, Verdict.UNKNOWN: Skip.UNKNOWN, Verdict.MOVING: Skip.MOVING}
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """`control` as it was when it was opened."""
+
+    path: Path
+    control: ControlFile
+    wal_seg_size: int
+
+    @classmethod
+    def open(cls, path: Path, server: ServerFacts, history: TimelineHistory) -> DataDirectory:
+        """Of that cluster, on that timeline. Raises PageserverError."""
+        if (path / BACKUP_LABEL).exists():
+            raise PageserverError(
+                f"{path} is a base backup that has not been started: its pages are not yet what "
+                "its control file says",
+                hint="Start it once.",
+            )
+        try:
+            control = ControlFile.parse((path / CONTROL_FILE).read_bytes())
+        except OSError as error:
+            raise PageserverError(
+                f'could not read "{path / CONTROL_FILE}": {error.strerror}',
+                hint="Name the data directory of a server.",
+            ) from error
+        if control.system_id != server.system_id:
+            raise PageserverError(
+                f"{path} is of another cluster: expected system {server.system_id}, found "
+                f"{control.system_id}"
+            )
+        on = {history.tli_at(control.redo_lsn), history.tli_at(max(0, control.redo_lsn - 1))}
+        if control.tli not in on:
+            raise PageserverError(
+                f"{path} is on another branch of the WAL: at {format_lsn(control.redo_lsn)} it is "
+                f"on timeline {control.tli}, the archive on {max(on)}",
+                hint="It was a primary that another one has replaced: sk rejoin.",
+            )
+        return cls(path, control, server.wal_seg_size)
+
+    @property
+    def is_running(self) -> bool:
+        """There is the file that says so; the server may have crashed."""
+        return (self.path / POSTMASTER_FILE).exists()
+
+    def open_point(self, open_point: OpenPoint, *, may_end: bool = False) -> RestorePoint:
+        """The pages as of its checkpoint's redo; or as of the end of the WAL that there is."""
+        lsn = as_boundary(self.control.redo_lsn, self.wal_seg_size)
+        return open_point(Moment(lsn=lsn, may_end=may_end))
+
+    def read(self, fork: Fork, version_folder: str, blocks: Numbers) -> dict[int, bytes]:
+        """Those that there are, whole ones."""
+        found = {}
+        fds: dict[int, int | None] = {}
+        try:
+            for block in blocks.tolist():
+                segment, at = divmod(block, SEGMENT_BLOCKS)
+                if segment not in fds:
+                    fds[segment] = _open(self.path / fork.file(version_folder, segment))
+                fd = fds[segment]
+                page = b"" if fd is None else os.pread(fd, PAGE_BYTES, at * PAGE_BYTES)
+                if len(page) == PAGE_BYTES:
+                    found[block] = page
+        finally:
+            for fd in fds.values():
+                if fd is not None:
+                    os.close(fd)
+        return found
+
+    def are_right(
+        self, fork: Fork, version_folder: str, heap_block: int, bits: int, at_lsn: int
+    ) -> bool:
+        """Whether these bits of a visibility map are, by the heap page; one that is newer than
+        `at_lsn` may be without its map."""
+        heap = replace(fork, kind=ForkKind.MAIN)
+        page = self.read(heap, version_folder, np.array([heap_block], np.uint32)).get(heap_block)
+        if page is not None and PageHeader.parse(page).lsn > at_lsn:
+            return True
+        return are_right(bits, page)
+
+
+class DirectoryCheck:
+    """Of one data directory, once. `only`: no other file than this fork's."""
+
+    def __init__(
+        self, directory: DataDirectory, reader: PageReader, *, only: Fork | None = None
+    ) -> None:
+        self._directory = directory
+        self._reader = reader
+        self._only = only
+        self._report = CheckReport()
+
+    def run(self, open_point: OpenPoint, count: int | None, chance: Random) -> CheckReport:
+        """`count` pages, or all. Raises PageserverError, ObjectStoreError, BackupError."""
+        chosen = choose_pages(self._checkable(), count, chance)
+        point = self._directory.open_point(open_point, may_end=True)
+        with self._reader.open(point, chosen) as pages:
+            for fork, blocks in chosen.items():
+                for first in range(0, len(blocks), READ_BLOCKS):
+                    self._check(pages, fork, blocks[first : first + READ_BLOCKS])
+        return self._report
+
+    def _checkable(self) -> dict[Fork, int]:
+        """How long they are; the others are counted. Raises PageserverError."""
+        lengths: dict[Fork, int] = {}
+        data_dir, only, skipped = self._directory.path, self._only, self._report.skipped
+        for folder in relation_folders(data_dir):
+            for fork, _, path in relation_files(data_dir, folder):
+                lengths[fork] = lengths.get(fork, 0) + _size(path) // PAGE_BYTES
+        if only is not None and only not in lengths:
+            raise PageserverError(f"{data_dir} has no file of {only}")
+        found = {}
+        for fork, length in lengths.items():
+            if only is not None and fork != only:
+                continue
+            if fork.kind is ForkKind.FSM:
+                skipped[Skip.FREE_SPACE] += length
+            elif fork.kind is not ForkKind.INIT and replace(fork, kind=ForkKind.INIT) in lengths:
+                skipped[Skip.UNLOGGED] += length
+            else:
+                found[fork] = length
+        return found
+
+    def _check(self, pages: PagesAt, fork: Fork, blocks: Numbers) -> None:
+        folder = pages.version_folder
+        held = self._directory.read(fork, folder, blocks)
+        self._report.skipped[Skip.GONE] += len(blocks) - len(held)
+        has_checksum = self._directory.control.has_checksums
+        if pages.is_copied(fork):
+            for block, page in held.items():
+                wrong = damage_of_itself(page, block, has_checksum=has_checksum)
+                self._note(pages, fork, block, _of_itself(wrong))
+            return
+        there = np.array(sorted(held), np.uint32)
+        expected = pages.read(fork, there)
+        for block, page in held.items():
+            wanted = Expectation(
+                expected.get(block), pages.point.target_lsn, pages.is_known(fork),
+                end_lsn=self._end_lsn(),
+                are_right=lambda heap_block, bits: self._directory.are_right(
+                    fork, folder, heap_block, bits, pages.point.target_lsn
+                ),
+            )  # fmt: skip
+            for page_again in self._looks(fork, folder, block, page):
+                finding = compare(fork.kind, block, page_again, wanted, has_checksum=has_checksum)
+                if finding.verdict is not Verdict.DAMAGED:
+                    break
+            self._note(pages, fork, block, finding)
+
+    def _looks(self, fork: Fork, folder: str, block: int, page: bytes) -> Iterator[bytes]:
+        """That page, again and again while a server may be writing it."""
+        yield page
+        for _ in range(LOOKS if self._directory.is_running else 0):
+            time.sleep(LOOK_SECONDS)
+            again = self._directory.read(fork, folder, np.array([block], np.uint32))
+            yield again.get(block, page)
+
+    def _end_lsn(self) -> int | None:
+        """Known of a primary that was stopped: no page is newer than its checkpoint's record."""
+        control = self._directory.control
+        is_last = control.is_shut_down and not self._directory.is_running
+        return control.checkpoint_lsn + LAST_RECORD_BYTES_MAX if is_last else None
+
+    def _note(self, pages: PagesAt, fork: Fork, block: int, finding: Finding | None) -> None:
+        if finding is None:
+            self._report.skipped[Skip.COPIED] += 1
+            return
+        if finding.verdict in _SKIPS:
+            self._report.skipped[_SKIPS[finding.verdict]] += 1
+            return
+        self._report.checked += 1
+        if finding.verdict is Verdict.DAMAGED:
+            self._report.damaged.append(
+                DamagedPage(
+                    fork,
+                    fork.path(pages.version_folder),
+                    block,
+                    "",
+                    "",
+                    finding.reason,
+                    pages.point.target_lsn,
+                )
+            )
+
+
+def _of_itself(wrong: str) -> Finding | None:
+    """Of a page that the WAL says nothing of: None when nothing is wrong with it."""
+    return Finding(Verdict.DAMAGED, wrong) if wrong else None
+
+
+def _open(path: Path) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+
+
+def _size(path: Path) -> int:
+    """0 of one that is gone by now."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

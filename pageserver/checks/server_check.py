@@ -1,0 +1,201 @@
+"""A server that runs against the WAL: its pages are read in batches, and held against pages as of
+the end of the reading, or of the WAL that there is.
+
+    before ... pages are read ... end         X = the earlier one of `end` and the end of the WAL
+    |------------------------------|
+        a record of the page begins between `before` and X: what differs is read again
+
+Law: damage is what `page_comparison` says it is, at one single look; a page that changes all the
+time is counted as such, after TRIES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from random import Random
+
+import numpy as np
+
+from pageserver.checks.check_report import CheckReport, DamagedPage, Skip
+from pageserver.checks.directory_check import OpenPoint
+from pageserver.checks.page_comparison import Expectation, Verdict, compare
+from pageserver.checks.page_sample import choose_pages
+from pageserver.checks.server_pages import Batch, ServedFork, ServerPages
+from pageserver.epochs.touch_survey import TouchSurveyor
+from pageserver.errors import PageserverError
+from pageserver.layers.fork import Fork
+from pageserver.layers.touches import Numbers, Touches
+from pageserver.moments.moments import Moment
+from pageserver.moments.page_at import PageReader, PagesAt
+from pgwal.history import TimelineHistory
+from pgwal.lsn import format_lsn
+from walrecords.record_index import as_boundary
+
+#: of pages that are in memory at a time; each batch replays the WAL behind the newest cut once
+BATCH_PAGES = 16384
+TRIES = 3
+
+Page = tuple[ServedFork, int]
+
+
+class ServerCheck:
+    """Of one server; run() may be called again."""
+
+    def __init__(self, server: ServerPages, reader: PageReader, wal_seg_size: int) -> None:
+        self._server = server
+        self._reader = reader
+        self._wal_seg_size = wal_seg_size
+        self._report = CheckReport()
+
+    def run(
+        self,
+        open_point: OpenPoint,
+        count: int | None,
+        chance: Random,
+        *,
+        table: str | None = None,
+        also: frozenset[tuple[Fork, int]] = frozenset(),
+    ) -> CheckReport:
+        """`count` pages, or all, and those of `also` that there are. Raises PageserverError,
+        ObjectStoreError, BackupError."""
+        self._report = CheckReport()
+        inventory = self._server.inventory(table)
+        self._report.skipped.update(inventory.skipped)
+        lengths = {fork: served.length for fork, served in inventory.forks.items()}
+        chosen = {
+            (fork, block)
+            for fork, blocks in choose_pages(lengths, count, chance).items()
+            for block in blocks.tolist()
+        }
+        self._report.again = {(fork, block) for fork, block in also if block < lengths.get(fork, 0)}
+        chosen |= self._report.again
+        pages = [(inventory.forks[fork], block) for fork, block in sorted(chosen)]
+        for first in range(0, len(pages), BATCH_PAGES):
+            again = pages[first : first + BATCH_PAGES]
+            for _ in range(TRIES):
+                if again:
+                    again = list(self._check(open_point, again))
+            for served, block in again:
+                self._report.skip(Skip.MOVING, served.fork, block)
+        return self._report
+
+    def _check(self, open_point: OpenPoint, wanted: list[Page]) -> Iterator[Page]:
+        """Those that must be read again."""
+        batch = self._server.read(wanted)
+        for (fork, block), why in batch.skipped.items():
+            self._report.skip(why, fork, block)
+        point = open_point(Moment(lsn=as_boundary(batch.end_lsn, self._wal_seg_size), may_end=True))
+        blocks: dict[Fork, list[int]] = {}
+        for fork, block in batch.pages:
+            blocks.setdefault(fork, []).append(block)
+        numbers = {fork: np.array(sorted(each), np.uint32) for fork, each in blocks.items()}
+        with self._reader.open(point, numbers) as pages:
+            judge = _Judge(self._server, self._report, batch, pages)
+            for served, block in wanted:
+                if (served.fork, block) in batch.refused:
+                    judge.refuse(served, block)
+            by_fork = {served.fork: served for served, _ in wanted}
+            for fork, each in numbers.items():
+                yield from ((by_fork[fork], block) for block in judge.moving(by_fork[fork], each))
+
+
+class _Judge:
+    """Of one batch."""
+
+    def __init__(
+        self, server: ServerPages, report: CheckReport, batch: Batch, pages: PagesAt
+    ) -> None:
+        self._server = server
+        self._report = report
+        self._batch = batch
+        self._pages = pages
+        self._later = _touched_behind(batch.before_lsn, pages)
+
+    def refuse(self, served: ServedFork, block: int) -> None:
+        self._damaged(served, block, self._batch.refused[served.fork, block])
+
+    def moving(self, served: ServedFork, blocks: Numbers) -> Iterator[int]:
+        """Judges these; those that must be read again."""
+        fork, pages = served.fork, self._pages
+        if pages.is_copied(fork):
+            for block in blocks.tolist():
+                self._report.skip(Skip.COPIED, fork, block)
+            return
+        expected = pages.read(fork, blocks)
+        for block in blocks.tolist():
+            finding = compare(
+                fork.kind,
+                block,
+                self._batch.pages[fork, block],
+                Expectation(
+                    expected.get(block), pages.point.target_lsn, pages.is_known(fork),
+                    self._is_moving(fork, block), self._batch.end_lsn,
+                    partial(self._are_right, served, block),
+                ),
+                has_checksum=False,
+            )  # fmt: skip
+            match finding.verdict:
+                case Verdict.SAME:
+                    self._report.checked += 1
+                case Verdict.DAMAGED:
+                    self._damaged(served, block, finding.reason)
+                case Verdict.MOVING:
+                    yield block
+                case Verdict.NEWER:
+                    self._report.skip(Skip.NEWER, fork, block)
+                case Verdict.UNKNOWN:
+                    self._report.skip(Skip.UNKNOWN, fork, block)
+
+    def _are_right(self, served: ServedFork, block: int, heap_block: int, _: int) -> bool:
+        """The bits may be other ones by now."""
+        return self._server.are_right(served, block, heap_block)
+
+    def _is_moving(self, fork: Fork, block: int) -> bool:
+        limit = self._later.limits.get(fork)
+        if limit is not None and limit <= block:
+            return True
+        named = self._later.by_fork.get(fork)
+        return named is not None and block in named.blocks
+
+    def _damaged(self, served: ServedFork, block: int, reason: str) -> None:
+        self._report.checked += 1
+        self._report.damaged.append(
+            DamagedPage(
+                served.fork,
+                served.path,
+                block,
+                self._server.database,
+                served.relation,
+                reason,
+                self._pages.point.target_lsn,
+            )
+        )
+
+
+def _touched_behind(lsn: int, pages: PagesAt) -> Touches:
+    """By the records that begin at `lsn` or behind it, before the pages' moment."""
+    point = pages.point
+    surveyor = TouchSurveyor(point.wal.server.pg_major)
+    lsn = as_boundary(lsn, point.wal.server.wal_seg_size)
+    if lsn < point.target_lsn:
+        for index in point.wal.records(lsn, point.target_lsn, point.tli):
+            surveyor.feed(index)
+    return surveyor.finish()
+
+
+def check_server(server: ServerPages, system_id: int, history: TimelineHistory) -> None:
+    """Raises PageserverError when it is of another cluster, or on another branch of its WAL."""
+    if server.system_id != system_id:
+        raise PageserverError(
+            f"the server is of another cluster: expected system {system_id}, found "
+            f"{server.system_id}",
+            hint="Name the archive of its cluster.",
+        )
+    tli, lsn = server.position()
+    if tli not in {history.tli_at(lsn), history.tli_at(max(0, lsn - 1))}:
+        raise PageserverError(
+            f"the server is on another branch of the WAL: at {format_lsn(lsn)} it is on timeline "
+            f"{tli}, the archive on {history.tli_at(lsn)}",
+            hint="Is it the primary, or a standby of it? After a promotion wait for the archive.",
+        )

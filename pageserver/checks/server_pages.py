@@ -1,0 +1,288 @@
+"""`ServerPages`: pages of a server that runs, as they are in its memory, by pageinspect.
+
+    LSN | page | page | .. | LSN        whatever a page holds, its records lie before the second
+    before                   end        LSN; all that lie before the first one are in it
+
+A page is read under its lock, and the records of its changes are inserted under that lock. On a
+standby a record counts as replayed a moment after it has changed its pages: there the end is taken
+when one more has been replayed, or none comes.
+
+Laws. It only asks, in no transaction, and waits for no lock longer than LOCK_MS. What a
+relation's file is, is asked together with its page, while its lock is held.
+Sources: Postgres `contrib/pageinspect/rawpage.c`, `XLogInsertRecord` in `xlog.c`,
+`ApplyWalRecord` in `xlogrecovery.c`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pageserver.checks.check_report import Skip
+from pageserver.checks.visibility_bits import are_right, bits_of
+from pageserver.errors import PageserverError, ServerUnreachable
+from pageserver.layers.fork import DEFAULT_TABLESPACE, Fork, ForkKind
+from pgwal.lsn import Lsn
+
+LOCK_MS = 200
+#: at bits of the visibility map that seem wrong
+LOOKS = 3
+#: On a standby: no record takes longer to be replayed, once it has begun to change pages.
+SETTLE_SECONDS, SETTLE_POLL_SECONDS = 1.0, 0.02
+
+_RELATIONS = """
+SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relpersistence::text,
+    pg_relation_filepath(c.oid), pg_relation_filenode(c.oid), CASE WHEN c.reltablespace = 0
+        THEN (SELECT dattablespace FROM pg_database WHERE datname = current_database())
+        ELSE c.reltablespace END,
+    CASE WHEN c.relisshared THEN 0
+        ELSE (SELECT oid FROM pg_database WHERE datname = current_database()) END,
+    coalesce(pg_relation_size(c.oid, 'main'), 0) / 8192,
+    coalesce(pg_relation_size(c.oid, 'vm'), 0) / 8192,
+    coalesce(pg_relation_size(c.oid, 'fsm'), 0) / 8192
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'i', 't', 'm', 'S') AND c.relpersistence <> 't'
+    AND pg_relation_filenode(c.oid) IS NOT NULL
+    AND (%(wanted)s::oid[] IS NULL OR c.oid = ANY (%(wanted)s::oid[]))
+ORDER BY c.oid
+"""
+#: a table, its indexes, its TOAST table and that one's index
+_FAMILY = """
+WITH family AS (SELECT to_regclass(%s)::oid AS oid
+    UNION SELECT reltoastrelid FROM pg_class WHERE oid = to_regclass(%s))
+SELECT oid FROM family WHERE oid <> 0
+UNION SELECT indexrelid FROM pg_index JOIN family ON indrelid = oid
+"""
+_FORK_NAMES = {ForkKind.MAIN: "main", ForkKind.VM: "vm"}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFork:
+    """A fork of a relation that has WAL; `path`: pg_relation_filepath(), with the fork."""
+
+    fork: Fork
+    oid: int
+    relation: str
+    path: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What can be checked, and how many pages cannot."""
+
+    forks: dict[Fork, ServedFork]
+    skipped: Counter[Skip]
+
+
+@dataclass(slots=True)
+class Batch:
+    """`pages`: what was read in [before_lsn, end_lsn]; `refused`: why the server itself would not
+    read a page; `skipped`: those that were not read."""
+
+    before_lsn: int
+    end_lsn: int = 0
+    pages: dict[tuple[Fork, int], bytes] = field(default_factory=dict)
+    refused: dict[tuple[Fork, int], str] = field(default_factory=dict)
+    skipped: dict[tuple[Fork, int], Skip] = field(default_factory=dict)
+
+
+class ServerPages:
+    """Of the database that the DSN names, and what is shared. Every method raises
+    ServerUnreachable, PageserverError."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+        self._schema = ""
+        self.database = ""
+        self.system_id = 0
+        self.is_standby = False
+
+    @classmethod
+    @contextmanager
+    def connect(cls, dsn: str) -> Iterator[ServerPages]:
+        """As a superuser."""
+        with _asking():
+            connection = psycopg.connect(dsn, autocommit=True, application_name="sk page check")
+        with connection:
+            found = cls(connection)
+            found._begin()
+            yield found
+
+    def _begin(self) -> None:
+        with _asking():
+            self._connection.execute(f"SET lock_timeout = {LOCK_MS}")
+            ((self.database, self.is_standby, is_superuser),) = self._rows(
+                "SELECT current_database(), pg_is_in_recovery(),"
+                " current_setting('is_superuser')::bool"
+            )
+            if not is_superuser:
+                raise PageserverError(
+                    "pages are shown to superusers only", hint="Name one in the DSN."
+                )
+            ((self.system_id,),) = self._rows("SELECT system_identifier FROM pg_control_system()")
+            schemas = self._rows(
+                "SELECT nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
+                " WHERE extname = 'pageinspect'"
+            )
+        if not schemas:
+            raise PageserverError(
+                f'database "{self.database}" has no extension pageinspect',
+                hint="CREATE EXTENSION pageinspect; on the primary, also to check a standby.",
+            )
+        self._schema = schemas[0][0]
+
+    def position(self) -> tuple[int, int]:
+        """(timeline, a position on it): where a primary writes, or a standby's last checkpoint."""
+        with _asking():
+            if self.is_standby:
+                query = "SELECT timeline_id, redo_lsn::text FROM pg_control_checkpoint()"
+                ((tli, lsn),) = self._rows(query)
+                return int(tli), int(Lsn.parse(lsn))
+            ((name, lsn),) = self._rows(
+                "SELECT pg_walfile_name(lsn), lsn::text FROM pg_current_wal_insert_lsn() lsn"
+            )
+        return int(name[:8], 16), int(Lsn.parse(lsn))
+
+    def inventory(self, table: str | None = None) -> Inventory:
+        """Of all relations, or of one with its indexes and TOAST."""
+        with _asking():
+            wanted = None
+            if table is not None:
+                wanted = [oid for (oid,) in self._rows(_FAMILY, (table, table))]
+                if not wanted:
+                    raise PageserverError(
+                        f'there is no relation {table} in database "{self.database}"',
+                        hint="Name it as schema.table.",
+                    )
+            skipped = Counter[Skip]()
+            rows = self._relations(wanted, skipped)
+        forks: dict[Fork, ServedFork] = {}
+        for oid, name, persistence, path, number, tablespace, database, main, vm, fsm in rows:
+            skipped[Skip.FREE_SPACE] += fsm
+            if persistence == "u":
+                skipped[Skip.UNLOGGED] += main + vm
+                continue
+            fork = Fork(tablespace or DEFAULT_TABLESPACE, database, number, ForkKind.MAIN)
+            forks[fork] = ServedFork(fork, oid, name, path, main)
+            if vm:
+                of_vm = replace(fork, kind=ForkKind.VM)
+                forks[of_vm] = ServedFork(of_vm, oid, name, f"{path}_vm", vm)
+        return Inventory(forks, skipped)
+
+    def _relations(self, wanted: list[int] | None, skipped: Counter[Skip]) -> list[tuple[Any, ...]]:
+        """Those that are not locked: their sizes are told under a lock."""
+        try:
+            return self._rows(_RELATIONS, {"wanted": wanted})
+        except psycopg.errors.LockNotAvailable:
+            pass  # one is locked: it is found by asking one by one
+        found = []
+        pages = self._rows("SELECT oid, greatest(relpages, 1) FROM pg_class ORDER BY oid")
+        for oid, count in pages:
+            if wanted is None or oid in wanted:
+                try:
+                    found += self._rows(_RELATIONS, {"wanted": [oid]})
+                except psycopg.errors.LockNotAvailable:
+                    skipped[Skip.LOCKED] += count
+        return found
+
+    def read(self, wanted: Iterable[tuple[ServedFork, int]]) -> Batch:
+        """These pages, in one go."""
+        with _asking():
+            batch = Batch(self._lsn())
+            for served, block in wanted:
+                self._read_one(batch, served, block)
+            batch.end_lsn = self._settled_lsn() if self.is_standby else self._lsn()
+        return batch
+
+    def are_right(self, served: ServedFork, block: int, heap_block: int) -> bool:
+        """Whether the bits of a heap page in page `block` of its visibility map are, now.
+
+        Whoever takes them from the heap page takes them from the map before its lock is given up.
+        So the map is asked behind the heap page, and that again: VACUUM may set them anew.
+        """
+        heap = replace(served, fork=replace(served.fork, kind=ForkKind.MAIN))
+        for _ in range(LOOKS):
+            pages = [self._now(heap, heap_block), self._now(served, block)]
+            pages.append(self._now(heap, heap_block))
+            if pages[1] is None:
+                return True  # gone
+            bits = bits_of(pages[1], heap_block)
+            if are_right(bits, pages[0]) or are_right(bits, pages[2]):
+                return True
+        return False
+
+    def _now(self, served: ServedFork, block: int) -> bytes | None:
+        batch = Batch(0)
+        with _asking():
+            self._read_one(batch, served, block)
+        return batch.pages.get((served.fork, block))
+
+    def _read_one(self, batch: Batch, served: ServedFork, block: int) -> None:
+        key = served.fork, block
+        query = sql.SQL(
+            "SELECT {}.get_raw_page(%s::oid::regclass::text, %s, %s), pg_relation_filenode(%s)"
+        ).format(sql.Identifier(self._schema))
+        arguments = (served.oid, _FORK_NAMES[served.fork.kind], block, served.oid)
+        try:
+            ((page, number),) = self._connection.execute(query, arguments, binary=True).fetchall()
+        except psycopg.errors.DataCorrupted as error:
+            batch.refused[key] = f"the server refuses it: {error.diag.message_primary}"
+        except psycopg.errors.LockNotAvailable:
+            batch.skipped[key] = Skip.LOCKED
+        except (
+            psycopg.errors.UndefinedTable,
+            psycopg.errors.UndefinedFile,
+            psycopg.errors.InvalidParameterValue,  # the file has become shorter
+            psycopg.errors.InvalidTextRepresentation,  # dropped: its name is its oid
+            psycopg.errors.InvalidName,
+        ):
+            batch.skipped[key] = Skip.GONE
+        else:
+            if number == served.fork.number:
+                batch.pages[key] = bytes(page)
+            else:
+                batch.skipped[key] = Skip.GONE
+
+    def _lsn(self) -> int:
+        function = "pg_last_wal_replay_lsn" if self.is_standby else "pg_current_wal_insert_lsn"
+        ((lsn,),) = self._rows(f"SELECT {function}()::text")
+        if lsn is None:
+            raise PageserverError("the standby has not replayed anything yet")
+        return int(Lsn.parse(lsn))
+
+    def _settled_lsn(self) -> int:
+        """Behind the record that was being replayed, if one was."""
+        return wait_settled(self._lsn)
+
+    def _rows(self, query: str, arguments: Any = None) -> list[tuple[Any, ...]]:
+        return self._connection.execute(query, arguments).fetchall()
+
+
+def wait_settled(ask: Callable[[], int]) -> int:
+    """The first other position than the first one; or that, when it stays for SETTLE_SECONDS."""
+    first = ask()
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(SETTLE_POLL_SECONDS)
+        lsn = ask()
+        if lsn > first:
+            return lsn
+    return first
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    """Raises ServerUnreachable for what the server, or the way to it, did."""
+    try:
+        yield
+    except psycopg.Error as error:
+        words = " ".join(str(error).split())
+        raise ServerUnreachable(f"could not ask the server: {words}") from error

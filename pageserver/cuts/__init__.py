@@ -1,0 +1,1 @@
+"""What a cut is made of, read back: its pages, all of its files, a backup."""

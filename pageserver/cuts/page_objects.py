@@ -1,0 +1,158 @@
+"""The objects of one timeline's pages in the store: written once, read whole or by ranges.
+
+    TENANT/TIMELINE/pages/...    names: page_keys.py     content: sealed; layers are packed already
+
+Law: what is created is there with just this content, or an error says that it is not. A request
+that seemed to have failed may have landed, so an object that exists is compared by its seal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from consensus.ids import TimelineId
+from generations.suffix import Suffix
+from objectstore.errors import ObjectNotFound
+from objectstore.sealed import SEAL, Seal, SealedPieces, unseal_pieces
+from objectstore.store import ObjectInfo, ObjectStore
+from pageserver.cuts.tombstone import has_tombstone
+from pageserver.errors import PagesDeleted, PageserverError
+from pageserver.layers.frame import Frame, open_frame
+from pageserver.layers.layer_file import LayerPart
+from pageserver.layers.range_cache import RangeCache
+from pageserver.layers.side_by_side import SideBySide
+from pageserver.objects.deletion_list import decode_claim, encode_claim
+from pageserver.objects.page_index import FrameRef, LayerRef, PageIndex, decode_index, encode_index
+from pageserver.objects.page_keys import (
+    CLAIMS,
+    INDICES,
+    ClaimName,
+    IndexName,
+    PageKeys,
+    PageName,
+)
+
+PIECE_BYTES = 1 << 20
+
+
+class PageObjects:
+    """Thread-safe. Every method raises ObjectStoreError."""
+
+    def __init__(self, store: ObjectStore, timeline: TimelineId) -> None:
+        self._store = store
+        self.keys = PageKeys(timeline)
+
+    def create_claim(self, suffix: Suffix, incarnation: str) -> str:
+        """The incarnation that it says, the given one when it was not there."""
+        key = self.keys.key(ClaimName(suffix))
+        if self._store.create(key, encode_claim(incarnation)):
+            return incarnation
+        return decode_claim(self._store.get(key), key)
+
+    def indices(self) -> tuple[IndexName, ...]:
+        """All that there are."""
+        names = (self.keys.parse(info.key) for info in self._list(INDICES))
+        return tuple(name for name in names if isinstance(name, IndexName))
+
+    def is_deleted(self) -> bool:
+        """There is a tombstone."""
+        return has_tombstone(self._store, self.keys.timeline)
+
+    def claims_above(self, suffix: Suffix) -> tuple[Suffix, ...]:
+        after = self.keys.key(ClaimName(suffix))
+        infos = self._store.list(self.keys.prefix + CLAIMS, after)
+        names = (self.keys.parse(info.key) for info in infos)
+        return tuple(name.suffix for name in names if isinstance(name, ClaimName))
+
+    def pages(self) -> dict[PageName, int]:
+        """All but strangers' objects, with their times in milliseconds of the store's clock."""
+        found = {}
+        for info in self._list(""):
+            name = self.keys.parse(info.key)
+            if name is not None:
+                found[name] = int(info.modified_at.timestamp() * 1000)
+        return found
+
+    def index(self, name: IndexName) -> PageIndex | None:
+        """None: it is not there. Raises ObjectDamaged."""
+        key = self.keys.key(name)
+        try:
+            return decode_index(self._store.get(key), key)
+        except ObjectNotFound:
+            return None
+
+    def newest_index(self) -> PageIndex:
+        """Of all that there are; an empty one when there is none. Raises ObjectDamaged,
+        PagesDeleted."""
+        name = max(self.indices(), default=None)
+        if self.is_deleted():  # looked for behind the list: it comes before all else goes
+            raise PagesDeleted(self.keys.timeline)
+        found = self.index(name) if name is not None else None
+        return found or PageIndex()
+
+    def create_index(self, name: IndexName, index: PageIndex) -> None:
+        """Raises PageserverError when there is another one."""
+        key, data = self.keys.key(name), encode_index(index)
+        if not self._store.create(key, data):
+            self._check_same(key, Seal.decode(data, key))
+
+    def upload(self, ref: LayerRef | FrameRef, path: Path) -> None:
+        """The content of a file. Frames are packed; layers have packed their pages already. Raises
+        PageserverError when there is another object of this name."""
+        key = self.keys.key(ref.name)
+        level = None if isinstance(ref, LayerRef) else 3
+        sealed = SealedPieces(lambda: _pieces(path), path.stat().st_size, level)
+        if not self._store.create(key, sealed):
+            self._check_same(key, sealed.seal())
+
+    def open_layer(
+        self,
+        ref: LayerRef,
+        others: SideBySide | None = None,
+        *,
+        ranges: RangeCache | None = None,
+    ) -> LayerPart:
+        """`others`: that are read along with it, each from begin to end. `ranges`: of who reads all
+        of it, fork by fork. Raises LayerDamaged."""
+        key = self.keys.key(ref.name)
+        get_range = self._store.get_range if ranges is None else ranges.read
+
+        def fetch(offset: int, length: int) -> bytes:
+            return get_range(key, offset, length)
+
+        if others is None:
+            return LayerPart(key, ref.size_bytes, fetch)
+        ahead = others.ahead(key, ref.size_bytes, fetch)
+        return LayerPart(key, ref.size_bytes, ahead, partial(others.unpacked, key))
+
+    def range_cache(self) -> RangeCache:
+        """For layers that are read whole."""
+        return RangeCache(self._store.get_range)
+
+    def fetch_frame(self, ref: FrameRef, path: Path) -> Frame:
+        """To that file. Raises LayerDamaged, ObjectDamaged."""
+        key = self.keys.key(ref.name)
+        found = Seal.decode(self._store.get_tail(key, SEAL.size), key)
+        with path.open("wb") as file:
+            for piece in unseal_pieces(self._store.get_pieces(key), found, key):
+                file.write(piece)
+        return open_frame(path)
+
+    def _list(self, folder: str) -> Iterator[ObjectInfo]:
+        return self._store.list(self.keys.prefix + folder)
+
+    def _check_same(self, key: str, wanted: Seal) -> None:
+        found = Seal.decode(self._store.get_tail(key, SEAL.size), key)
+        if not found.is_same_content(wanted):
+            raise PageserverError(
+                f'object "{key}" exists with other content',
+                hint="Two processes have one generation: sk generations advance.",
+            )
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            yield piece

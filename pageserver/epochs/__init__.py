@@ -1,0 +1,1 @@
+"""The WAL between two cuts, surveyed and replayed into pages."""

@@ -1,0 +1,64 @@
+"""`CheckpointScan`: the checkpoints in WAL as it is received. What it passes on is checked WAL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from consensus.messages import ServerFacts
+from pageserver.errors import SurveyError
+from pageserver.layers.touches import Checkpoint
+from pgwal.errors import WalFormatError
+from pgwal.record import RECORD_HEADER_SIZE
+from walrecords.record_index import RecordIndex, RecordIndexer
+
+_RM_XLOG = 0
+#: CHECKPOINT_SHUTDOWN and CHECKPOINT_ONLINE, info >> 4.
+_CHECKPOINTS = (0, 1)
+#: Behind the record's header: id 255 and the length come first.
+_MAIN_AT = RECORD_HEADER_SIZE + 2
+_MAIN_BYTES = 88
+
+
+class CheckpointScan:
+    """From `begin_lsn` on, a boundary of records."""
+
+    def __init__(self, begin_lsn: int, server: ServerFacts) -> None:
+        self._indexer = RecordIndexer(
+            begin_lsn,
+            wal_seg_size=server.wal_seg_size,
+            version_major=server.pg_major,
+            system_id=server.system_id,
+            is_boundary=True,
+        )
+
+    @property
+    def fed_lsn(self) -> int:
+        """Where the next byte belongs: the address of a page at first."""
+        return self._indexer.fed_lsn
+
+    @property
+    def checked_lsn(self) -> int:
+        """The end of the last whole record."""
+        return self._indexer.next_lsn
+
+    def feed(self, wal: bytes) -> list[Checkpoint]:
+        """Whole pages, but the last time. Raises SurveyError."""
+        try:
+            return list(checkpoints_of(self._indexer.feed(wal)))
+        except WalFormatError as error:
+            raise SurveyError(
+                f"WAL that was received is not valid: {error}",
+                hint="sk archive verify and sk status show where it is damaged.",
+            ) from error
+
+
+def checkpoints_of(index: RecordIndex) -> Iterator[Checkpoint]:
+    """Those among these records."""
+    data, at = index.data, index.at
+    is_checkpoint = (data[at + 17] == _RM_XLOG) & np.isin(data[at + 16] >> 4, _CHECKPOINTS)
+    for row in np.flatnonzero(is_checkpoint).tolist():
+        begin = int(at[row]) + _MAIN_AT
+        main = data[begin : begin + _MAIN_BYTES].tobytes()
+        yield Checkpoint.parse(main, int(index.start_lsn[row]), int(index.end_lsn[row]))

@@ -1,0 +1,117 @@
+"""An epoch: from one cut to the next. WAL in, a layer and a frame out.
+
+    redo(C1) ... C1 ......................... C2
+    |--------------- WAL ---------------------|     surveyed, then replayed by stock Postgres over
+                  frame 1 + base pages              sparse files
+                                              -->   layer 2: pages as of C2       frame 2
+
+Laws. Nothing of an epoch is handed out unless all of it was accepted (`redo`, `sparse_files`). The
+directory is used once, and removed; a failed epoch begins anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pageserver.epochs.in_place_tablespaces import link_range
+from pageserver.epochs.redo import RedoServer
+from pageserver.epochs.sparse_files import SparseFiles
+from pageserver.epochs.touch_survey import TouchSurveyor
+from pageserver.epochs.wal_folder import WalFolder
+from pageserver.layers.control_file import ControlFile
+from pageserver.layers.fork_table import ForkTable
+from pageserver.layers.frame import Frame, write_frame
+from pageserver.layers.layer_file import PART_BYTES, Epoch, Limits, write_layer
+from pageserver.layers.page_stack import PageBase
+from pageserver.layers.touches import Checkpoint, Touches
+
+
+@dataclass(frozen=True, slots=True)
+class EpochInput:
+    """Replayed is [redo_lsn, target.end_lsn) on the cut of `frame`, whose pages `source` has."""
+
+    frame: Frame
+    source: PageBase
+    wal: WalFolder
+    redo_lsn: int
+    target: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class EpochOutput:
+    """`parts` are files."""
+
+    touches: Touches
+    frame: Frame
+    parts: tuple[Path, ...]
+
+
+class EpochReplay:
+    """`work_dir` is empty, and gets the parts (layer-0, ..) and the frame (frame.tar)."""
+
+    def __init__(self, work_dir: Path, server: RedoServer, *, part_bytes: int = PART_BYTES) -> None:
+        self._work_dir = work_dir
+        self._server = server
+        self._part_bytes = part_bytes
+
+    def run(self, given: EpochInput, touches: Touches | None = None) -> EpochOutput:
+        """`touches` are those of `survey_epoch`, unless they are known. Raises PageserverError."""
+        touches = touches or survey_epoch(given)
+        data_dir = self._work_dir / "data"
+        data_dir.mkdir(mode=0o700)
+        self._server.give(data_dir)
+        try:
+            return self._replay(given, touches, data_dir)
+        finally:
+            shutil.rmtree(data_dir)
+
+    def _replay(self, given: EpochInput, touches: Touches, data_dir: Path) -> EpochOutput:
+        frame, server = given.frame, self._server
+        frame.unpack(data_dir, give=server.give, with_kept=False)
+        control = frame.control_file()
+        folder = control.version_folder(given.wal.server.pg_major)
+        files = SparseFiles(data_dir, folder, server.give)
+        files.build(frame.forks, touches, given.source)
+        target = given.target
+        link_range(
+            given.wal, given.redo_lsn, target.end_lsn, target.tli,
+            touches.tablespaces_created, data_dir, server.give,
+        )  # fmt: skip
+        server.replay(data_dir, given.target, max(control.prepared_max, touches.prepared_max))
+        forks = frame.forks.after(touches, data_dir, folder)
+        parts = self._write_layer(control, given, touches, files)
+        return EpochOutput(touches, self._write_frame(frame, touches, forks, data_dir), parts)
+
+    def _write_layer(
+        self, control: ControlFile, given: EpochInput, touches: Touches, files: SparseFiles
+    ) -> tuple[Path, ...]:
+        paths: list[Path] = []
+
+        def open_part(number: int) -> IO[bytes]:
+            paths.append(self._work_dir / f"layer-{number}")
+            return paths[-1].open("wb")
+
+        limits = Limits(dict(touches.limits), touches.fresh_databases)
+        epoch = Epoch(control.system_id, given.redo_lsn, given.target.end_lsn)
+        write_layer(epoch, limits, files.pages(touches), open_part, part_bytes=self._part_bytes)
+        return tuple(paths)
+
+    def _write_frame(
+        self, before: Frame, touches: Touches, forks: ForkTable, data_dir: Path
+    ) -> Frame:
+        spaces = dict(before.tablespaces)
+        spaces |= {each.oid: each.location for each in touches.tablespaces_created}
+        for oid in touches.tablespaces_dropped:
+            spaces.pop(oid, None)
+        return write_frame(self._work_dir / "frame.tar", data_dir, forks, spaces, before.kept)
+
+
+def survey_epoch(given: EpochInput) -> Touches:
+    """Raises SurveyError."""
+    surveyor = TouchSurveyor(given.wal.server.pg_major)
+    for index in given.wal.records(given.redo_lsn, given.target.end_lsn, given.target.tli):
+        surveyor.feed(index)
+    return surveyor.finish()

@@ -1,0 +1,121 @@
+"""WAL for a replay that must not leave its directory: CREATE TABLESPACE without its location.
+
+    header | oid u32 | location, a zero byte        ->        header | oid u32 | zero bytes
+
+Replayed as written it would make folders at the location, which may be those of a primary on the
+same host. Without one Postgres makes the tablespace in place, a folder in pg_tblspc (since 13.8,
+14.5 and 15). The record keeps its length, so no position changes; its CRC is computed anew, in a
+copy of its segments. Source: Postgres `create_tablespace_directories` in `commands/tablespace.c`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from crc32c import crc32c
+
+from pageserver.epochs.wal_folder import WalFolder
+from pageserver.layers.touches import NewTablespace
+from pgwal.page import WAL_PAGE_SIZE, page_header_size
+from pgwal.record import CRC_OFFSET, RECORD_HEADER_SIZE
+
+WAL_FOLDER = "pg_wal"
+_U32 = struct.Struct("<I")
+
+
+def link_range(
+    wal: WalFolder,
+    begin_lsn: int,
+    end_lsn: int,
+    tli: int,
+    created: Sequence[NewTablespace],
+    data_dir: Path,
+    give: Callable[[Path], None],
+) -> None:
+    """All that the replay of [begin_lsn, end_lsn) needs, into a data directory's pg_wal: the server
+    only follows the links, what they lead to stays as it is. Raises SurveyError."""
+    seg_size = wal.server.wal_seg_size
+    folder = data_dir / WAL_FOLDER
+    segments = wal.segments(begin_lsn, end_lsn, tli)
+    link_wal(segments, begin_lsn - begin_lsn % seg_size, seg_size, created, folder, give)
+    for path in wal.histories():
+        (folder / path.name).symlink_to(path.resolve())
+
+
+def link_wal(
+    segments: Sequence[Path],
+    first_lsn: int,
+    wal_seg_size: int,
+    created: Sequence[NewTablespace],
+    folder: Path,
+    give: Callable[[Path], None],
+) -> None:
+    """Links to these segments, the first of which begins at `first_lsn`, into a server's pg_wal;
+    copies of those that are changed, or not whole."""
+    copied: dict[int, bytearray] = {}
+
+    def content(segno: int) -> bytearray:
+        if segno not in copied:
+            copied[segno] = bytearray(segments[segno - first_lsn // wal_seg_size].read_bytes())
+        return copied[segno]
+
+    for tablespace in created:
+        _RecordBytes(tablespace.lsn, wal_seg_size, content).take_location_out(tablespace)
+    for number, path in enumerate(segments):
+        link = folder / path.name
+        segno = first_lsn // wal_seg_size + number
+        if path.stat().st_size < wal_seg_size:  # Postgres reads whole pages, also of the last one
+            content(segno).extend(bytes(wal_seg_size - len(content(segno))))
+        changed = copied.get(segno)
+        if changed is None:
+            link.symlink_to(path.resolve())
+        else:
+            link.write_bytes(changed)
+            give(link)
+
+
+class _RecordBytes:
+    """Of a record that is whole and checked, wherever its pages are."""
+
+    def __init__(
+        self, start_lsn: int, wal_seg_size: int, content: Callable[[int], bytearray]
+    ) -> None:
+        self._wal_seg_size = wal_seg_size
+        self._content = content
+        self._places: list[int] = []
+        self._gather(start_lsn, _U32.size)
+        (length,) = _U32.unpack(self._bytes(0, _U32.size))
+        self._gather(start_lsn, length)
+
+    def take_location_out(self, tablespace: NewTablespace) -> None:
+        """The location is the end of the main data, which is the end of the record."""
+        location = tablespace.location.encode(errors="surrogateescape") + b"\0"
+        length = len(self._places)
+        begin = length - tablespace.main_bytes + _U32.size
+        assert self._bytes(begin, begin + len(location)) == location
+        self._write(begin, bytes(length - begin))
+        crc = crc32c(self._bytes(RECORD_HEADER_SIZE, length))
+        crc = crc32c(self._bytes(0, CRC_OFFSET), crc)
+        self._write(CRC_OFFSET, _U32.pack(crc))
+
+    def _gather(self, start_lsn: int, length: int) -> None:
+        """The positions of its first bytes in the log."""
+        self._places.clear()
+        lsn = start_lsn
+        while len(self._places) < length:
+            if lsn % WAL_PAGE_SIZE == 0:
+                lsn += page_header_size(lsn, self._wal_seg_size)
+            self._places.append(lsn)
+            lsn += 1
+
+    def _bytes(self, begin: int, end: int) -> bytes:
+        return bytes(
+            self._content(lsn // self._wal_seg_size)[lsn % self._wal_seg_size]
+            for lsn in self._places[begin:end]
+        )
+
+    def _write(self, begin: int, data: bytes) -> None:
+        for lsn, byte in zip(self._places[begin : begin + len(data)], data, strict=True):
+            self._content(lsn // self._wal_seg_size)[lsn % self._wal_seg_size] = byte

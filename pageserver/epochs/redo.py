@@ -1,0 +1,149 @@
+"""Stock Postgres replays WAL in a sparse directory, alone, and shuts down behind a checkpoint.
+
+Laws. It listens nowhere but on a socket inside its own directory, runs as an unprivileged account,
+without a network where the kernel allows that, and is told to archive, fetch and load nothing. That
+it ended well proves nothing: accepted is only a control file whose checkpoint is the one it was to
+stop behind (a server that stops elsewhere exits well, and has flushed nothing). A directory is used
+once.
+Source: Postgres `CreateRestartPoint` in `xlog.c`, `recoveryStopsAfter` in `xlogrecovery.c`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pageserver.errors import RedoError
+from pageserver.layers.control_file import CONTROL_FILE, ControlFile
+from pageserver.layers.touches import Checkpoint
+from pg_server.account import Account
+from pg_server.binaries import PostgresBinaries
+from pg_server.errors import DeadlineExceeded
+from pg_server.program import run_program
+from pgwal.lsn import format_lsn
+
+CONF_FOLDER = ".redo"  # in the data directory; a name with a dot is in no frame
+LOG_TAIL_LINES = 8
+REDO_SECONDS_MAX = 4 * 3600.0
+SHARED_BUFFERS_MB = 256
+
+SETTINGS: Mapping[str, str] = {
+    "listen_addresses": "''",
+    "unix_socket_directories": "'.'",
+    "hot_standby": "off",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "ignore_invalid_pages": "off",
+    "recovery_target_inclusive": "on",
+    "recovery_target_action": "shutdown",
+    "bgwriter_lru_maxpages": "0",
+    "checkpoint_timeout": "1h",
+    "max_wal_size": "200GB",
+    "wal_recycle": "off",
+    "wal_init_zero": "off",
+    "autovacuum": "off",
+    "archive_mode": "off",
+    "logging_collector": "off",
+    "log_destination": "stderr",
+    "shared_preload_libraries": "''",
+    "allow_in_place_tablespaces": "on",
+    "huge_pages": "off",
+    "ssl": "off",
+    "max_connections": "10",
+    "max_wal_senders": "0",
+    "max_worker_processes": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RedoServer:
+    """`libraries` are those of custom resource managers."""
+
+    binaries: PostgresBinaries
+    account: Account | None
+    shared_buffers_mb: int = SHARED_BUFFERS_MB
+    libraries: Sequence[str] = ()
+    more_settings: Mapping[str, str] = field(default_factory=dict)
+
+    def give(self, path: Path) -> None:
+        """To the account that the server runs as."""
+        if self.account is not None:
+            os.chown(path, self.account.uid, self.account.gid, follow_symlinks=False)
+
+    def replay(self, data_dir: Path, target: Checkpoint, prepared_max: int) -> None:
+        """The WAL in pg_wal up to the end of that checkpoint record. Raises RedoError."""
+        program = self.configure(
+            data_dir,
+            {
+                "max_prepared_transactions": str(prepared_max),
+                "recovery_target_lsn": f"'{format_lsn(target.start_lsn)}'",
+                "recovery_target_timeline": f"'{target.tli}'",
+            },
+            signal_file="standby.signal",
+        )
+        try:
+            done = run_program(
+                program,
+                account=self.account,
+                timeout=REDO_SECONDS_MAX,
+                check=False,
+                has_network=False,
+            )
+        except DeadlineExceeded as error:
+            text = f"the replay of WAL up to {format_lsn(target.end_lsn)} takes too long: {error}"
+            raise RedoError(text) from error
+        self._check(data_dir, target, done.returncode, done.stderr)
+
+    def configure(
+        self,
+        data_dir: Path,
+        settings: Mapping[str, str],
+        *,
+        signal_file: str,
+        hba: str = "local all all reject\n",
+    ) -> list[str | Path]:
+        """Writes the server's configuration; returns its command line. `settings` replace those of
+        all redo servers."""
+        settings = {
+            **SETTINGS,
+            "shared_buffers": f"{self.shared_buffers_mb}MB",
+            "shared_preload_libraries": f"'{','.join(self.libraries)}'",
+            **settings,
+            **self.more_settings,
+        }
+        folder = data_dir / CONF_FOLDER
+        folder.mkdir(mode=0o700)
+        self.give(folder)
+        files = {
+            folder / "config": "".join(f"{name} = {value}\n" for name, value in settings.items()),
+            folder / "hba": hba,
+            folder / "ident": "",
+            data_dir / signal_file: "",
+        }
+        for path, text in files.items():
+            path.write_text(text)
+            self.give(path)
+        return [
+            *(self.binaries.program("postgres"), "-D", data_dir),
+            *(f"--{name}_file={folder / name}" for name in ("config", "hba", "ident")),
+        ]
+
+    def _check(self, data_dir: Path, target: Checkpoint, returncode: int, log: str) -> None:
+        lines = log.splitlines()
+        severe = [line for line in lines if "PANIC" in line or "FATAL" in line]
+        control = ControlFile.parse((data_dir / CONTROL_FILE).read_bytes())
+        if returncode != 0:
+            raise RedoError(
+                f"Postgres did not replay the WAL up to {format_lsn(target.end_lsn)}: "
+                f"exit code {returncode}: {(severe or lines or ['it has logged nothing'])[0]}",
+                hint="\n".join(lines[-LOG_TAIL_LINES:]),
+            )
+        found = control.checkpoint_lsn, control.redo_lsn
+        if found != (target.start_lsn, target.redo_lsn):
+            raise RedoError(
+                "Postgres stopped at another place: expected the checkpoint at "
+                f"{format_lsn(target.start_lsn)}, found that at {format_lsn(found[0])}",
+                hint="\n".join(lines[-LOG_TAIL_LINES:]),
+            )

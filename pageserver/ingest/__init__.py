@@ -1,0 +1,1 @@
+"""WAL from the safekeepers, cut after cut."""

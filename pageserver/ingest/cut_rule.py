@@ -1,0 +1,29 @@
+"""Behind which checkpoints the cuts are. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pageserver.layers.touches import Checkpoint
+
+CUT_BYTES = 1 << 30
+CUT_SECONDS = 15 * 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class CutRule:
+    """A cut is due behind the first checkpoint that has so much WAL, or time, between it and the
+    cut before."""
+
+    cut_bytes: int = CUT_BYTES
+    cut_seconds: float = CUT_SECONDS
+
+    def is_due(self, last: Checkpoint | None, candidate: Checkpoint, consistent_lsn: int) -> bool:
+        """`last` None: the first one; it lies behind `consistent_lsn`, where the base backup
+        ended."""
+        if last is None:
+            return candidate.start_lsn >= consistent_lsn
+        return (
+            candidate.end_lsn - last.end_lsn >= self.cut_bytes
+            or (candidate.at - last.at).total_seconds() >= self.cut_seconds
+        )

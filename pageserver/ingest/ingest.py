@@ -1,0 +1,314 @@
+"""`Ingest`: one timeline from WAL to cuts: receives, finds where a cut is due, replays, hands over.
+
+    safekeepers -> segments -> checkpoints -> an epoch -> layer and frame -> the attachment
+                                     ^ a cut is due        (uploads both; an index names them)
+
+A thread of its own. Laws. The next epoch begins on what the store has of the one before: an index
+names it. What was received and is below the redo of the newest cut is removed, nothing else. An
+error ends the epoch, never the thread: it is said, the WAL is kept, and it is tried again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeAlias
+
+import structlog
+
+from backup.archived_wal import ArchivedWalSource
+from backup.backup_catalog import BackupCatalog
+from backup.backup_record import Backup
+from backup.safekeeper_wal import Safekeeper
+from consensus.ids import TimelineId
+from generations.suffix import Suffix
+from objectstore.archive import TimelineArchive
+from pageserver.cuts.cut_pages import OpenLayers, fetch_frame
+from pageserver.cuts.page_objects import PageObjects
+from pageserver.epochs.checkpoint_scan import CheckpointScan
+from pageserver.epochs.epoch import EpochInput, EpochOutput, EpochReplay
+from pageserver.epochs.redo import RedoServer
+from pageserver.epochs.wal_folder import WalFolder
+from pageserver.errors import PageserverError
+from pageserver.ingest.cut_rule import CutRule
+from pageserver.ingest.trim_report import TrimReport
+from pageserver.ingest.wal_receiver import WalReceiver
+from pageserver.layers.backup_base import BackupBase
+from pageserver.layers.base_cache import cached_backup, store_places
+from pageserver.layers.fork_table import ForkTable
+from pageserver.layers.frame import Frame
+from pageserver.layers.page_stack import PageStack
+from pageserver.layers.touches import Checkpoint
+from pageserver.objects.page_index import Cut, PageIndex
+from pgwal.errors import SegmentNameError
+from pgwal.lsn import format_lsn
+from pgwal.page import WAL_PAGE_SIZE
+from pgwal.segment import parse_segment_name
+
+WAL_FOLDER, EPOCH_FOLDER = "wal", "epoch"
+FEED_BYTES = 4 << 20
+#: WAL that waits for a cut on the local disk: more than max_wal_size of a primary.
+WAL_BYTES_MAX = 64 << 30
+RETRY_SECONDS, RETRY_SECONDS_MAX = 2.0, 300.0
+STOP_SECONDS = 5.0
+WAIT_SECONDS = 1.0
+
+log = structlog.get_logger()
+
+
+#: (the cut, the base backup's id, what was made) -> whether it is stored
+HandOver: TypeAlias = "Callable[[Cut, str, EpochOutput], Callable[[float], bool | None]]"
+
+
+@dataclass(frozen=True, slots=True)
+class IngestConfig:
+    """What all timelines share. `server_of` finds the programs of a major version."""
+
+    safekeepers_of: Callable[[TimelineId], Sequence[Safekeeper]]
+    rule: CutRule
+    server_of: Callable[[int], RedoServer]
+    wal_bytes_max: int = WAL_BYTES_MAX
+
+
+@dataclass(slots=True)
+class IngestState:
+    """For status pages; written by the thread, read by others."""
+
+    phase: str = "starting"
+    problem: str = ""
+    received_lsn: int = 0
+    cut_lsn: int = 0
+    epochs: int = 0
+    wal_bytes: int = 0
+    pages: int = 0
+    replay_seconds: float = 0.0
+    cut_at: datetime | None = None
+    needs_base: int = 0
+
+
+@dataclass(slots=True)
+class _Stand:
+    """What the next epoch begins on. `last` None: no cut yet; the first one lies behind
+    `consistent_lsn`."""
+
+    frame: Frame
+    base: BackupBase
+    layers: OpenLayers
+    redo_lsn: int
+    last: Checkpoint | None
+    consistent_lsn: int
+
+
+class Ingest(threading.Thread):
+    """Of one attachment, with its `suffix`. `index_of` is its index as it is now, `visible_lsn`
+    what safekeepers are told: WAL below may go. `hand_over` gives a replayed epoch to it; what it
+    returns waits for so many seconds: True when an index names the epoch, False when none ever
+    will, None when it is not known yet."""
+
+    def __init__(
+        self,
+        archive: TimelineArchive,
+        objects: PageObjects,
+        index_of: Callable[[], PageIndex],
+        folder: Path,
+        config: IngestConfig,
+        hand_over: HandOver,
+        suffix: Suffix,
+        visible_lsn: Callable[[], int],
+    ) -> None:
+        super().__init__(name=f"ingest {archive.timeline}", daemon=True)
+        self.state = IngestState()
+        #: The lengths of forks in the base backup, once it was looked into.
+        self.base_forks: ForkTable | None = None
+        self._archive = archive
+        self._objects = objects
+        self._index_of = index_of
+        self._folder = folder
+        self._config = config
+        self._hand_over = hand_over
+        self._safekeepers = config.safekeepers_of(archive.timeline)
+        self._trim = TrimReport(suffix, visible_lsn, self._safekeepers)
+        self._server = config.server_of(archive.facts.server.pg_major)
+        self._progress = threading.Event()
+        self._stopping = threading.Event()
+        self._receiver: WalReceiver | None = None
+        self._backup: Backup | None = None
+        self._log = log.bind(timeline=str(archive.timeline))
+
+    def stop(self) -> None:
+        """Returns when it has ended, or after STOP_SECONDS: a replay ends with the process, and
+        nothing of it was used."""
+        self._stopping.set()
+        self._progress.set()
+        self.join(STOP_SECONDS)
+
+    def run(self) -> None:
+        pause_seconds = RETRY_SECONDS
+        while not self._stopping.is_set():
+            epochs = self.state.epochs
+            try:
+                self._follow(self._stand())
+            except Exception as error:  # said, and tried again: the WAL is kept
+                self.state.problem = " ".join(str(error).split())
+                hint = getattr(error, "hint", "")
+                self._log.error("ingest stands still", reason=self.state.problem, hint=hint)
+                if self.state.epochs > epochs:
+                    pause_seconds = RETRY_SECONDS
+                self._stopping.wait(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, RETRY_SECONDS_MAX)
+            finally:
+                if self._receiver is not None:
+                    self._receiver.stop()
+                    self._receiver = None
+
+    # ---- where it begins
+
+    def _stand(self) -> _Stand:
+        self.state.phase = "opening"
+        catalog = BackupCatalog(self._archive)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        index = self._index_of()
+        backup = self._backup = (
+            catalog.get(index.base_backup_id) if index.base_backup_id else self._choose(catalog)
+        )
+        files, frame = cached_backup(catalog, backup, self._folder)
+        store_places(catalog, backup, files)
+        self.base_forks = files.forks()
+        base = BackupBase(catalog, backup, files)
+        layers = OpenLayers(self._objects)
+        if not index.cuts:
+            return _Stand(frame, base, layers, backup.start_lsn, None, backup.stop_lsn)
+        cut = index.cuts[-1]
+        frame = fetch_frame(self._objects, index, cut, self._folder / "frame.tar")
+        at = datetime.fromtimestamp(cut.time_unix_s, UTC)
+        last = Checkpoint(cut.checkpoint_lsn, cut.end_lsn, cut.redo_lsn, cut.tli, at)
+        self.state.cut_lsn, self.state.cut_at = cut.end_lsn, at
+        return _Stand(frame, base, layers, cut.redo_lsn, last, cut.end_lsn)
+
+    def _choose(self, catalog: BackupCatalog) -> Backup:
+        """The newest one that is sound. Raises PageserverError."""
+        sound = [each for each in catalog.backups() if not each.checksum_failures]
+        if not sound:
+            raise PageserverError(
+                f"the archive has no base backup of timeline {self._archive.timeline}",
+                hint="Take one, the only one ever: sk backup create.",
+            )
+        return sound[-1]
+
+    # ---- WAL
+
+    def _follow(self, stand: _Stand) -> None:
+        facts = self._archive.facts.server
+        wal = WalFolder(self._folder / WAL_FOLDER, facts)
+        shutil.rmtree(wal.path, ignore_errors=True)
+        wal.path.mkdir(parents=True)
+        self._receiver = WalReceiver(
+            wal.path,
+            facts,
+            stand.redo_lsn,
+            self._safekeepers,
+            ArchivedWalSource(lambda: self._archive),
+            lambda lsn: self._archive.newest_history().tli_at(lsn),
+            self._progress.set,
+            self._config.wal_bytes_max,
+            self._trim,
+        )
+        self._receiver.start()
+        scan = CheckpointScan(stand.redo_lsn, facts)
+        while not self._stopping.is_set():
+            self._progress.wait(WAIT_SECONDS)
+            self._progress.clear()
+            self._trim.visit_due()
+            receiver = self._receiver
+            self.state.received_lsn = receiver.received_lsn
+            self.state.problem = receiver.problem
+            self.state.phase = "receiving"
+            for checkpoint in self._scan(wal, scan, receiver.received_lsn, max(receiver.tli, 1)):
+                if self._config.rule.is_due(stand.last, checkpoint, stand.consistent_lsn):
+                    self._cut(stand, wal, checkpoint)
+
+    def _scan(
+        self, wal: WalFolder, scan: CheckpointScan, received_lsn: int, tli: int
+    ) -> list[Checkpoint]:
+        """Those in what was received, in whole pages."""
+        found = []
+        limit_lsn = received_lsn - received_lsn % WAL_PAGE_SIZE
+        seg_size = wal.server.wal_seg_size
+        while scan.fed_lsn < limit_lsn and not self._stopping.is_set():
+            lsn = scan.fed_lsn
+            (path,) = wal.segments(lsn, lsn + 1, tli)
+            length = min(limit_lsn - lsn, seg_size - lsn % seg_size, FEED_BYTES)
+            with path.open("rb") as file:
+                file.seek(lsn % seg_size)
+                found += scan.feed(file.read(length))
+        return found
+
+    # ---- epochs
+
+    def _cut(self, stand: _Stand, wal: WalFolder, target: Checkpoint) -> None:
+        self.state.phase = "replaying"
+        work_dir = self._folder / EPOCH_FOLDER
+        shutil.rmtree(work_dir, ignore_errors=True)
+        work_dir.mkdir()
+        begun = datetime.now(UTC)
+        layers = stand.layers.of(self._index_of())
+        given = EpochInput(stand.frame, PageStack(stand.base, layers), wal, stand.redo_lsn, target)
+        output = EpochReplay(work_dir, self._server).run(given)
+        seconds = (datetime.now(UTC) - begun).total_seconds()
+        self._note(stand, target, output, seconds)
+        cut = Cut(
+            target.redo_lsn, target.start_lsn, target.end_lsn, target.tli,
+            int(target.at.timestamp()),
+        )  # fmt: skip
+        assert self._backup is not None
+        is_stored = self._hand_over(cut, self._backup.backup_id, output)
+        self.state.phase = "uploading"
+        while (answer := is_stored(WAIT_SECONDS)) is None:
+            if self._stopping.is_set():
+                return
+        if not answer:
+            raise PageserverError("the attachment writes no more: it is stale, or has ended")
+        self._advance(stand, wal, target, output)
+
+    def _note(self, stand: _Stand, target: Checkpoint, output: EpochOutput, seconds: float) -> None:
+        state, touches = self.state, output.touches
+        state.epochs += 1
+        state.wal_bytes += target.end_lsn - stand.redo_lsn
+        state.pages += touches.page_count
+        state.needs_base += sum(int(each.needs_base.sum()) for each in touches.pages)
+        state.replay_seconds += seconds
+        self._log.info(
+            "replayed",
+            to=format_lsn(target.end_lsn),
+            wal_bytes=target.end_lsn - stand.redo_lsn,
+            pages=touches.page_count,
+            seconds=round(seconds, 2),
+        )
+
+    def _advance(
+        self, stand: _Stand, wal: WalFolder, target: Checkpoint, output: EpochOutput
+    ) -> None:
+        """What is stored is what the next epoch begins on."""
+        made = output.frame
+        path = made.path.replace(self._folder / "frame.tar")
+        stand.frame = Frame(path, made.forks, made.tablespaces, made.kept)
+        stand.redo_lsn, stand.last = target.redo_lsn, target
+        self.state.cut_lsn, self.state.cut_at = target.end_lsn, target.at
+        remove_segments(wal, target.redo_lsn)
+        if self._receiver is not None:
+            self._receiver.floor_lsn = target.redo_lsn
+
+
+def remove_segments(wal: WalFolder, below_lsn: int) -> None:
+    """Whole ones."""
+    for path in list(wal.path.iterdir()):
+        try:
+            name = parse_segment_name(path.name, wal.server.wal_seg_size)
+        except SegmentNameError:
+            continue
+        if (name.segno + 1) * wal.server.wal_seg_size <= below_lsn:
+            path.unlink()

@@ -1,0 +1,219 @@
+"""`WalReceiver`: committed WAL from the safekeepers into segment files, as any replica receives it.
+
+    safekeeper 1   |=====| lost
+    safekeeper 2         |====   goes on where the first one stopped
+    archive        |==|          what they have removed
+
+    folder:  000000010000000000000005  000000010000000000000006 (grows)  00000002.history
+
+Laws. Written is what comes, in order, without a gap. It begins with saying whose it is (the suffix
+of the attachment): safekeepers send an older one away. What is told back: `flush`, what was
+received; `apply`, what the attachment may give up (its visible_lsn, never the projected one), 0
+before it is known. The folder is a cache: after a restart the last segment is received again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+
+import structlog
+
+from backup.safekeeper_wal import Safekeeper
+from backup.wal_source import WalSource, check_same_server
+from consensus.messages import ServerFacts
+from pageserver.errors import PageserverError
+from pageserver.ingest.trim_report import STALE, TrimReport
+from pgclient.errors import UNDEFINED_FILE, ServerError
+from pgclient.questions import identify_system, read_server_facts, read_timeline_history
+from pgclient.stream import ReplicationStream, start_copy
+from pgwal.history import TimelineHistory, history_file_name
+from pgwal.lsn import format_lsn
+from pgwal.segment import format_segment_name
+
+SILENCE_SECONDS = 20.0
+STATUS_SECONDS = 1.0
+RETRY_SECONDS = 0.5
+#: To be refused for a newer pageserver is for ever, unless an administrator does something.
+STALE_RETRY_SECONDS = 30.0
+BATCH_BYTES = 1 << 20
+
+log = structlog.get_logger()
+
+
+class WalReceiver(threading.Thread):
+    """Receives from the segment of `begin_lsn` on. `moved` is called, on this thread, when there is
+    more; `archive` has what safekeepers have removed, and `tli_at` says of which timeline that is.
+    It pauses while there are `bytes_max` behind `floor_lsn`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        server: ServerFacts,
+        begin_lsn: int,
+        safekeepers: Sequence[Safekeeper],
+        archive: WalSource,
+        tli_at: Callable[[int], int],
+        moved: Callable[[], None],
+        bytes_max: int,
+        trim: TrimReport,
+    ) -> None:
+        super().__init__(name="WAL receiver", daemon=True)
+        self._folder = folder
+        self._server = server
+        self._safekeepers = list(safekeepers)
+        self._archive = archive
+        self._tli_at = tli_at
+        self._moved = moved
+        self._bytes_max = bytes_max
+        self._trim = trim
+        self._stopping = threading.Event()
+        self._pause_seconds = RETRY_SECONDS
+        self._file = -1
+        self._file_name = ""
+        self.received_lsn = begin_lsn - begin_lsn % server.wal_seg_size
+        self.tli = 0
+        #: What is below has been removed here.
+        self.floor_lsn = self.received_lsn
+        #: Why nothing comes, in words; "" while it does.
+        self.problem = "it has not begun"
+
+    def stop(self) -> None:
+        """Returns when it has ended."""
+        self._stopping.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            for safekeeper in self._safekeepers:
+                if self._stopping.is_set() or self._is_full():
+                    break
+                self._try(safekeeper)
+            self._stopping.wait(self._pause_seconds)
+            self._pause_seconds = RETRY_SECONDS
+        if self._file >= 0:
+            os.close(self._file)
+
+    def _try(self, safekeeper: Safekeeper) -> None:
+        try:
+            self._receive(safekeeper)
+        except Exception as error:  # of the connection, whatever it is: the next one is asked
+            words = " ".join(str(error).split())
+            self.problem = f"safekeeper {safekeeper.name}: {words}"
+            sqlstate = error.sqlstate if isinstance(error, ServerError) else ""
+            if sqlstate == UNDEFINED_FILE:
+                self._fetch_from_archive()
+            else:
+                if sqlstate == STALE:
+                    self._pause_seconds = STALE_RETRY_SECONDS
+                log.warning("WAL does not come", safekeeper=safekeeper.name, reason=words)
+
+    def _is_full(self) -> bool:
+        kept = self.received_lsn - self.floor_lsn
+        if kept < self._bytes_max:
+            return False
+        self.problem = (
+            f"{kept} bytes of WAL wait for a cut, as many as may: the primary has made no "
+            "checkpoint since, or a replay fails"
+        )
+        return True
+
+    # ---- one safekeeper
+
+    def _receive(self, safekeeper: Safekeeper) -> None:
+        """Until it ends, or its timeline does."""
+        with closing(safekeeper.connect()) as connection:
+            pgconn = connection.pgconn
+            system = identify_system(pgconn)
+            server = read_server_facts(pgconn, system.system_id)
+            check_same_server(self._server, server, f"safekeeper {safekeeper.name}")
+            if system.flush_lsn < self.received_lsn:
+                raise PageserverError(f"it has WAL up to {format_lsn(system.flush_lsn)} only")
+            history = read_timeline_history(pgconn, system.tli)
+            self._write_history(history)
+            tli = history.tli_at(self.received_lsn)
+            command = self._trim.start_command(self.received_lsn, tli)
+            if not start_copy(pgconn, command):
+                raise PageserverError(f"timeline {tli} ends at {format_lsn(self.received_lsn)}")
+            self.tli, self.problem = tli, ""
+            self._pause_seconds = RETRY_SECONDS
+            log.info("receiving WAL", safekeeper=safekeeper.name, lsn=format_lsn(self.received_lsn))
+            self._pump(ReplicationStream(pgconn, self.received_lsn, SILENCE_SECONDS))
+
+    def _pump(self, stream: ReplicationStream) -> None:
+        told_at, told, visible_lsn = 0.0, -1, self._trim.visible_lsn
+        for batch in stream.batches(BATCH_BYTES):
+            size = sum(map(len, batch))
+            for piece in batch:
+                self._write(piece)
+            if size:
+                self._moved()
+            now = time.monotonic()
+            if now - told_at >= STATUS_SECONDS or told != visible_lsn():
+                told_at, told = now, visible_lsn()
+                stream.send_status(self._trim.status(self.received_lsn, told))
+            if self._stopping.is_set() or self._is_full():
+                return
+
+    # ---- files
+
+    def _write(self, piece: memoryview) -> None:
+        seg_size = self._server.wal_seg_size
+        while piece:
+            room = seg_size - self.received_lsn % seg_size
+            self._open(format_segment_name(self.tli, self.received_lsn // seg_size, seg_size))
+            written = os.pwrite(self._file, piece[:room], self.received_lsn % seg_size)
+            self.received_lsn += written
+            piece = piece[written:]
+
+    def _open(self, name: str) -> None:
+        """Of a new timeline the segment begins with what the one before has of it."""
+        if name == self._file_name:
+            return
+        path, before = self._folder / name, self._folder / self._file_name
+        offset = self.received_lsn % self._server.wal_seg_size
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        if offset and self._file_name:
+            os.pwrite(self._file, before.read_bytes()[:offset], 0)
+        self._file_name = name
+
+    def _write_history(self, history: TimelineHistory) -> None:
+        if history.entries:
+            path = self._folder / history_file_name(history.tli)
+            path.write_text(history.format())
+
+    # ---- what safekeepers have removed
+
+    def _fetch_from_archive(self) -> None:
+        """The segment that begins where they have nothing any more."""
+        seg_size = self._server.wal_seg_size
+        if self.received_lsn % seg_size:
+            self.received_lsn -= self.received_lsn % seg_size
+        segno = self.received_lsn // seg_size
+        try:
+            # Of a segment with a switch in it the whole is under the newest timeline.
+            self.tli = self._tli_at((segno + 1) * seg_size - 1)
+            name = format_segment_name(self.tli, segno, seg_size)
+            content = self._archive.segment(name)
+        except Exception as error:  # of the store, whatever it is: it is asked again
+            self.problem = f"archive: {' '.join(str(error).split())}"
+            log.warning("WAL does not come", reason=self.problem)
+            return
+        if len(content) < seg_size:
+            self.problem = (
+                f"WAL at {format_lsn(self.received_lsn)} was removed by the safekeepers, and the "
+                "archive does not have it"
+            )
+            log.error("WAL is lost", segment=name, reason=self.problem)
+            return
+        with suppress(FileNotFoundError):
+            (self._folder / name).unlink()
+        (self._folder / name).write_bytes(content)
+        self.received_lsn += seg_size
+        self._moved()

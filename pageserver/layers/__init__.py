@@ -1,0 +1,1 @@
+"""Pages as they are kept: layers, frames, the base backup below them."""

@@ -1,0 +1,166 @@
+"""`BackupBase`: the pages of a base backup in the archive, as the base of a stack.
+
+    base.tar, 16384.tar:  | header | file | header | file | ..     cut into parts of PART_BYTES
+                                   ^ offset: in which parts a page is follows from it
+
+The archives are read once, from begin to end, for the place of every file of a relation and for all
+that is no relation (the first frame). Afterwards a page costs a part, of which a few are kept.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from backup.backup_catalog import BackupCatalog
+from backup.backup_record import Backup, BackupArchive
+from backup.base_backup import MANIFEST
+from backup.parts import PART_BYTES, PartReader
+from backup.unpack import BASE
+from objectstore.sealed import unseal
+from pageserver.errors import LayerDamaged
+from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind, parse_file
+from pageserver.layers.fork_table import ForkTable
+from pageserver.layers.frame import AUTO_CONF, Frame, FrameWriter
+from pageserver.layers.page_run import Run, consecutive
+from pageserver.layers.touches import Numbers
+
+#: Says where recovery begins, and when it is consistent. So the first cut lies behind the backup.
+BACKUP_LABEL = "backup_label"
+#: Unpacked parts that are kept: of pages that are asked for in order, each is read once.
+PARTS_KEPT = 4
+
+
+class FilePlace(msgspec.Struct, frozen=True, array_like=True):
+    """Where a file is in its archive; `archive` is the number of it."""
+
+    archive: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackupFiles:
+    """Where every file of a relation is, by fork and GiB."""
+
+    places: dict[tuple[Fork, int], FilePlace]
+
+    def forks(self) -> ForkTable:
+        """Without free-space maps."""
+        found = ForkTable()
+        for (fork, _), place in self.places.items():
+            if fork.kind is not ForkKind.FSM:
+                found[fork] = found.get(fork, 0) + place.length // PAGE_BYTES
+        return found
+
+
+def read_backup(catalog: BackupCatalog, backup: Backup, frame: Path) -> tuple[BackupFiles, Frame]:
+    """All of it once. Raises BackupError, ObjectStoreError, LayerDamaged."""
+    places: dict[tuple[Fork, int], FilePlace] = {}
+    tablespaces: dict[int, str] = {}
+    with FrameWriter(frame) as writer:
+        for number, archive in enumerate(backup.archives):
+            if archive.name == MANIFEST:
+                continue
+            folder = ""
+            if archive.name != BASE:
+                oid = archive.name.removesuffix(".tar")
+                tablespaces[int(oid)] = archive.path
+                folder = f"pg_tblspc/{oid}/"
+                writer.add_folder(folder.rstrip("/"))
+            for member, path, content in _members(catalog, backup, archive, folder):
+                found = parse_file(path)
+                if found is not None:
+                    places[found] = FilePlace(number, member.offset_data, member.size)
+                elif member.isdir():
+                    writer.add_folder(path)
+                elif member.isreg():
+                    writer.add(path, content(), always=path in (BACKUP_LABEL, AUTO_CONF))
+        files = BackupFiles(places)
+        return files, writer.finish(files.forks(), tablespaces)
+
+
+def _members(
+    catalog: BackupCatalog, backup: Backup, archive: BackupArchive, folder: str
+) -> Iterator[tuple[tarfile.TarInfo, str, Content]]:
+    """Of one archive: (member, its path below the data directory, how to read it)."""
+    with closing(archive_reader(catalog, backup, archive)) as reader:
+        try:
+            with tarfile.open(fileobj=reader, mode="r|") as tar:
+                for member in tar:
+                    path = folder + member.name.removeprefix("./").rstrip("/")
+                    yield member, path, Content(tar, member)
+        except tarfile.TarError as error:
+            raise LayerDamaged(f"{archive.name} of {backup.backup_id}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Of a member, while the archive stands at it."""
+
+    tar: tarfile.TarFile
+    member: tarfile.TarInfo
+
+    def __call__(self) -> bytes:
+        file = self.tar.extractfile(self.member)
+        assert file is not None
+        return file.read()
+
+
+def archive_reader(catalog: BackupCatalog, backup: Backup, archive: BackupArchive) -> PartReader:
+    """Of one archive, from begin to end; its owner closes it."""
+    return PartReader(
+        catalog.archive.store,
+        lambda name, number: catalog.part_key(backup.backup_id, name, number),
+        archive,
+    )
+
+
+class BackupBase:
+    """Of one thread. Raises ObjectStoreError where a part is missing or damaged."""
+
+    def __init__(self, catalog: BackupCatalog, backup: Backup, files: BackupFiles) -> None:
+        self._catalog = catalog
+        self._backup = backup
+        self._files = files
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+
+    def read(self, fork: Fork, blocks: Numbers) -> Iterator[Run]:
+        """Those that it has, whole."""
+        for at, first, count in consecutive(blocks):
+            segment, position = divmod(first, SEGMENT_BLOCKS)
+            place = self._files.places.get((fork, segment))
+            if place is not None:
+                count = min(count, place.length // PAGE_BYTES - position)
+            if place is not None and count > 0:
+                offset = place.offset + position * PAGE_BYTES
+                data = self._content(place.archive, offset, count * PAGE_BYTES)
+                yield blocks[at : at + count], data
+
+    def _content(self, number: int, offset: int, length: int) -> memoryview:
+        archive = self._backup.archives[number]
+        pieces = []
+        while length:
+            part, begin = divmod(offset, PART_BYTES)
+            piece = memoryview(self._part(archive, part + 1))[begin : begin + length]
+            if not piece:
+                raise LayerDamaged(f"{archive.name} of {self._backup.backup_id} is too short")
+            pieces.append(piece)
+            offset, length = offset + len(piece), length - len(piece)
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+    def _part(self, archive: BackupArchive, number: int) -> bytes:
+        key = self._catalog.part_key(self._backup.backup_id, archive.name, number)
+        content = self._kept.pop(key, None)
+        if content is None:
+            content = unseal(self._catalog.archive.store.get(key), key)
+        self._kept[key] = content
+        if len(self._kept) > PARTS_KEPT:
+            self._kept.popitem(last=False)
+        return content

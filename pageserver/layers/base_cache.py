@@ -1,0 +1,85 @@
+"""Where the files of a base backup are, kept: else all of it is read to find one page.
+
+    on the local disk of a pageserver:
+    base-BACKUP_ID.places     msgpack: [[tablespace, database, number, kind, GiB, archive, offset,
+                              length], ...]
+    base-BACKUP_ID.tar        the first frame
+    beside the backup in the archive, sealed:
+    .../backups/BACKUP_ID/places        the same as the first
+
+The pageserver makes all of it, at its first start. What cannot be used is made anew, or done
+without.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from backup.backup_catalog import BackupCatalog
+from backup.backup_record import Backup
+from objectstore.errors import ObjectDamaged, ObjectNotFound
+from objectstore.sealed import ZSTD_LEVEL, seal, unseal
+from pageserver.errors import LayerDamaged
+from pageserver.layers.backup_base import BackupFiles, FilePlace, read_backup
+from pageserver.layers.fork import Fork, ForkKind
+from pageserver.layers.frame import Frame, open_frame
+
+PLACES = "places"
+Row = tuple[int, int, int, int, int, int, int, int]
+
+
+def cached_backup(
+    catalog: BackupCatalog, backup: Backup, folder: Path
+) -> tuple[BackupFiles, Frame]:
+    """Raises BackupError, ObjectStoreError, LayerDamaged."""
+    places = folder / f"base-{backup.backup_id}.places"
+    frame = folder / f"base-{backup.backup_id}.tar"
+    if places.exists() and frame.exists():
+        try:
+            return decode_places(places.read_bytes()), open_frame(frame)
+        except LayerDamaged:
+            places.unlink()
+    files, first = read_backup(catalog, backup, frame)
+    places.write_bytes(encode_places(files))
+    return files, first
+
+
+def store_places(catalog: BackupCatalog, backup: Backup, files: BackupFiles) -> None:
+    """For commands that have no data directory; or they are there. Raises ObjectStoreError."""
+    key = catalog.object_key(backup.backup_id, PLACES)
+    catalog.archive.store.create(key, seal(encode_places(files), ZSTD_LEVEL))
+
+
+def stored_places(catalog: BackupCatalog, backup: Backup) -> BackupFiles | None:
+    """None when no pageserver has stored them yet. Raises ObjectStoreError."""
+    key = catalog.object_key(backup.backup_id, PLACES)
+    try:
+        return decode_places(unseal(catalog.archive.store.get(key), key))
+    except (ObjectNotFound, ObjectDamaged, LayerDamaged):
+        return None
+
+
+def encode_places(files: BackupFiles) -> bytes:
+    """The same files, the same bytes."""
+    rows: list[Row] = [
+        (fork.tablespace, fork.database, fork.number, int(fork.kind), segment,
+         place.archive, place.offset, place.length)
+        for (fork, segment), place in sorted(files.places.items())
+    ]  # fmt: skip
+    return msgspec.msgpack.encode(rows)
+
+
+def decode_places(data: bytes) -> BackupFiles:
+    """Raises LayerDamaged."""
+    try:
+        rows = msgspec.msgpack.decode(data, type=list[Row])
+        found = {}
+        for tablespace, database, number, kind, segment, *place in rows:
+            if min(place) < 0:
+                raise LayerDamaged(f"a table of files is damaged: one is at {place}")
+            found[Fork(tablespace, database, number, ForkKind(kind)), segment] = FilePlace(*place)
+        return BackupFiles(found)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise LayerDamaged(f"a table of files is damaged: {error}") from error

@@ -1,0 +1,1 @@
+"""Any moment behind a cut: a page, a table, a server as of then."""

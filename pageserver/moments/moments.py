@@ -1,0 +1,154 @@
+"""`Moments`: from a position or a time to the cut before it, and the WAL up to it.
+
+cut 1      cut 2          moment
+  |----------|--------------X            RestorePoint: the pages of cut 2, WAL from its redo to X
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from backup.wal_source import WalSource
+from objectstore.archive import TimelineArchive
+from pageserver.cuts.cut_files import CutFiles
+from pageserver.cuts.cut_pages import fetch_frame, open_files, open_stack
+from pageserver.cuts.page_objects import PageObjects
+from pageserver.epochs.wal_folder import WalFolder
+from pageserver.errors import PageNotFound, SurveyError
+from pageserver.moments.end_times import EndTimes
+from pageserver.moments.sourced_wal import SourcedWal
+from pageserver.moments.sparse_restore import RestorePoint
+from pageserver.objects.page_index import Cut, PageIndex
+from pgwal.history import TimelineHistory, history_file_name
+from pgwal.lsn import format_lsn
+from walrecords.record_index import as_boundary
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A position, or a time, or the end of the WAL that there is. `may_end`: where the WAL ends
+    before the position, its end will do."""
+
+    lsn: int | None = None
+    time: datetime | None = None
+    may_end: bool = False
+
+
+def point_opener(
+    archive: TimelineArchive, sources: Sequence[WalSource], work: Path
+) -> Callable[[Moment], RestorePoint]:
+    """Opens moments, each in a folder of its own in `work`; the one before is removed."""
+    folders: list[tempfile.TemporaryDirectory[str]] = []
+
+    def open_point(moment: Moment) -> RestorePoint:
+        while folders:
+            folders.pop().cleanup()
+        folders.append(tempfile.TemporaryDirectory(prefix="point-", dir=work))
+        return Moments(archive, sources, Path(folders[-1].name)).open(moment)
+
+    return open_point
+
+
+def before_first_cut(index: PageIndex) -> PageNotFound:
+    """What to say of a moment that no cut of the index leads to. It has one."""
+    first = index.cuts[0]
+    at = datetime.fromtimestamp(first.time_unix_s).astimezone()
+    where = f"at {format_lsn(first.end_lsn)}, {at.isoformat(' ')}"
+    if not index.horizon_lsn:
+        return PageNotFound("the moment lies before the first cut", hint=f"That is {where}.")
+    return PageNotFound(
+        "the moment lies before the horizon: the cuts below it are gone",
+        hint=f"The oldest cut is {where}. How long they stay: sk pageserver run --history-days.",
+    )
+
+
+class Moments:
+    """Works in `folder`, which is empty. `sources` are asked for WAL in their order. Every method
+    raises PageserverError, ObjectStoreError, BackupError.
+
+    `is_wal_end`: the WAL that there is has no commit behind the time that was asked for. There may
+    be others before that time which are not here."""
+
+    def __init__(
+        self, archive: TimelineArchive, sources: Sequence[WalSource], folder: Path
+    ) -> None:
+        self._archive = archive
+        self._folder = folder
+        self._objects = PageObjects(archive.store, archive.timeline)
+        self._history = archive.newest_history()
+        self._wal = WalFolder(folder / "wal", archive.facts.server)
+        self._wal_of_sources = SourcedWal(
+            archive.facts.server, self._history, sources, self._wal.path
+        )
+        self._index = PageIndex()
+        self.is_wal_end = False
+
+    def open(self, moment: Moment) -> RestorePoint:
+        self._wal.path.mkdir()
+        self._index = self._objects.newest_index()
+        cuts = self._index.cuts
+        if not cuts:
+            raise PageNotFound(
+                f"the archive has no cuts of timeline {self._archive.timeline}",
+                hint="A pageserver makes them: sk pageserver run.",
+            )
+        for cut in reversed(cuts):
+            if self._is_before(cut, moment):
+                target_lsn = self._target_lsn(cut, moment)
+                if target_lsn >= cut.end_lsn:
+                    return self._point(cut, target_lsn)
+        raise before_first_cut(self._index)
+
+    def files(self, point: RestorePoint) -> CutFiles:
+        """All files of the cut of a point that open() gave, for who writes all of them."""
+        (cut,) = (cut for cut in self._index.cuts if cut.end_lsn == point.cut_lsn)
+        return open_files(self._archive, self._objects, self._index, cut, point.frame)
+
+    def _is_before(self, cut: Cut, moment: Moment) -> bool:
+        if moment.lsn is not None:
+            return cut.end_lsn <= moment.lsn
+        return moment.time is None or cut.time_unix_s <= moment.time.timestamp()
+
+    def _target_lsn(self, cut: Cut, moment: Moment) -> int:
+        """Where the moment is; all WAL from the cut to there is in the folder."""
+        limit_lsn = moment.lsn
+        if limit_lsn is not None:  # one behind a page's header is where the record before it ends
+            limit_lsn = as_boundary(limit_lsn, self._archive.facts.wal_seg_size)
+        self.is_wal_end = False
+        times = EndTimes(self._archive.facts.server.pg_major)
+        end_lsn = cut.redo_lsn
+        for index in self._wal_of_sources.records(cut.redo_lsn, limit_lsn):
+            if moment.time is not None:
+                later_lsn = times.first_after(index, moment.time)
+                if later_lsn is not None:
+                    return later_lsn
+            if len(index):
+                end_lsn = int(index.end_lsn[-1])
+        if limit_lsn is None or (moment.may_end and end_lsn < limit_lsn):
+            self.is_wal_end = moment.time is not None
+            return end_lsn
+        if end_lsn < limit_lsn:
+            raise SurveyError(
+                f"the WAL ends at {format_lsn(end_lsn)}, before {format_lsn(limit_lsn)}",
+                hint="Name an earlier moment, or the safekeepers that have what is not archived.",
+            )
+        return limit_lsn
+
+    def _point(self, cut: Cut, target_lsn: int) -> RestorePoint:
+        objects, index, folder = self._objects, self._index, self._folder
+        stack = open_stack(self._archive, objects, index, cut, folder)
+        frame = fetch_frame(objects, index, cut, folder / "frame.tar")
+        tli = self._history.tli_at(target_lsn - 1)
+        self._write_history(tli)
+        return RestorePoint(frame, stack, self._wal, cut.redo_lsn, cut.end_lsn, target_lsn, tli)
+
+    def _write_history(self, tli: int) -> None:
+        """Of that timeline; the first of all has none."""
+        before = tuple(entry for entry in self._history.entries if entry.tli < tli)
+        if before:
+            text = TimelineHistory(tli, before).format()
+            (self._wal.path / history_file_name(tli)).write_text(text)
