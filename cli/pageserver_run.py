@@ -19,10 +19,10 @@ from cli.parameters import ByteSize, Dsn, live_safekeepers_option, with_conninfo
 from consensus.ids import TimelineId
 from generations.suffix import NODE_ID_MAX
 from pageserver.checks.scheduled_checks import CHECK_PAGES, CHECK_SECONDS, CheckSchedule
+from pageserver.config import ProcessConfig
 from pageserver.epochs.redo import SHARED_BUFFERS_MB, RedoServer
 from pageserver.ingest.cut_rule import CUT_BYTES, CUT_SECONDS, CutRule
 from pageserver.ingest.ingest import WAL_BYTES_MAX, IngestConfig
-from pageserver.process import ProcessConfig
 from pageserver.service import PageserverService
 from pg_server.account import server_account
 from pg_server.binaries import PostgresBinaries, find_postgres

@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from threading import Event
 from typing import TypeVar
 
 import structlog
@@ -32,13 +29,13 @@ from generations.messages import (
 )
 from generations.protocol import GenerationService
 from generations.suffix import Suffix
-from objectstore.archive import TimelineArchive, find_timelines
+from objectstore.archive import find_timelines
 from objectstore.store import ObjectStore
+from pageserver.attached_timeline import AttachedTimeline
 from pageserver.attachments import attachment_events as attaching
 from pageserver.attachments import deletion_events as deleting
 from pageserver.attachments.attachment import AttachDecision, Attachment, Phase, decide_attach
 from pageserver.attachments.attachment_events import Mode
-from pageserver.attachments.attachment_shell import AttachmentShell
 from pageserver.attachments.compaction_round import CompactionRound
 from pageserver.attachments.deletion_queue import DeletionQueue
 from pageserver.attachments.emergency_start import EmergencyAttachments, EmergencyStart, ToldService
@@ -47,12 +44,8 @@ from pageserver.attachments.timeline_deletion import RemovedPages, remove_pages
 from pageserver.attachments.turns import Turns
 from pageserver.attachments.validation import ValidationDue
 from pageserver.attachments.validation_shell import ValidationShell
-from pageserver.cuts.page_objects import PageObjects
-from pageserver.epochs.epoch import EpochOutput
-from pageserver.ingest.ingest import Ingest, IngestConfig
+from pageserver.config import ProcessConfig
 from pageserver.objects.attachment_id import AttachmentId, Verdict
-from pageserver.objects.page_index import Cut
-from pgwal.lsn import format_lsn
 
 T = TypeVar("T")
 
@@ -66,28 +59,6 @@ BEGINNING = (Phase.CLAIMING, Phase.LISTING, Phase.LOADING)
 MODES = {AttachmentMode.SINGLE: Mode.SINGLE, AttachmentMode.MULTI: Mode.MULTI}
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessConfig:
-    """`attaches_all`: with a service of its own, every timeline of the archive is attached here.
-    `grace_seconds`: how long readers may use an index after it was replaced."""
-
-    node_id: int
-    data_dir: Path
-    ingest: IngestConfig
-    attaches_all: bool = True
-    history_seconds: int = 7 * 24 * 3600
-    grace_seconds: float = 24 * 3600.0
-    #: Start without the generation service; with these tenants besides those that the node had.
-    emergency_tenants: frozenset[str] | None = None
-    local_bytes_max: int = 16 << 30
-    validation_seconds: float = 10.0
-    attachments_seconds: float = 10.0
-    round_seconds: float = 60.0
-    collect_seconds: float = 300.0
-    scrub_seconds: float = 24 * 3600.0
-    compact_seconds: float = 3600.0
 
 
 class PageserverProcess:
@@ -259,7 +230,7 @@ class PageserverProcess:
             suffix, f"{self.incarnation}{self._starts:08x}", mode, config.history_seconds,
             config.local_bytes_max,
         )  # fmt: skip
-        there = AttachedTimeline(self, timeline, core, self._turns, self._store)
+        there = AttachedTimeline(self, self.config, timeline, core, self._turns, self._store)
         self.attached[timeline] = there
         if mode is Mode.EMERGENCY:
             there.shell.begin()
@@ -374,124 +345,3 @@ class PageserverProcess:
         for each in self.attached.values():
             if each.shell.id in verdicts:
                 each.shell.step(attaching.Validated(ticket, verdicts[each.shell.id]))
-
-
-class AttachedTimeline:
-    """One timeline at this process: its attachment, and the thread that ingests it."""
-
-    def __init__(
-        self,
-        process: PageserverProcess,
-        timeline: TimelineId,
-        core: Attachment,
-        turns: Turns,
-        store: ObjectStore,
-    ) -> None:
-        self.timeline = timeline
-        self.ingest: Ingest | None = None
-        self._process = process
-        self._turns = turns
-        self._store = store
-        self._waiting: dict[int, Event] = {}
-        grace_ms = int(process.config.grace_seconds * 1000)
-        objects = PageObjects(store, timeline)
-        attachment_id = AttachmentId(timeline, core.suffix)
-        self.shell = AttachmentShell(turns, core, attachment_id, objects, self, grace_ms)
-
-    def begin(self, service: GenerationService) -> None:
-        """Created in the service first: an id that was deleted never returns."""
-        tenant, timeline = self.timeline.tenant_id.hex(), self.timeline.timeline_id.hex()
-
-        def answered(_: object) -> None:
-            self.shell.begin()
-
-        def failed(error: Exception) -> None:
-            if isinstance(error, GenerationRefused):
-                self.refuse(error)
-                return
-            self._turns.call_later(REGISTER_RETRY_SECONDS, partial(self.begin, service))
-
-        self._turns.work(lambda: service.create_timeline(tenant, timeline), answered, failed)
-
-    def refuse(self, error: GenerationRefused) -> None:
-        """By the service. With a tombstone it is as it should be."""
-
-        def looked(is_deleted: bool) -> None:
-            if is_deleted:
-                self._process.found_deleted(self.timeline)
-
-        self.shell.refusal = str(error)
-        self.shell.detach()
-        log.error("the timeline is not attached", reason=str(error), hint=error.hint)
-        self._turns.work(self.shell.objects.is_deleted, looked, lambda _: None)
-
-    def close(self) -> None:
-        """Not within a turn: waits for the thread."""
-        for waiting in list(self._waiting.values()):
-            waiting.set()
-        if self.shell.compaction is not None:
-            self.shell.compaction.stop()
-        if self.ingest is not None:
-            self.ingest.stop()
-
-    # ---- what the attachment says
-
-    def activated(self, shell: AttachmentShell) -> None:
-        def opened(archive: TimelineArchive) -> None:
-            folder = self._process.config.data_dir / str(self.timeline)
-            self.ingest = ingest = Ingest(
-                archive,
-                shell.objects,
-                lambda: shell.core.index,
-                folder,
-                self._process.config.ingest,
-                self._hand_over,
-                shell.core.suffix,
-                lambda: shell.core.visible_lsn,
-            )
-            ingest.start()
-            shell.open_compaction(folder, lambda: ingest.base_forks)
-
-        def failed(error: Exception) -> None:
-            log.warning("the store does not answer", reason=str(error))
-            self._turns.call_later(REGISTER_RETRY_SECONDS, lambda: self.activated(shell))
-
-        self._turns.work(lambda: TimelineArchive.open(self._store, self.timeline), opened, failed)
-
-    def ended(self, shell: AttachmentShell, message: str) -> None:
-        for waiting in self._waiting.values():
-            waiting.set()
-        if shell.core.is_deleted:
-            self._turns.post(partial(self._process.found_deleted, self.timeline))
-
-    def condemned(self, condemned: deleting.Condemned) -> None:
-        self._process.condemned(condemned)
-
-    def published(self, shell: AttachmentShell, visible_lsn: int) -> None:
-        log.info("WAL may go", timeline=str(self.timeline), below=format_lsn(visible_lsn))
-
-    def stored(self, shell: AttachmentShell, change: int) -> None:
-        self._process.validate_soon()
-        waiting = self._waiting.pop(change, None)
-        if waiting is not None:
-            waiting.set()
-
-    # ---- what the ingest says, on its thread
-
-    def _hand_over(
-        self, cut: Cut, base_backup_id: str, output: EpochOutput
-    ) -> Callable[[float], bool | None]:
-        stored = Event()
-
-        def change() -> None:
-            number = self.shell.change(cut, base_backup_id, output.parts, output.frame.path)
-            self._waiting[number] = stored
-
-        self._turns.post(change)
-
-        def wait(seconds: float) -> bool | None:
-            if stored.wait(seconds):
-                return self.shell.core.index.newest_end_lsn >= cut.end_lsn
-            return False if not self.shell.core.may_write else None
-
-        return wait

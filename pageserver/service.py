@@ -22,13 +22,15 @@ import structlog
 from consensus.ids import TimelineId
 from generations.protocol import GenerationService
 from objectstore.store import ObjectStore
+from pageserver.attached_timeline import AttachedTimeline
 from pageserver.attachments.attachment import Phase
 from pageserver.attachments.attachment_events import Mode
 from pageserver.attachments.turns import Turns
 from pageserver.checks.scheduled_checks import CheckSchedule, ScheduledChecks
+from pageserver.config import ProcessConfig
 from pageserver.errors import PagesDeleted, PageserverError
 from pageserver.metrics import PageserverCollector
-from pageserver.process import AttachedTimeline, PageserverProcess, ProcessConfig
+from pageserver.process import PageserverProcess
 from pgwal.lsn import format_lsn
 from telemetry.status_server import HttpListener, Pages, StatusServer
 from telemetry.stop_signal import StopSignal

@@ -27,9 +27,9 @@ from typing import Any, TypeVar
 import cli.archive_options
 import cli.main
 from objectstore.store import Data, ObjectInfo, ObjectStore, open_store
+from pageserver.config import ProcessConfig
 from pageserver.ingest.ingest import IngestState
 from pageserver.objects.page_index import Cut, PageIndex
-from pageserver.process import ProcessConfig
 
 T = TypeVar("T")
 
@@ -41,9 +41,10 @@ TIMERS: dict[str, Any] = {
     "round_seconds": 0.1 * PACE, "collect_seconds": 0.1 * PACE, "scrub_seconds": 2.0 * PACE,
 }  # fmt: skip
 RETRYING = (
-    "attachment_shell.RETRY_SECONDS", "queue_shell.RETRY_SECONDS",
-    "validation_shell.RETRY_SECONDS", "process.REGISTER_RETRY_SECONDS",
-    "process.VALIDATION_DELAY_SECONDS", "process.LATE_SECONDS", "emergency_start.TELL_SECONDS",
+    "attachments.attachment_shell.RETRY_SECONDS", "attachments.queue_shell.RETRY_SECONDS",
+    "attachments.validation_shell.RETRY_SECONDS", "attachments.emergency_start.TELL_SECONDS",
+    "attached_timeline.RETRY_SECONDS", "process.REGISTER_RETRY_SECONDS",
+    "process.VALIDATION_DELAY_SECONDS", "process.LATE_SECONDS",
 )  # fmt: skip
 
 
@@ -177,11 +178,11 @@ def _opened(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
 def main() -> None:
     vars(cli.archive_options)["open_store"] = _opened
     if "STEP_CUTS" in os.environ:
-        vars(import_module("pageserver.process"))["Ingest"] = HandMadeCuts
+        vars(import_module("pageserver.attached_timeline"))["Ingest"] = HandMadeCuts
         settings = partial(ProcessConfig, **TIMERS)
         vars(import_module("cli.pageserver_run"))["ProcessConfig"] = settings
         for name in RETRYING:
-            module, _, constant = name.partition(".")
+            module, _, constant = name.rpartition(".")
             assert constant in vars(import_module(f"pageserver.{module}"))
             vars(import_module(f"pageserver.{module}"))[constant] = RETRY_SECONDS
     cli.main.main()

@@ -16,9 +16,11 @@ from consensus.ids import TimelineId
 from generations.operations import embedded_generations
 from objectstore.archive import ArchivedTimeline, TimelineArchive
 from objectstore.local import LocalStore
+from pageserver.attached_timeline import AttachedTimeline
 from pageserver.attachments.attachment import Phase
 from pageserver.attachments.attachment_events import Mode
 from pageserver.attachments.turns import Turns
+from pageserver.config import ProcessConfig
 from pageserver.cuts.cut_pages import open_layers
 from pageserver.cuts.page_objects import PageObjects
 from pageserver.epochs.redo import RedoServer
@@ -33,7 +35,7 @@ from pageserver.layers.page_stack import PageStack
 from pageserver.layers.touches import Numbers
 from pageserver.objects.page_index import Cut, PageIndex
 from pageserver.objects.page_keys import FrameName, LayerName
-from pageserver.process import AttachedTimeline, PageserverProcess, ProcessConfig
+from pageserver.process import PageserverProcess
 from pageserver.service import timeline_status
 from pg_fixtures.waiting import wait_until
 from pg_server.account import server_account

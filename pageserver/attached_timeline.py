@@ -1,0 +1,168 @@
+"""`AttachedTimeline`: one timeline at a process: its attachment, and the thread that ingests it.
+
+Law: what the attachment says is heard within turns; the ingest waits on its own thread until an
+index names its cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from threading import Event
+from typing import Protocol
+
+import structlog
+
+from consensus.ids import TimelineId
+from generations.errors import GenerationRefused
+from generations.protocol import GenerationService
+from objectstore.archive import TimelineArchive
+from objectstore.store import ObjectStore
+from pageserver.attachments import deletion_events as deleting
+from pageserver.attachments.attachment import Attachment
+from pageserver.attachments.attachment_shell import AttachmentShell
+from pageserver.attachments.turns import Turns
+from pageserver.config import ProcessConfig
+from pageserver.cuts.page_objects import PageObjects
+from pageserver.epochs.epoch import EpochOutput
+from pageserver.ingest.ingest import Ingest
+from pageserver.objects.attachment_id import AttachmentId
+from pageserver.objects.page_index import Cut
+from pgwal.lsn import format_lsn
+
+RETRY_SECONDS = 2.0
+
+log = structlog.get_logger()
+
+
+class TimelineOwner(Protocol):
+    """Is told what concerns more than the one timeline."""
+
+    def condemned(self, condemned: deleting.Condemned) -> None: ...
+
+    def found_deleted(self, timeline: TimelineId) -> None: ...
+
+    def validate_soon(self) -> None: ...
+
+
+class AttachedTimeline:
+    """Its methods are called within turns, but where they say otherwise."""
+
+    def __init__(
+        self,
+        owner: TimelineOwner,
+        config: ProcessConfig,
+        timeline: TimelineId,
+        core: Attachment,
+        turns: Turns,
+        store: ObjectStore,
+    ) -> None:
+        self.timeline = timeline
+        self.ingest: Ingest | None = None
+        self._owner = owner
+        self._config = config
+        self._turns = turns
+        self._store = store
+        self._waiting: dict[int, Event] = {}
+        grace_ms = int(config.grace_seconds * 1000)
+        objects = PageObjects(store, timeline)
+        attachment_id = AttachmentId(timeline, core.suffix)
+        self.shell = AttachmentShell(turns, core, attachment_id, objects, self, grace_ms)
+
+    def begin(self, service: GenerationService) -> None:
+        """Created in the service first: an id that was deleted never returns."""
+        tenant, timeline = self.timeline.tenant_id.hex(), self.timeline.timeline_id.hex()
+
+        def answered(_: object) -> None:
+            self.shell.begin()
+
+        def failed(error: Exception) -> None:
+            if isinstance(error, GenerationRefused):
+                self.refuse(error)
+                return
+            self._turns.call_later(RETRY_SECONDS, partial(self.begin, service))
+
+        self._turns.work(lambda: service.create_timeline(tenant, timeline), answered, failed)
+
+    def refuse(self, error: GenerationRefused) -> None:
+        """By the service. With a tombstone it is as it should be."""
+
+        def looked(is_deleted: bool) -> None:
+            if is_deleted:
+                self._owner.found_deleted(self.timeline)
+
+        self.shell.refusal = str(error)
+        self.shell.detach()
+        log.error("the timeline is not attached", reason=str(error), hint=error.hint)
+        self._turns.work(self.shell.objects.is_deleted, looked, lambda _: None)
+
+    def close(self) -> None:
+        """Not within a turn: waits for the thread."""
+        for waiting in list(self._waiting.values()):
+            waiting.set()
+        if self.shell.compaction is not None:
+            self.shell.compaction.stop()
+        if self.ingest is not None:
+            self.ingest.stop()
+
+    # ---- what the attachment says
+
+    def activated(self, shell: AttachmentShell) -> None:
+        def opened(archive: TimelineArchive) -> None:
+            folder = self._config.data_dir / str(self.timeline)
+            self.ingest = ingest = Ingest(
+                archive,
+                shell.objects,
+                lambda: shell.core.index,
+                folder,
+                self._config.ingest,
+                self._hand_over,
+                shell.core.suffix,
+                lambda: shell.core.visible_lsn,
+            )
+            ingest.start()
+            shell.open_compaction(folder, lambda: ingest.base_forks)
+
+        def failed(error: Exception) -> None:
+            log.warning("the store does not answer", reason=str(error))
+            self._turns.call_later(RETRY_SECONDS, lambda: self.activated(shell))
+
+        self._turns.work(lambda: TimelineArchive.open(self._store, self.timeline), opened, failed)
+
+    def ended(self, shell: AttachmentShell, message: str) -> None:
+        for waiting in self._waiting.values():
+            waiting.set()
+        if shell.core.is_deleted:
+            self._turns.post(partial(self._owner.found_deleted, self.timeline))
+
+    def condemned(self, condemned: deleting.Condemned) -> None:
+        self._owner.condemned(condemned)
+
+    def published(self, shell: AttachmentShell, visible_lsn: int) -> None:
+        log.info("WAL may go", timeline=str(self.timeline), below=format_lsn(visible_lsn))
+
+    def stored(self, shell: AttachmentShell, change: int) -> None:
+        self._owner.validate_soon()
+        waiting = self._waiting.pop(change, None)
+        if waiting is not None:
+            waiting.set()
+
+    # ---- what the ingest says, on its thread
+
+    def _hand_over(
+        self, cut: Cut, base_backup_id: str, output: EpochOutput
+    ) -> Callable[[float], bool | None]:
+        stored = Event()
+
+        def change() -> None:
+            number = self.shell.change(cut, base_backup_id, output.parts, output.frame.path)
+            self._waiting[number] = stored
+
+        self._turns.post(change)
+
+        def wait(seconds: float) -> bool | None:
+            if stored.wait(seconds):
+                return self.shell.core.index.newest_end_lsn >= cut.end_lsn
+            return False if not self.shell.core.may_write else None
+
+        return wait
