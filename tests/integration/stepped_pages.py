@@ -247,7 +247,10 @@ def _knows(older: SteppedPageserver, looks: int) -> bool:
     (timeline,) = page["timelines"].values()
     if timeline["mode"] != "stale":
         return False
-    code, health = http_get(older.http_address, "/healthz")
+    try:
+        code, health = http_get(older.http_address, "/healthz")
+    except OSError:
+        return False  # it ends just now
     assert (code, "is stale" in health, "is stale" in timeline["problem"]) == (503, True, True)
     assert "is stale" in older.log_text()
     return True
