@@ -19,13 +19,14 @@ from seed_runs import run_seeds
 
 from generations.suffix import Suffix
 from pageserver.attachments.layer_merger import LayerMerger, LayerSurvey, MergeOrder
+from pageserver.cuts.cut_files import CutFiles
 from pageserver.cuts.cut_pages import open_layers
 from pageserver.cuts.page_objects import PageObjects
 from pageserver.cuts.virtual_full import write_virtual_full
 from pageserver.errors import PageNotFound
 from pageserver.layers.fork import Fork
 from pageserver.layers.frame import Frame
-from pageserver.layers.page_stack import PageStack
+from pageserver.layers.page_stack import Layer, LayerStack, PageStack
 from pageserver.layers.touches import Checkpoint
 from pageserver.moments.page_at import PageReader
 from pageserver.moments.sparse_restore import RestorePoint
@@ -157,19 +158,21 @@ class MergeWorld:
 
     # ---- what is read
 
-    def _stack(self, made: CutMade) -> PageStack:
+    def _layers(self, made: CutMade) -> list[Layer]:
         refs = [ref for ref in self.index.layers if ref.end_lsn <= made.target.end_lsn]
-        return PageStack(self._world.base, open_layers(self.objects, refs))
+        return open_layers(self.objects, refs)
 
     def _full(self, made: CutMade, name: str) -> Path:
         world = self._world
         data_dir = world.root / name
         data_dir.mkdir(mode=0o700)
         world.server.give(data_dir)
+        forks, spaces = made.frame.forks, made.frame.tablespaces
+        layers = LayerStack(self._layers(made))
+        files = CutFiles(world.catalog, world.backup, forks, spaces, layers)
         write_virtual_full(
-            data_dir, made.frame, self._stack(made), pg_major=world.facts.pg_major,
-            give=world.server.give,
-        )  # fmt: skip
+            data_dir, made.frame, files, pg_major=world.facts.pg_major, give=world.server.give
+        )
         return data_dir
 
     def _digests(self, made: CutMade) -> dict[str, str]:
@@ -209,8 +212,8 @@ class MergeWorld:
         work_dir = world.root / "page"
         work_dir.mkdir()
         point = RestorePoint(
-            made.frame, self._stack(made), world.wal, made.redo_lsn, target.end_lsn, lsn,
-            target.tli,
+            made.frame, PageStack(world.base, self._layers(made)), world.wal,
+            made.redo_lsn, target.end_lsn, lsn, target.tli,
         )  # fmt: skip
         try:
             return PageReader(work_dir, world.server).read(point, fork, block).content
