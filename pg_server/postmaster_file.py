@@ -9,6 +9,7 @@ It is written line by line while the server starts; the last line is there when 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,3 +53,15 @@ def read_postmaster_file(data_directory: Path) -> PostmasterFile | None:
     except FileNotFoundError:
         return None
     return PostmasterFile.parse(text)
+
+
+def is_process_alive(pid: int) -> bool:
+    """Also one of another account; of a number that no process can have it cannot be told."""
+    assert pid > 0
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

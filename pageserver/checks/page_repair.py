@@ -32,7 +32,7 @@ from pageserver.layers.fork_table import fork_blocks
 from pageserver.layers.page_header import PageHeader, page_checksum
 from pageserver.layers.page_stack import ZERO_PAGE
 from pageserver.moments.page_at import PageReader
-from pg_server.postmaster_file import POSTMASTER_FILE
+from pg_server.postmaster_file import POSTMASTER_FILE, is_process_alive
 from storage.durable import replace_file, storage_errors, sync_data, sync_directory, write_all
 
 KEPT_FOLDER = "page-repair"
@@ -163,27 +163,17 @@ def check_stopped(data_dir: Path) -> None:
     path = data_dir / POSTMASTER_FILE
     try:
         first = path.read_text(errors="replace").splitlines()[:1]
-        pid = int(first[0]) if first else 0
+        pid = abs(int(first[0])) if first else 0  # negative in single-user mode
     except FileNotFoundError:
         return
     except ValueError:
         pid = 0
-    if pid and not _is_alive(pid):
+    if pid and not is_process_alive(pid):
         return  # it has crashed: its start replays the WAL
     raise PageserverError(
         f"a server runs in {data_dir}" + (f", pid {pid}" if pid else f": {path} is there"),
         hint="Stop it first: pg_ctl stop. It would overwrite the page, or not see it.",
     )
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
 
 
 def differing_headers(found: bytes, good: bytes) -> dict[str, tuple[int, int]]:

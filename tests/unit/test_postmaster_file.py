@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from pg_server.postmaster_file import PostmasterFile, read_postmaster_file
+from pg_server.postmaster_file import PostmasterFile, is_process_alive, read_postmaster_file
 
 TEXT = f"""4711
 /var/lib/postgresql/15/main
@@ -35,3 +36,13 @@ def test_a_file_that_is_being_written_says_nothing(lines: int) -> None:
 
 def test_no_file(tmp_path: Path) -> None:
     assert read_postmaster_file(tmp_path) is None
+
+
+def test_whether_a_process_is_alive() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert is_process_alive(process.pid)
+        process.kill()
+        process.wait()
+        assert not is_process_alive(process.pid)
+    assert is_process_alive(1), "of another account, perhaps"
+    assert is_process_alive(1 << 70), "it cannot be told"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pg_server.postmaster_file import read_postmaster_file
+from pg_server.postmaster_file import is_process_alive, read_postmaster_file
 from walproposer.errors import Refusal
 from walproposer.supervision.server_state import Seen
 
@@ -30,7 +30,8 @@ class DataDirectory:
         with self._reading():
             os.listdir(self.path)  # a directory that is not there is not one without a server
             server = read_postmaster_file(self.path)
-            if server is None or not _is_alive(server.pid):
+            # The number is negative in single-user mode.
+            if server is None or server.pid <= 0 or not is_process_alive(server.pid):
                 is_empty = not (self.path / "PG_VERSION").exists()
                 return Seen(reason=f"{self.path} is empty" if is_empty else "")
             has_standby_signal = (self.path / "standby.signal").exists()
@@ -56,16 +57,3 @@ class DataDirectory:
                 f'"{self.path}" is no data directory: {reason}',
                 hint="Give the data directory of the server: SHOW data_directory.",
             ) from error
-
-
-def _is_alive(pid: int) -> bool:
-    """Also a process of another account; the number is negative in single-user mode."""
-    if pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

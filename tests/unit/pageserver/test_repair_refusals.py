@@ -1,0 +1,31 @@
+"""No page is written below a server: what `postmaster.pid` says of one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pageserver.checks.page_repair import check_stopped
+from pageserver.errors import PageserverError
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"{os.getpid()}\n/data\n", f"-{os.getpid()}\n/data\n", "", "half a num", f"{1 << 70}\n"],
+    ids=["runs", "runs in single-user mode", "being written", "damaged", "no process's number"],
+)
+def test_a_server_that_runs_or_may(tmp_path: Path, text: str) -> None:
+    (tmp_path / "postmaster.pid").write_text(text)
+    with pytest.raises(PageserverError, match="a server runs in"):
+        check_stopped(tmp_path)
+
+
+def test_one_that_was_stopped_and_one_that_was_killed(tmp_path: Path) -> None:
+    check_stopped(tmp_path)
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    (tmp_path / "postmaster.pid").write_text(f"{process.pid}\n/data\n")
+    check_stopped(tmp_path)
