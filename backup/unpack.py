@@ -25,7 +25,7 @@ from backup.errors import BackupError
 from backup.file_sync import FileSync
 from backup.parts import PartReader
 from backup.tar_members import members
-from pg_server.account import Account
+from pg_server.account import Account, give
 from storage import durable
 
 BASE = "base.tar"
@@ -121,7 +121,7 @@ class _Unpacked:
     def _directory(self, name: str, mode: int) -> None:
         path = self._folder / name
         path.mkdir(mode=mode & 0o777, exist_ok=True)
-        self._give(path)
+        give(path, self._unpacking.owner)
         self._directories.append(path)
 
     def _link(self, name: str) -> None:
@@ -129,7 +129,7 @@ class _Unpacked:
             raise BackupError(f'"{name}" in the backup is a link where none is expected')
         path = self._folder / name
         path.symlink_to(self._links[name].absolute())
-        self._give(path)
+        give(path, self._unpacking.owner)
 
     def file(self, content: Iterable[memoryview], name: str, mode: int) -> None:
         """Write one file."""
@@ -143,13 +143,8 @@ class _Unpacked:
                 self._unpacking.progress(len(piece))
         finally:
             os.close(fd)
-        self._give(path)
+        give(path, self._unpacking.owner)
         self._sync.add(path)
-
-    def _give(self, path: Path) -> None:
-        owner = self._unpacking.owner
-        if owner is not None:
-            os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
 
     def finish(self) -> None:
         """Returns when all of it is synced."""

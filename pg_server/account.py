@@ -48,3 +48,10 @@ def account_of(data_dir: Path) -> Account | None:
         return account
     found = data_dir.stat()
     return Account(account.name, found.st_uid, found.st_gid) if found.st_uid else account
+
+
+def give(path: Path, owner: Account | None) -> None:
+    """To the account of a server; a link itself, not what it leads to. None: it stays ours. Raises
+    OSError."""
+    if owner is not None:
+        os.chown(path, owner.uid, owner.gid, follow_symlinks=False)

@@ -9,7 +9,6 @@ when it began; so a cut ended before the next one began, and the newest one befo
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,6 +28,7 @@ from pageserver.layers.control_file import CONTROL_FILE
 from pageserver.layers.fork import PAGE_BYTES
 from pageserver.layers.frame import Frame
 from pageserver.objects.page_index import Cut
+from pg_server.account import give
 from storage import durable
 
 PREFIX = "cut-"
@@ -158,9 +158,7 @@ class _Files:
         self._sync = sync
 
     def give(self, path: Path) -> None:
-        owner = self._unpacking.owner
-        if owner is not None:
-            os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
+        give(path, self._unpacking.owner)
 
     def folder(self, path: Path) -> Path:
         path.mkdir(mode=0o700)

@@ -10,7 +10,6 @@ Source: Postgres `CreateRestartPoint` in `xlog.c`, `recoveryStopsAfter` in `xlog
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from pageserver.errors import RedoError
 from pageserver.layers.control_file import CONTROL_FILE, ControlFile
 from pageserver.layers.touches import Checkpoint
-from pg_server.account import Account
+from pg_server.account import Account, give
 from pg_server.binaries import PostgresBinaries
 from pg_server.errors import DeadlineExceeded
 from pg_server.program import run_program
@@ -69,8 +68,7 @@ class RedoServer:
 
     def give(self, path: Path) -> None:
         """To the account that the server runs as."""
-        if self.account is not None:
-            os.chown(path, self.account.uid, self.account.gid, follow_symlinks=False)
+        give(path, self.account)
 
     def replay(self, data_dir: Path, target: Checkpoint, prepared_max: int) -> None:
         """The WAL in pg_wal up to the end of that checkpoint record. Raises RedoError."""
