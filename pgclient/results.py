@@ -91,7 +91,7 @@ def arrived_copy_data(pgconn: pq.abc.PGconn) -> memoryview | None:
     try:
         return receive_copy_data(pgconn, 0.0)
     except Silent:
-        pass
+        pass  # libpq has no message left
     try:
         pgconn.consume_input()
     except psycopg.Error as error:
