@@ -1,0 +1,83 @@
+"""Every metric with an "alert when" has an alert, or a reason why it has none."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+from exposed_metrics import exposed, named_in
+
+from cluster.verdict import Condition
+
+ROOT = Path(__file__).parents[3]
+EXPRESSIONS = [
+    rule["expr"]
+    for group in yaml.safe_load((ROOT / "monitoring/alerts.yml").read_text())["groups"]
+    for rule in group["rules"]
+]
+ALERTED = set().union(*map(named_in, EXPRESSIONS))
+METRICS = exposed()
+RULES = {
+    rule["alert"]: rule["labels"]["severity"]
+    for group in yaml.safe_load((ROOT / "monitoring/alerts.yml").read_text())["groups"]
+    for rule in group["rules"]
+}
+_ROW = re.compile(r"^\|([^|]+)\|([^|]+)\|([^|]*)\|$", re.MULTILINE)
+
+
+def rows_below(page: str, heading: str) -> list[tuple[str, str, str]]:
+    """Of the table of three columns there, without its head."""
+    text = (ROOT / page).read_text().partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    rows: list[tuple[str, str, str]] = _ROW.findall(text)
+    return rows[2:]
+
+
+def names_in(cell: str) -> set[str]:
+    """As Prometheus has them."""
+    found = set()
+    for name in re.findall(r"`(sk_[a-z_]+)`", cell):
+        spellings = {name, f"{name}_total", f"{name}_bucket"} & METRICS
+        assert spellings, f"{name} does not exist"
+        found |= spellings
+    return found
+
+
+def watched() -> set[str]:
+    """With an "alert when"."""
+    rows = rows_below("docs/operations.md", "## What to watch")
+    assert len(rows) > 80
+    return set().union(*(names_in(metric) for metric, _, when in rows if when.strip()))
+
+
+def without_alert() -> set[str]:
+    """Those that docs/monitoring.md excuses."""
+    rows = rows_below("docs/monitoring.md", "## Metrics without an alert of their own")
+    assert all(reason.strip() for _, reason, _ in rows)
+    return set().union(*(names_in(metric) for metric, _, _ in rows))
+
+
+def test_each_metric_to_watch_has_an_alert_or_a_reason_why_not() -> None:
+    assert sorted(watched() - ALERTED - without_alert()) == []
+    assert sorted(without_alert() & ALERTED) == [], "these have an alert now"
+    assert sorted(without_alert() - watched()) == [], "these need none"
+
+
+def test_alerts_name_only_metrics_that_exist() -> None:
+    assert sorted(ALERTED - METRICS) == []
+
+
+def test_the_table_of_alerts_is_that_of_the_rules() -> None:
+    """docs/monitoring.md lists them, with their severity."""
+    rows = rows_below("docs/monitoring.md", "## The alerts")
+    assert {name.strip(" `"): severity.strip() for name, severity, _ in rows} == RULES
+
+
+def test_each_verdict_has_an_alert_or_a_reason_why_not() -> None:
+    text = (ROOT / "docs/monitoring.md").read_text().partition("## Verdicts and alerts\n")[2]
+    rows = dict(re.findall(r"^\| ([A-Z ]+) \| ([^|]+) \|$", text, re.MULTILINE))
+    assert rows.keys() == {condition.value for condition in Condition}
+    for verdict, alerts in rows.items():
+        named = set(re.findall(r"`(Sk\w+)`", alerts))
+        assert named <= RULES.keys(), verdict
+        assert named or verdict == "OK", verdict
