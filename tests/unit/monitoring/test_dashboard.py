@@ -45,7 +45,7 @@ def test_the_file_is_what_the_generator_writes() -> None:
 
 
 def test_grafanas_types_know_every_field() -> None:
-    """They are generated from the schemas of Grafana 11.6. They lose a field that they do not know."""
+    """They come from the schemas of Grafana 11.6. They lose a field that they do not know."""
     plugins.register_default_plugins()
     read = Dashboard.from_json(PAGE)
     assert list(lost(PAGE, json.loads(JSONEncoder().encode(read)))) == []
