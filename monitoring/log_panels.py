@@ -199,7 +199,7 @@ _MEMBERS = Row(
             (
                 Query(f"sum by (instance) (sk_timeline_holes{TIMELINE})", "holes on {{instance}}"),
                 Query(
-                    f"count by (instance) (sk_timeline_lost_lsn{TIMELINE} > 0)",
+                    f"sum by (instance) (sk_timeline_lost_lsn{TIMELINE} > bool 0)",
                     "lost ends on {{instance}}",
                 ),
                 Query("sk_scrub_damages_total", "found by the scrub of {{instance}}"),

@@ -232,9 +232,9 @@ class WalProposer:
             holder = self.config.http or f"{socket.gethostname()}:{os.getpid()}"
             lock = open_lock(self.config.lock, self.config.lock_seconds)
             self._lease = Lease(lock, holder, self.config.lock_seconds, self._stop_incarnation)
-        self._waiting_for = WAITING_FOR_LOCK
         if not self._lease.is_held:
             self._measured = None  # another proposer's metrics describe the timeline now
+        self._waiting_for = WAITING_FOR_LOCK
         return self._lease.is_held or self._lease.wait(self._stopping)
 
     def close(self) -> None:

@@ -4,8 +4,6 @@ is well."""
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,26 +11,12 @@ from typing import Any
 import pytest
 import yaml
 from alert_cases import QUICK_CASES, SLOW_CASES, WELL, Case, Changes
+from prometheus_server import ROOT, RULES, promtool, rules_by_name
 
-ROOT = Path(__file__).parents[3]
-RULES = ROOT / "monitoring/alerts.yml"
 FIRING = 'count by (alertname) (ALERTS{alertstate="firing"})'
 
 
-def alerts() -> dict[str, dict[str, Any]]:
-    groups = yaml.safe_load(RULES.read_text())["groups"]
-    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
-
-
-ALERTS = alerts()
-
-
-def promtool(*words: str | Path) -> None:
-    program = shutil.which("promtool")
-    if program is None:
-        pytest.skip("promtool is not installed: apt-get install prometheus")
-    done = subprocess.run([program, *words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+ALERTS = rules_by_name()
 
 
 # ---- the cases as promtool reads them

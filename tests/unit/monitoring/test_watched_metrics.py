@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import yaml
 from exposed_metrics import exposed, named_in
+from prometheus_server import ROOT, rules_by_name
 
 from cluster.verdict import Condition
 
-ROOT = Path(__file__).parents[3]
-EXPRESSIONS = [
-    rule["expr"]
-    for group in yaml.safe_load((ROOT / "monitoring/alerts.yml").read_text())["groups"]
-    for rule in group["rules"]
-]
-ALERTED = set().union(*map(named_in, EXPRESSIONS))
+RULES = rules_by_name()
+ALERTED = set().union(*(named_in(rule["expr"]) for rule in RULES.values()))
 METRICS = exposed()
-RULES = {
-    rule["alert"]: rule["labels"]["severity"]
-    for group in yaml.safe_load((ROOT / "monitoring/alerts.yml").read_text())["groups"]
-    for rule in group["rules"]
-}
 _ROW = re.compile(r"^\|([^|]+)\|([^|]+)\|([^|]*)\|$", re.MULTILINE)
 
 
@@ -63,6 +52,13 @@ def test_each_metric_to_watch_has_an_alert_or_a_reason_why_not() -> None:
     assert sorted(without_alert() - watched()) == [], "these need none"
 
 
+def test_the_table_has_every_metric_and_no_other() -> None:
+    rows = rows_below("docs/operations.md", "## What to watch")
+    listed = set().union(*(names_in(metric) for metric, _, _ in rows))
+    parts = {name for name in METRICS if name.endswith(("_sum", "_count"))}
+    assert sorted(METRICS - parts - listed) == []
+
+
 def test_alerts_name_only_metrics_that_exist() -> None:
     assert sorted(ALERTED - METRICS) == []
 
@@ -70,7 +66,8 @@ def test_alerts_name_only_metrics_that_exist() -> None:
 def test_the_table_of_alerts_is_that_of_the_rules() -> None:
     """docs/monitoring.md lists them, with their severity."""
     rows = rows_below("docs/monitoring.md", "## The alerts")
-    assert {name.strip(" `"): severity.strip() for name, severity, _ in rows} == RULES
+    severities = {name: rule["labels"]["severity"] for name, rule in RULES.items()}
+    assert {name.strip(" `"): severity.strip() for name, severity, _ in rows} == severities
 
 
 def test_each_verdict_has_an_alert_or_a_reason_why_not() -> None:
