@@ -1,7 +1,7 @@
 """`python -m monitoring.dashboard > monitoring/dashboard.json`: the dashboard for Grafana.
 
 The panels are in `log_panels.py` and `service_panels.py`; this is the form that Grafana expects:
-schema version 38, which is Grafana 10's. Three panels are beside each other.
+schema version 38, which is Grafana 10's. Three panels share a line.
 """
 
 from __future__ import annotations

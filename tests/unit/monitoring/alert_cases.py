@@ -121,7 +121,7 @@ def _well_safekeeper(number: int) -> Changes:
             "sk_timelines_damaged": "0",
             "sk_unusable_files": "0",
             "sk_disk_free_bytes": f"{100 * GiB}",
-            "sk_connections": "12",
+            "sk_connections": "98",
             "sk_connections_unauthenticated": "1",
             "sk_scrub_bytes_total": f"0+{MiB}",
             "sk_scrub_passes_total": "0",
@@ -132,7 +132,8 @@ def _well_safekeeper(number: int) -> Changes:
         },
     )
     for role in ("proposer", "replica", "monitor", "client", "admin"):
-        well[series("sk_connections_of_role", keeper, {"role": role})] = "2"
+        count = "90" if role == "proposer" else "2"  # these have no limit of their own
+        well[series("sk_connections_of_role", keeper, {"role": role})] = count
     for bound in ("0.1", "1", "+Inf"):
         well[series("sk_wal_flush_seconds_bucket", keeper, {"le": bound})] = "0+1000"
     others = ("asleep", "creating", "stopped", "damaged")
@@ -174,10 +175,22 @@ def _well_pages() -> Changes:
     return well
 
 
+#: What looks like a fault, and is none.
+_ODD: Changes = {
+    # a timeline that has had no proposer for long
+    series("sk_timeline_proposer_connected", KEEPER, {"tenant_id": "0a", "timeline_id": "c1"}): "0",
+    # a member that does not know yet what all have flushed
+    series("sk_timeline_truncate_lsn", safekeeper(3), TIMELINE): "0",
+    # a scrub that finds no cold WAL ends its passes
+    series("sk_scrub_bytes_total", safekeeper(2)): "0",
+    series("sk_scrub_passes_total", safekeeper(2)): "0+0.001",
+}
+
 WELL: Changes = {
     **_well_proposer(),
     **{name: value for n in (1, 2, 3) for name, value in _well_safekeeper(n).items()},
     **_well_pages(),
+    **_ODD,
 }
 
 
@@ -224,6 +237,17 @@ def _on_all(alert: str, name: str, value: str, printed: str) -> Case:
     return Case(alert, {series(name, labels): value for labels in places}, TIMELINE, printed)
 
 
+#: While the primary is awaited, metrics still show the end of the last term.
+OF_LAST_TERM: Changes = {
+    series("sk_proposer_quorum_ok", PROPOSER): "0",
+    series("sk_proposer_unconfirmed_seconds", PROPOSER): "30",
+    series("sk_proposer_commits_protected", PROPOSER): "0",
+    series("sk_proposer_primary_silent_seconds", PROPOSER): "30",
+    series("sk_proposer_safekeeper_connected", PROPOSER, SECOND): "0",
+    series("sk_proposer_qsync_deciding", PROPOSER): "0",
+}
+NOT_DECIDING: Changes = {series("sk_proposer_qsync_deciding", PROPOSER): "0"}
+FAR_BEHIND = f"{GiB}+{GiB // 8}"
 ONCE_CONNECTED = "1+0x5 0+0x600"
 
 COMMITS = (
@@ -242,10 +266,10 @@ LEADING = (
     _on_all("SkNoProposer", "sk_timeline_proposer_connected", ONCE_CONNECTED, "0"),
     Case(
         "SkNoPrimary",
-        proposer_in("waiting_for_primary"),
+        {**proposer_in("waiting_for_primary"), **OF_LAST_TERM},
         {**PROPOSER, "state": "waiting_for_primary"},
     ),
-    Case("SkElectionLasts", proposer_in("campaigning"), PROPOSER),
+    Case("SkElectionLasts", {**proposer_in("campaigning"), **NOT_DECIDING}, PROPOSER),
     Case("SkElectionLasts", proposer_in("connecting"), PROPOSER),
     _case("SkProposerDown", "up", PROPOSER, "0"),
     _of_proposer("SkProposerHung", "stalled_seconds", "60+60", "21m 0s"),
@@ -256,11 +280,15 @@ LEADING = (
 )
 MEMBERS = (
     _case("SkSafekeeperDown", "up", KEEPER, "0"),
-    _case(
-        *("SkSafekeeperNotFollowing", "sk_proposer_safekeeper_connected"),
-        *({**PROPOSER, **THIRD}, "0"),
+    Case(
+        "SkSafekeeperNotFollowing",
+        {
+            series("sk_proposer_safekeeper_connected", PROPOSER, THIRD): "0",
+            series("sk_proposer_safekeeper_lag_bytes", PROPOSER, THIRD): FAR_BEHIND,
+        },
+        {**PROPOSER, **THIRD},
     ),
-    _of_second("SkSafekeeperLags", "lag_bytes", f"{GiB}+{GiB // 8}", "6Gi", minutes=40),
+    _of_second("SkSafekeeperLags", "lag_bytes", FAR_BEHIND, "6Gi", minutes=40),
     _of_second("SkSafekeeperNotChained", "chained", ONCE_CONNECTED),
     _of_second("SkMemberLeftBehind", "left_behind", "1"),
     _case("SkMemberLeftBehind", "sk_timeline_member_left_behind", KEPT, "1"),
