@@ -13,9 +13,11 @@ from sk_command import assert_refused, sk
 
 from cli.output import ExitCode
 from pg_fixtures.cluster import QuorumCluster
+from pg_fixtures.http_status import http_get
 from pg_fixtures.ledger import Ledger
 from pg_fixtures.ports import free_port
 from pg_fixtures.processes import ServiceProcess
+from pg_fixtures.proposer import ProposerProcess
 from pg_fixtures.waiting import wait_until
 from pg_server.errors import Unavailable
 from walproposer.locks.etcd_lock import EtcdLock
@@ -70,6 +72,14 @@ def lock_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield etcd.url
 
 
+def assert_metrics_of_a_standby(proposer: ProposerProcess) -> None:
+    """Its state, and nothing of its last term: an alert on that would name the wrong proposer."""
+    _, text = http_get(proposer.http_address, "/metrics")
+    assert 'sk_proposer_state{state="waiting_for_lock"} 1.0' in text
+    assert 'sk_proposer_state{state="streaming"} 0.0' in text
+    assert "sk_proposer_quorum_ok" not in text
+
+
 def test_a_standby_proposer_takes_over(
     quorum_cluster: Callable[..., QuorumCluster],
     ledger_of: Callable[[QuorumCluster], Ledger],
@@ -102,6 +112,7 @@ def test_a_standby_proposer_takes_over(
         first.wait_streaming(TIMEOUT)
         second.resume()
         second.wait_state("waiting_for_lock", TIMEOUT)
+        assert_metrics_of_a_standby(second)
         ledger.resume()
         ledger.wait_for_progress(20, TIMEOUT)
 
