@@ -3,56 +3,23 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from etcd_server import EtcdServer
 from reckoning import assert_nothing_lost
 from sk_command import assert_refused, sk
 
 from cli.output import ExitCode
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.ledger import Ledger
-from pg_fixtures.ports import free_port
-from pg_fixtures.processes import ServiceProcess
 from pg_fixtures.waiting import wait_until
 from pg_server.errors import Unavailable
-from walproposer.locks.etcd_lock import EtcdLock
-from walproposer.locks.lease import Lease
 
 TIMEOUT = 120.0
 LOCK_SECONDS = 3
 MB = 1 << 20
-
-
-class Etcd(ServiceProcess):
-    """The real one, alone, on loopback."""
-
-    def __init__(self, folder: Path) -> None:
-        program = shutil.which("etcd")
-        if program is None:
-            raise Unavailable("etcd is not installed", hint="apt-get install etcd-server")
-        client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-        self.url = client.replace("http", "etcd") + "/locks/main"
-        super().__init__(
-            [
-                program,
-                *("--data-dir", folder / "etcd"),
-                *("--listen-client-urls", client, "--advertise-client-urls", client),
-                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-                *("--initial-cluster", f"default={peer}"),
-            ],
-            log_path=folder / "etcd.log",
-        )
-
-    def __enter__(self) -> Etcd:
-        self.start()
-        lock = EtcdLock(self.url, LOCK_SECONDS)
-        probe = Lease(lock, "probe", LOCK_SECONDS, lambda: None)
-        wait_until(lambda: probe._try(lambda: lock.acquire("probe")), TIMEOUT, "etcd to answer")
-        lock.release()
-        return self
 
 
 @pytest.fixture(params=["etcd", "folder"])
@@ -61,13 +28,13 @@ def lock_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield str(tmp_path / "lock")
         return
     try:
-        etcd = Etcd(tmp_path)
+        etcd = EtcdServer(tmp_path)
     except Unavailable as error:
         if os.environ.get("SK_REQUIRE_ALL") == "1":
             raise
         pytest.skip(str(error))
     with etcd:
-        yield etcd.url
+        yield etcd.lock_url
 
 
 def test_a_standby_proposer_takes_over(
