@@ -1,8 +1,8 @@
 """docs/runbook.md as tests read it: its entries, their parts, and the commands in them.
 
-    ### BLOCKED                   an entry: level 3, below a section of level 2
-    **Means** ...                 a part: its name in bold at the beginning of a paragraph
-        systemctl start ...       a block of commands: indented lines up to the next other line
+### BLOCKED                   an entry: level 3, below a section of level 2
+**Means** ...                 a part: its name in bold at the beginning of a paragraph
+    systemctl start ...       a block of commands: indented lines up to the next other line
 """
 
 from __future__ import annotations
