@@ -1,5 +1,5 @@
-"""docs/runbook.md is followed: real faults bring a cluster into a state, `sk status` says the verdict,
-the commands of the page are run, and then the test waits for what the page waits for."""
+"""docs/runbook.md is followed: real faults bring a cluster into a state, `sk status` says the
+verdict, the commands of the page are run, and the test waits for what the page waits for."""
 
 from __future__ import annotations
 
