@@ -1,7 +1,7 @@
-"""`AttachedTimeline`: one timeline at a process: its attachment, and the thread that ingests it.
+"""`AttachedTimeline`: one timeline in a process: its attachment, and the thread that ingests it.
 
-Law: what the attachment says is heard within turns; the ingest waits on its own thread until an
-index names its cut.
+Law: events of the attachment are handled on the event loop. The ingest thread waits until an index
+in the store names its cut.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 
 class TimelineOwner(Protocol):
-    """Is told what concerns more than the one timeline."""
+    """Receives events that concern more than one timeline."""
 
     def condemned(self, condemned: deleting.Condemned) -> None: ...
 
@@ -46,7 +46,7 @@ class TimelineOwner(Protocol):
 
 
 class AttachedTimeline:
-    """Its methods are called within turns, but where they say otherwise."""
+    """Call its methods on the event loop, except where a docstring says otherwise."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class AttachedTimeline:
         self.shell = AttachmentShell(turns, core, attachment_id, objects, self, grace_ms)
 
     def begin(self, service: GenerationService) -> None:
-        """Created in the service first: an id that was deleted never returns."""
+        """Registers the timeline with the service first, because a deleted id is never reused."""
         tenant, timeline = self.timeline.tenant_id.hex(), self.timeline.timeline_id.hex()
 
         def answered(_: object) -> None:
@@ -85,7 +85,7 @@ class AttachedTimeline:
         self._turns.work(lambda: service.create_timeline(tenant, timeline), answered, failed)
 
     def refuse(self, error: GenerationRefused) -> None:
-        """By the service. With a tombstone it is as it should be."""
+        """The service refused the timeline. If a tombstone exists, the refusal is expected."""
 
         def looked(is_deleted: bool) -> None:
             if is_deleted:
@@ -97,7 +97,7 @@ class AttachedTimeline:
         self._turns.work(self.shell.objects.is_deleted, looked, lambda _: None)
 
     def close(self) -> None:
-        """Not within a turn: waits for the thread."""
+        """Waits for the ingest thread; do not call it on the event loop."""
         for waiting in list(self._waiting.values()):
             waiting.set()
         if self.shell.compaction is not None:
@@ -105,7 +105,7 @@ class AttachedTimeline:
         if self.ingest is not None:
             self.ingest.stop()
 
-    # ---- what the attachment says
+    # ---- events of the attachment
 
     def activated(self, shell: AttachmentShell) -> None:
         def opened(archive: TimelineArchive) -> None:
@@ -124,7 +124,7 @@ class AttachedTimeline:
             shell.open_compaction(folder, lambda: ingest.base_forks)
 
         def failed(error: Exception) -> None:
-            log.warning("the store does not answer", reason=str(error))
+            log.warning("the object store is unavailable", reason=str(error))
             self._turns.call_later(RETRY_SECONDS, lambda: self.activated(shell))
 
         self._turns.work(lambda: TimelineArchive.open(self._store, self.timeline), opened, failed)
@@ -139,7 +139,11 @@ class AttachedTimeline:
         self._owner.condemned(condemned)
 
     def published(self, shell: AttachmentShell, visible_lsn: int) -> None:
-        log.info("WAL may go", timeline=str(self.timeline), below=format_lsn(visible_lsn))
+        log.info(
+            "WAL below this position may be removed",
+            timeline=str(self.timeline),
+            below=format_lsn(visible_lsn),
+        )
 
     def stored(self, shell: AttachmentShell, change: int) -> None:
         self._owner.validate_soon()
@@ -147,7 +151,7 @@ class AttachedTimeline:
         if waiting is not None:
             waiting.set()
 
-    # ---- what the ingest says, on its thread
+    # ---- calls of the ingest, on its thread
 
     def _hand_over(
         self, cut: Cut, base_backup_id: str, output: EpochOutput

@@ -1,12 +1,12 @@
-"""`PageserverProcess`: one process of a node, with what is attached to it, until it ends.
+"""`PageserverProcess`: one process of a node and its attachments, until it ends.
 
     register -> deletion queue -> attachments -> ingest          timers: validation, rounds of the
-                                                                 queue, horizons, scrubs, what is
-                                                                 attached now
+                                                                 queue, horizons, scrubs, the list
+                                                                 of attachments
 
-Laws. Nothing is written before the generation service has given a number. What the service says of
-attachments is asked for now and then: a new one begins, one that is gone ends. A process that is
-not the newest of its node ends itself.
+Laws. The process writes nothing before the generation service has assigned its node generation. It
+asks the service for its attachments periodically. It begins new ones and ends those that are no
+longer listed. A process that is not the newest of its node ends itself.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ T = TypeVar("T")
 
 REGISTER_RETRY_SECONDS = 2.0
 LOOK_SECONDS = 3600.0
-#: What was on its way to the store has come, or never will.
+#: By then, a request sent before has reached the store, or it never will.
 LATE_SECONDS = 600.0
-#: After an index was written: its cut lets WAL go, and what it dropped may be deleted.
+#: Delay after an index was written. A validation then releases WAL and deletes dropped objects.
 VALIDATION_DELAY_SECONDS = 0.5
 BEGINNING = (Phase.CLAIMING, Phase.LISTING, Phase.LOADING)
 MODES = {AttachmentMode.SINGLE: Mode.SINGLE, AttachmentMode.MULTI: Mode.MULTI}
@@ -62,7 +62,7 @@ log = structlog.get_logger()
 
 
 class PageserverProcess:
-    """Its methods are called within turns, but where they say otherwise."""
+    """Call its methods on the event loop, except where a docstring says otherwise."""
 
     def __init__(
         self, config: ProcessConfig, turns: Turns, store: ObjectStore, service: GenerationService
@@ -71,13 +71,13 @@ class PageserverProcess:
         self.incarnation = secrets.token_hex(16)
         self.node_generation = 0
         self.attached: dict[TimelineId, AttachedTimeline] = {}
-        #: Their pages were deleted, for good.
+        #: Timelines whose pages were permanently deleted.
         self.deleted: frozenset[TimelineId] = frozenset()
         self.queue: QueueShell | None = None
-        #: Why this process has ended itself: message and hint.
+        #: Why this process ended itself: message and hint.
         self.end_reason: tuple[str, str] | None = None
-        self.service_problem = "it was not asked yet"
-        #: "" when it was not started in an emergency, or the service has been told.
+        self.service_problem = "the generation service has not answered yet"
+        #: "" unless it started in an emergency and the service does not know of that yet.
         self.emergency_meaning = ""
         self._turns = turns
         self._store = store
@@ -87,7 +87,7 @@ class PageserverProcess:
         self._compactions = CompactionRound()
         self._emergency = EmergencyStart(turns, store, service, config.node_id, self)
 
-    # ---- its beginning and its end
+    # ---- start and end
 
     def start(self) -> None:
         if self.config.emergency_tenants is not None:
@@ -106,7 +106,7 @@ class PageserverProcess:
         self._go_on()
 
     def _go_on(self) -> None:
-        """The service knows this process: it may delete, and others may give up WAL."""
+        """The service knows this process: from here on it may delete objects and release WAL."""
         suffix = Suffix.pack(0, self.config.node_id, self.node_generation)
         core = DeletionQueue(suffix, self.incarnation, int(self.config.grace_seconds * 1000))
         self.queue = QueueShell(self._turns, core, self._store, self._hinted, self.end)
@@ -129,19 +129,19 @@ class PageserverProcess:
         self._turns.call_later(seconds, due)
 
     def end(self, message: str, hint: str) -> None:
-        log.critical("this process ends", reason=message, hint=hint)
+        log.critical("pageserver process ends itself", reason=message, hint=hint)
         self.end_reason = message, hint
         self._turns.end()
 
     def replaced(self) -> None:
         self.end(
             f"node {self.config.node_id} has a newer process than this one",
-            "Give each pageserver a node id of its own: --node-id. Or the generation service was "
-            "put back to an old copy: sk generations advance.",
+            "Give each pageserver a different --node-id. If the generation service was restored "
+            "from an old copy, run sk generations advance.",
         )
 
     def close(self) -> None:
-        """After the last turn, on the same thread: waits for all ingest."""
+        """Call it after the event loop ended, on the same thread. Waits for all ingest threads."""
         for each in self.attached.values():
             each.close()
 
@@ -160,7 +160,7 @@ class PageserverProcess:
                 return
             words = " ".join(str(error).split())
             if words != self.service_problem:
-                log.warning("the generation service does not answer", reason=words)
+                log.warning("the generation service is unavailable", reason=words)
             self.service_problem = words
             failed()
 
@@ -181,7 +181,9 @@ class PageserverProcess:
         self.ask_service(ask, answered, lambda: None)
 
     def _attach_all(self) -> None:
-        """Not within a turn: what is in the archive and attached nowhere, also after an advance."""
+        """Attaches each tenant of the archive that has no attachment, also after an advance.
+
+        Do not call it on the event loop."""
         attached = {each.tenant for each in self._service.status().tenants if each.attachments}
         for timeline in find_timelines(self._store):
             tenant = timeline.tenant_id.hex()
@@ -205,7 +207,7 @@ class PageserverProcess:
                     self._detach(timeline)
 
         def failed(error: Exception) -> None:
-            log.warning("the store does not answer", reason=str(error))
+            log.warning("the object store is unavailable", reason=str(error))
 
         self._turns.work(lambda: find_timelines(self._store), answered, failed)
 
@@ -219,7 +221,7 @@ class PageserverProcess:
                 assert there is not None
                 there.shell.step(attaching.ModeSet(MODES[at.mode]))
             case AttachDecision.REFUSE:
-                log.warning("a late attach is passed over", suffix=str(suffix))
+                log.warning("ignored an outdated attachment", suffix=str(suffix))
 
     def _begin(self, timeline: TimelineId, suffix: Suffix, mode: Mode) -> None:
         if timeline in self.attached:
@@ -253,8 +255,8 @@ class PageserverProcess:
             self._begin(timeline, found.suffix, Mode.EMERGENCY)
 
     def emergency_told(self, told: ToldService) -> None:
-        """The validations that follow find out who has the tenants by now. A mode is set when an
-        attachment has begun."""
+        """Validations that follow report the current owner of each tenant. A mode can be set only
+        when the attachment has begun."""
         if any(each.shell.core.phase in BEGINNING for each in self.attached.values()):
             again = partial(self.emergency_told, told)
             self._turns.call_later(REGISTER_RETRY_SECONDS, again)
@@ -270,7 +272,7 @@ class PageserverProcess:
     # ---- deleted timelines
 
     def found_deleted(self, timeline: TimelineId) -> None:
-        """There is a tombstone: what comes late below it is removed by who may have sent it."""
+        """A tombstone exists. Removes objects that late requests of this process create."""
         if timeline not in self.deleted:
             self.deleted |= {timeline}
             log.warning("the timeline's pages were deleted", timeline=str(timeline))
@@ -283,13 +285,15 @@ class PageserverProcess:
         suffix = Suffix.pack(0, self.config.node_id, self.node_generation)
 
         def remove() -> RemovedPages:
-            # The service first: one that has gone back does not know of it.
+            # The service first: a service restored from an old copy does not know of the deletion.
             tenant, name = timeline.tenant_id.hex(), timeline.timeline_id.hex()
             self._service.delete_timeline(tenant, name)
             return remove_pages(self._store, timeline, suffix)
 
         def failed(error: Exception) -> None:
-            log.warning("pages of a deleted timeline are left", reason=str(error))
+            log.warning(
+                "could not remove the pages of a deleted timeline; will retry", reason=str(error)
+            )
             self._turns.call_later(LATE_SECONDS, lambda: self._remove(timeline))
 
         self._turns.work(remove, lambda _: None, failed)

@@ -1,10 +1,10 @@
-"""`PageserverService`: a pageserver's process with its port. It knows everybody.
+"""`PageserverService`: assembles a pageserver process and its HTTP port.
 
     process.py                   cores, their shells and the threads that ingest
     telemetry/status_server.py   the port: /status, /metrics, /healthz
 
-Law: what the port shows is read without a lock, of values that are replaced and never changed: it
-may be a moment old, and is never half of one.
+Law: the port reads its values without a lock. They are replaced, never modified, so a page may be
+slightly out of date but is always consistent.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = structlog.get_logger()
 
 
 class PageserverService:
-    """run() serves until it is told to stop. Closes `service`."""
+    """run() serves until it is stopped. Closes `service`."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class PageserverService:
         self._address = ""
 
     def run(self, stopping: StopSignal) -> None:
-        """Raises ListenError; PageserverError when the folder is in use, or this process is not the
-        newest of its node."""
+        """Raises ListenError; PageserverError if the data directory is in use, or if this process
+        is not the newest of its node."""
         with ExitStack() as stack:
             stack.callback(self._service.close)
             stack.enter_context(locked(self._config.data_dir))
@@ -92,7 +92,7 @@ class PageserverService:
             message, hint = self._process.end_reason
             raise PageserverError(message, hint=hint)
 
-    # ---- what it shows
+    # ---- status
 
     def status(self) -> dict[str, Any]:
         """The JSON of /status."""
@@ -125,7 +125,7 @@ class PageserverService:
         }
 
     def health(self) -> str:
-        """One line of the first thing that is not well; "" when all is."""
+        """One line about the first problem found, or "" if there is none."""
         if not self._process.node_generation:
             return f"not registered: {self._process.service_problem}"
         for timeline, there in dict(self._process.attached).items():
@@ -140,7 +140,7 @@ class PageserverService:
 
 
 def timeline_problem(there: AttachedTimeline) -> str:
-    """In words; "" when it is well."""
+    """The problem as a sentence, or "" if there is none."""
     core, ingest = there.shell.core, there.ingest
     if there.shell.refusal:
         return there.shell.refusal
@@ -149,12 +149,12 @@ def timeline_problem(there: AttachedTimeline) -> str:
     if core.is_deleted:
         return str(PagesDeleted(there.timeline))
     if core.mode is Mode.STALE:
-        return f"generation {core.suffix} is stale: another pageserver has the timeline"
+        return f"generation {core.suffix} is stale: the tenant is attached to another pageserver"
     return ingest.state.problem if ingest is not None else ""
 
 
 def timeline_status(there: AttachedTimeline, problem: str) -> dict[str, Any]:
-    """Of one that is attached."""
+    """The status of one attached timeline."""
     core, ingest = there.shell.core, there.ingest
     index = core.index
     page: dict[str, Any] = {
@@ -202,7 +202,7 @@ def timeline_status(there: AttachedTimeline, problem: str) -> dict[str, Any]:
 
 @contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
-    """One process a folder, which is made. Raises PageserverError."""
+    """Locks `data_dir`, which is created if missing. Raises PageserverError if it is in use."""
     data_dir.mkdir(parents=True, exist_ok=True)
     with (data_dir / LOCK_FILE).open("wb") as file:
         try:
@@ -210,6 +210,6 @@ def locked(data_dir: Path) -> Iterator[None]:
         except OSError as error:
             raise PageserverError(
                 f"{data_dir} is in use by another pageserver",
-                hint="Give each a folder, and a node id, of its own.",
+                hint="Give each pageserver a data directory and a node id of its own.",
             ) from error
         yield

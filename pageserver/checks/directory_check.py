@@ -1,12 +1,12 @@
-"""The files of a data directory against the WAL: of a stopped server, or of one that runs.
+"""Compares the files of a data directory with the WAL. The server may be running.
 
-    pg_control: redo X         every page that was changed before X is in its file: X is what a
-    |------------X-----------  recovery begins at; what was changed behind it has a greater LSN
+    pg_control: redo X         every page changed before X is in its file: recovery begins at X
+    |------------X-----------  a page changed after X has a greater LSN
 
-Laws. X is read before the first page. Of a running server a page may be torn: what seems damaged is
-read again, and is damaged only when it stays so. A file that neither the cut nor the WAL knows is
-counted, not judged. Nothing is written.
-Source: Postgres `CreateCheckPoint` in `xlog.c`.
+Laws. X is read before the first page. While the server runs, a page read may be torn: a page that
+seems damaged is read again, and counts as damaged only if it stays so. A file that is neither in
+the cut nor in the WAL is counted, not judged. The check writes nothing. Source: Postgres
+`CreateCheckPoint` in `xlog.c`.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from walrecords.record_index import as_boundary
 
 BACKUP_LABEL = "backup_label"
 READ_BLOCKS = 4096
-#: of a page that a server may be writing just now
+#: attempts to read a page that the server may be writing, and the pause between them
 LOOKS, LOOK_SECONDS = 5, 0.1
-#: of a shutdown checkpoint, headers of WAL pages in it and all
+#: size limit of a shutdown checkpoint record, including headers of WAL pages in it
 LAST_RECORD_BYTES_MAX = 512
 
 OpenPoint = Callable[[Moment], RestorePoint]
@@ -58,7 +58,7 @@ _SKIPS = {Verdict.NEWER: Skip.NEWER, Verdict.UNKNOWN: Skip.UNKNOWN, Verdict.MOVI
 
 @dataclass(frozen=True, slots=True)
 class DataDirectory:
-    """`control` as it was when it was opened."""
+    """`control` is the control file as read by open()."""
 
     path: Path
     control: ControlFile
@@ -66,46 +66,46 @@ class DataDirectory:
 
     @classmethod
     def open(cls, path: Path, server: ServerFacts, history: TimelineHistory) -> DataDirectory:
-        """Of that cluster, on that timeline. Raises PageserverError."""
+        """Opens a data directory of that cluster and timeline. Raises PageserverError."""
         if (path / BACKUP_LABEL).exists():
             raise PageserverError(
-                f"{path} is a base backup that has not been started: its pages are not yet what "
-                "its control file says",
-                hint="Start it once.",
+                f'"{path}" is a base backup that has not been started: its pages do not match its '
+                "control file",
+                hint="Start the server once.",
             )
         try:
             control = ControlFile.parse((path / CONTROL_FILE).read_bytes())
         except OSError as error:
             raise PageserverError(
                 f'could not read "{path / CONTROL_FILE}": {error.strerror}',
-                hint="Name the data directory of a server.",
+                hint="Specify the data directory of a server.",
             ) from error
         if control.system_id != server.system_id:
             raise PageserverError(
-                f"{path} is of another cluster: expected system {server.system_id}, found "
-                f"{control.system_id}"
+                f'"{path}" belongs to another cluster: expected system identifier '
+                f"{server.system_id}, found {control.system_id}"
             )
         on = {history.tli_at(control.redo_lsn), history.tli_at(max(0, control.redo_lsn - 1))}
         if control.tli not in on:
             raise PageserverError(
-                f"{path} is on another branch of the WAL: at {format_lsn(control.redo_lsn)} it is "
-                f"on timeline {control.tli}, the archive on {max(on)}",
-                hint="It was a primary that another one has replaced: sk rejoin.",
+                f'"{path}" is on another timeline: at {format_lsn(control.redo_lsn)} it is on '
+                f"timeline {control.tli}, the archive is on timeline {max(on)}",
+                hint="The server is a former primary. Use sk rejoin.",
             )
         return cls(path, control, server.wal_seg_size)
 
     @property
     def is_running(self) -> bool:
-        """There is the file that says so; the server may have crashed."""
+        """Whether postmaster.pid exists. The server may have crashed."""
         return (self.path / POSTMASTER_FILE).exists()
 
     def open_point(self, open_point: OpenPoint, *, may_end: bool = False) -> RestorePoint:
-        """The pages as of its checkpoint's redo; or as of the end of the WAL that there is."""
+        """The pages as of the redo position of its checkpoint, or as of the end of the WAL."""
         lsn = as_boundary(self.control.redo_lsn, self.wal_seg_size)
         return open_point(Moment(lsn=lsn, may_end=may_end))
 
     def read(self, fork: Fork, version_folder: str, blocks: Numbers) -> dict[int, bytes]:
-        """Those that there are, whole ones."""
+        """Returns the blocks that exist completely."""
         found = {}
         fds: dict[int, int | None] = {}
         try:
@@ -126,8 +126,8 @@ class DataDirectory:
     def are_right(
         self, fork: Fork, version_folder: str, heap_block: int, bits: int, at_lsn: int
     ) -> bool:
-        """Whether these bits of a visibility map are, by the heap page; one that is newer than
-        `at_lsn` may be without its map."""
+        """Whether the heap page allows these visibility map bits. A heap page newer than `at_lsn`
+        may be ahead of its map."""
         heap = replace(fork, kind=ForkKind.MAIN)
         page = self.read(heap, version_folder, np.array([heap_block], np.uint32)).get(heap_block)
         if page is not None and PageHeader.parse(page).lsn > at_lsn:
@@ -136,7 +136,7 @@ class DataDirectory:
 
 
 class DirectoryCheck:
-    """Of one data directory, once. `only`: no other file than this fork's."""
+    """One check of one data directory. `only`: check no other file than this fork's."""
 
     def __init__(
         self, directory: DataDirectory, reader: PageReader, *, only: Fork | None = None
@@ -147,7 +147,7 @@ class DirectoryCheck:
         self._report = CheckReport()
 
     def run(self, open_point: OpenPoint, count: int | None, chance: Random) -> CheckReport:
-        """`count` pages, or all. Raises PageserverError, ObjectStoreError, BackupError."""
+        """Checks `count` pages, or all. Raises PageserverError, ObjectStoreError, BackupError."""
         chosen = choose_pages(self._checkable(), count, chance)
         point = self._directory.open_point(open_point, may_end=True)
         with self._reader.open(point, chosen) as pages:
@@ -157,14 +157,15 @@ class DirectoryCheck:
         return self._report
 
     def _checkable(self) -> dict[Fork, int]:
-        """How long they are; the others are counted. Raises PageserverError."""
+        """The lengths of the forks that can be checked; counts all others. Raises
+        PageserverError."""
         lengths: dict[Fork, int] = {}
         data_dir, only, skipped = self._directory.path, self._only, self._report.skipped
         for folder in relation_folders(data_dir):
             for fork, _, path in relation_files(data_dir, folder):
                 lengths[fork] = lengths.get(fork, 0) + _size(path) // PAGE_BYTES
         if only is not None and only not in lengths:
-            raise PageserverError(f"{data_dir} has no file of {only}")
+            raise PageserverError(f'"{data_dir}" has no file of {only}')
         found = {}
         for fork, length in lengths.items():
             if only is not None and fork != only:
@@ -204,7 +205,7 @@ class DirectoryCheck:
             self._note(pages, fork, block, finding)
 
     def _looks(self, fork: Fork, folder: str, block: int, page: bytes) -> Iterator[bytes]:
-        """That page, again and again while a server may be writing it."""
+        """That page; if a server may be writing it, reads it again several times."""
         yield page
         for _ in range(LOOKS if self._directory.is_running else 0):
             time.sleep(LOOK_SECONDS)
@@ -212,7 +213,8 @@ class DirectoryCheck:
             yield again.get(block, page)
 
     def _end_lsn(self) -> int | None:
-        """Known of a primary that was stopped: no page is newer than its checkpoint's record."""
+        """Known only for a primary that was shut down: no page is newer than its checkpoint
+        record."""
         control = self._directory.control
         is_last = control.is_shut_down and not self._directory.is_running
         return control.checkpoint_lsn + LAST_RECORD_BYTES_MAX if is_last else None
@@ -240,7 +242,7 @@ class DirectoryCheck:
 
 
 def _of_itself(wrong: str) -> Finding | None:
-    """Of a page that the WAL says nothing of: None when nothing is wrong with it."""
+    """The finding for a page that is not in the WAL: None if it is valid."""
     return Finding(Verdict.DAMAGED, wrong) if wrong else None
 
 
@@ -252,7 +254,7 @@ def _open(path: Path) -> int | None:
 
 
 def _size(path: Path) -> int:
-    """0 of one that is gone by now."""
+    """Returns 0 if the file was removed in the meantime."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
