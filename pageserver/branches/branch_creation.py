@@ -53,8 +53,8 @@ _STATE = "SELECT pg_last_xact_replay_timestamp(), (SELECT count(*) FROM pg_prepa
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`found` receives the restore point, and whether its WAL ends before the target is certain to
-    be reached. `expect_bytes` receives the size of all pages, `more_bytes` each size written."""
+    """`found` receives the restore point, and whether the available WAL ends before the requested
+    time. `expect_bytes` receives the size of all pages, `more_bytes` each size written."""
 
     found: Callable[[RestorePoint, bool], None] = lambda point, is_wal_end: None
     expect_bytes: Callable[[int], None] = lambda size: None

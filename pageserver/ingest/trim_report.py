@@ -1,13 +1,13 @@
-"""`TrimReport`: what safekeepers are told of an attachment: whose the pages are, what WAL may go.
+"""`TrimReport`: tells safekeepers which pageserver has the timeline, and which WAL it has stored.
 
     START_REPLICATION PHYSICAL 0/5000000 TIMELINE 1 (pageserver '000007000300001A')
     status update 'r': write = flush = what was received, apply = visible_lsn
 
-The stream of the WAL goes to one safekeeper. The others are visited, each once for each position,
-by the same two messages and no WAL.
+One safekeeper sends the WAL stream. All others get the same two messages in a short connection
+without WAL, once for each new position.
 
-Law: only the visible position is told, and 0 before there is one. What a safekeeper has not heard
-keeps its WAL longer, nothing else; so a visit that fails is made again, later.
+Law: only the visible position is reported, or 0 before it is known. A safekeeper that does not know
+the newest position keeps its WAL longer. So a failed report is only repeated later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pgwal.lsn import Lsn, format_lsn
 from pgwire.commands import StartReplication, format_start_replication
 from pgwire.replication import StandbyStatus, postgres_time_us
 
-#: SQLSTATE of a safekeeper that has seen a newer pageserver (object_in_use).
+#: SQLSTATE of a safekeeper that has seen a newer pageserver (object_in_use)
 STALE = "55006"
 OPTION = "pageserver"
 SILENCE_SECONDS = 20.0
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 
 class TrimReport:
-    """Of one attachment. `visible_lsn` is asked anew each time, on any thread."""
+    """The reports of one attachment. `visible_lsn` is called for each report, on any thread."""
 
     def __init__(
         self, suffix: Suffix, visible_lsn: Callable[[], int], safekeepers: Sequence[Safekeeper]
@@ -61,8 +61,8 @@ class TrimReport:
         return StandbyStatus(received_lsn, received_lsn, visible_lsn, now_us)
 
     def visit_due(self) -> None:
-        """In a thread of its own, so that a host that is gone keeps nobody waiting: those that have
-        not heard the present position. Called now and then, by one thread."""
+        """Reports to the safekeepers that do not know the present position. Uses a thread, because
+        a connection attempt may block. Called periodically, by one thread."""
         if self._visiting is not None and self._visiting.is_alive():
             return
         visible_lsn, now = self.visible_lsn(), time.monotonic()
@@ -82,10 +82,10 @@ class TrimReport:
         for each in safekeepers:
             try:
                 self._visit(each, visible_lsn)
-            except Exception as error:  # of the connection, whatever it is: it is visited again
+            except Exception as error:  # any error of the connection: the report is repeated
                 self._failed_at[each.name] = time.monotonic()
                 log.warning(
-                    "safekeeper is not told which WAL may go",
+                    "could not report the trim position to the safekeeper",
                     safekeeper=each.name,
                     reason=" ".join(str(error).split()),
                 )
@@ -98,9 +98,9 @@ class TrimReport:
             pgconn = connection.pgconn
             system = identify_system(pgconn)
             if system.flush_lsn < visible_lsn:
-                raise PageserverError(f"it has WAL up to {format_lsn(system.flush_lsn)} only")
+                raise PageserverError(f"its WAL ends at {format_lsn(system.flush_lsn)}")
             if not start_copy(pgconn, self.start_command(system.flush_lsn, system.tli)):
-                raise PageserverError(f"timeline {system.tli} has just ended")
+                raise PageserverError(f"timeline {system.tli} has ended")
             stream = ReplicationStream(pgconn, system.flush_lsn, SILENCE_SECONDS)
             stream.send_status(self.status(visible_lsn, visible_lsn))
             stream.end()

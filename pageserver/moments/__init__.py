@@ -1,1 +1,1 @@
-"""Any moment behind a cut: a page, a table, a server as of then."""
+"""Point-in-time recovery from a cut: a page, a table, or a server as of any position."""

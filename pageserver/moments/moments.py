@@ -1,6 +1,6 @@
-"""`Moments`: from a position or a time to the cut before it, and the WAL up to it.
+"""`Moments`: finds the cut before a position or a time, and fetches the WAL up to it.
 
-cut 1      cut 2          moment
+cut 1      cut 2          target
   |----------|--------------X            RestorePoint: the pages of cut 2, WAL from its redo to X
 """
 
@@ -30,8 +30,8 @@ from walrecords.record_index import as_boundary
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A position, or a time, or the end of the WAL that there is. `may_end`: where the WAL ends
-    before the position, its end will do."""
+    """A position, or a time, or else the end of the available WAL. With `may_end` the end of the
+    WAL is used if it is before the position."""
 
     lsn: int | None = None
     time: datetime | None = None
@@ -41,7 +41,7 @@ class Moment:
 def point_opener(
     archive: TimelineArchive, sources: Sequence[WalSource], work: Path
 ) -> Callable[[Moment], RestorePoint]:
-    """Opens moments, each in a folder of its own in `work`; the one before is removed."""
+    """Opens each point in a new folder in `work`, and removes the folder of the previous one."""
     folders: list[tempfile.TemporaryDirectory[str]] = []
 
     def open_point(moment: Moment) -> RestorePoint:
@@ -54,24 +54,26 @@ def point_opener(
 
 
 def before_first_cut(index: PageIndex) -> PageNotFound:
-    """What to say of a moment that no cut of the index leads to. It has one."""
+    """The error for a target that is before all cuts of the index, which has at least one."""
     first = index.cuts[0]
     at = datetime.fromtimestamp(first.time_unix_s).astimezone()
     where = f"at {format_lsn(first.end_lsn)}, {at.isoformat(' ')}"
     if not index.horizon_lsn:
-        return PageNotFound("the moment lies before the first cut", hint=f"That is {where}.")
+        return PageNotFound(
+            "the requested position is before the first cut", hint=f"The first cut is {where}."
+        )
     return PageNotFound(
-        "the moment lies before the horizon: the cuts below it are gone",
-        hint=f"The oldest cut is {where}. How long they stay: sk pageserver run --history-days.",
+        "the requested position is before the horizon: older cuts have been deleted",
+        hint=f"The oldest cut is {where}. Set the retention with sk pageserver run --history-days.",
     )
 
 
 class Moments:
-    """Works in `folder`, which is empty. `sources` are asked for WAL in their order. Every method
-    raises PageserverError, ObjectStoreError, BackupError.
+    """Works in `folder`, which is empty. `sources` are searched for WAL in their order. Every
+    method raises PageserverError, ObjectStoreError, BackupError.
 
-    `is_wal_end`: the WAL that there is has no commit behind the time that was asked for. There may
-    be others before that time which are not here."""
+    `is_wal_end`: the available WAL has no commit after the requested time. WAL with more commits
+    before that time may be missing."""
 
     def __init__(
         self, archive: TimelineArchive, sources: Sequence[WalSource], folder: Path
@@ -94,7 +96,7 @@ class Moments:
         if not cuts:
             raise PageNotFound(
                 f"the archive has no cuts of timeline {self._archive.timeline}",
-                hint="A pageserver makes them: sk pageserver run.",
+                hint="Cuts are made by a pageserver. Start it with sk pageserver run.",
             )
         for cut in reversed(cuts):
             if self._is_before(cut, moment):
@@ -104,7 +106,7 @@ class Moments:
         raise before_first_cut(self._index)
 
     def files(self, point: RestorePoint) -> CutFiles:
-        """All files of the cut of a point that open() gave, for who writes all of them."""
+        """All files of the cut of a point returned by open(), for a caller that writes them all."""
         (cut,) = (cut for cut in self._index.cuts if cut.end_lsn == point.cut_lsn)
         return open_files(self._archive, self._objects, self._index, cut, point.frame)
 
@@ -114,9 +116,9 @@ class Moments:
         return moment.time is None or cut.time_unix_s <= moment.time.timestamp()
 
     def _target_lsn(self, cut: Cut, moment: Moment) -> int:
-        """Where the moment is; all WAL from the cut to there is in the folder."""
+        """The position of the target. Fetches all WAL from the cut to it into the folder."""
         limit_lsn = moment.lsn
-        if limit_lsn is not None:  # one behind a page's header is where the record before it ends
+        if limit_lsn is not None:  # a position after a page header means the end before it
             limit_lsn = as_boundary(limit_lsn, self._archive.facts.wal_seg_size)
         self.is_wal_end = False
         times = EndTimes(self._archive.facts.server.pg_major)
@@ -134,7 +136,7 @@ class Moments:
         if end_lsn < limit_lsn:
             raise SurveyError(
                 f"the WAL ends at {format_lsn(end_lsn)}, before {format_lsn(limit_lsn)}",
-                hint="Name an earlier moment, or the safekeepers that have what is not archived.",
+                hint="Specify an earlier target, or safekeepers with WAL that is not archived yet.",
             )
         return limit_lsn
 
@@ -147,7 +149,7 @@ class Moments:
         return RestorePoint(frame, stack, self._wal, cut.redo_lsn, cut.end_lsn, target_lsn, tli)
 
     def _write_history(self, tli: int) -> None:
-        """Of that timeline; the first of all has none."""
+        """Writes the history file of that timeline. The first timeline has none."""
         before = tuple(entry for entry in self._history.entries if entry.tli < tli)
         if before:
             text = TimelineHistory(tli, before).format()
