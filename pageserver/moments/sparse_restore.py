@@ -46,7 +46,7 @@ from pageserver.moments.restored_table import DumpFormat, Relation, RelationFile
 from pageserver.moments.table_name import TableName, quote_name
 from pgwal.lsn import format_lsn
 
-#: One is sufficient unless the WAL renames or attaches tables. Each round adds files or is the last.
+#: One is sufficient unless the WAL renames or attaches tables. Each round adds files, or is last.
 ROUNDS_MAX = 4
 NAMED_MAX = 5
 SIMILAR_MAX = 5
