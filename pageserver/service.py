@@ -149,7 +149,7 @@ def timeline_problem(there: AttachedTimeline) -> str:
     if core.is_deleted:
         return str(PagesDeleted(there.timeline))
     if core.mode is Mode.STALE:
-        return f"generation {core.suffix} is stale: the tenant is attached to another pageserver"
+        return f"generation {core.suffix} is stale: another pageserver has the timeline"
     return ingest.state.problem if ingest is not None else ""
 
 

@@ -251,7 +251,7 @@ class Attachment:
         if self.index_name is None:
             self._activate(PageIndex())
         elif self.index_name.suffix == self.suffix:
-            self._refuse(f"an index of generation {self.suffix} exists, but not of this process")
+            self._refuse(f"generation {self.suffix} has an index that this process did not write")
         else:
             self.phase = Phase.LOADING
             self._actions.append(LoadIndex(self.index_name))

@@ -265,7 +265,7 @@ def test_layers_that_cannot_be_merged_stay(world: World) -> None:
         compaction = node.attached().shell.compaction
         assert compaction is not None
         wait_until(lambda: compaction.state.problem, TIMEOUT, "the problem")
-        assert "is no tar file" in compaction.state.problem
+        assert "is not a tar file" in compaction.state.problem
         page = timeline_status(node.attached(), "")
         assert (page["merges"], page["compaction_problem"] != "") == (0, True)
         node.add_cut(300, now(), write_pages)
@@ -296,7 +296,7 @@ def test_two_processes_of_one_node(world: World) -> None:
         with world.process() as new:
             new.add_cut(200, now())
             reason = wait_until(lambda: old.process.end_reason, TIMEOUT, "the old one to end")
-            assert "has a newer process" in reason[0] or "was used before" in reason[0]
+            assert "has a newer process" in reason[0] or "already claimed by" in reason[0]
             assert new.process.end_reason is None
 
 

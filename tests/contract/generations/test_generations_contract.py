@@ -142,7 +142,7 @@ def test_attaching_again_is_a_new_generation(service: GenerationService, tenant:
     assert state.current == TenantAttachment(tenant, 3, 2, SINGLE)
     with pytest.raises(GenerationRefused, match="is attached to node 3") as refused:
         service.attach(tenant, 4)
-    assert "Move it" in refused.value.hint
+    assert "sk generations move" in refused.value.hint
     assert service.status().tenants[0].attachment_generation == 2
 
 
@@ -159,7 +159,7 @@ def test_a_move_makes_the_one_before_stale(service: GenerationService, tenant: s
     assert is_valid(service, (4, 1), tenant, 2)
     answer = service.validate(3, 1, [TenantGeneration(tenant, 1)])
     assert answer.tenants[0].mode is STALE
-    with pytest.raises(GenerationRefused, match="attached to node 4 already"):
+    with pytest.raises(GenerationRefused, match="already attached to node 4"):
         service.move(tenant, 4)
     assert service.move(tenant, 3).attachments == (
         TenantAttachment(tenant, 3, 3, SINGLE),
@@ -200,7 +200,7 @@ def test_a_tenant_that_is_detached_is_valid_nowhere(
     assert not is_valid(service, (3, 1), tenant, 1)
     assert service.detach(tenant, 3).attachment_generation == 1
     assert service.attach(tenant, 3).attachment_generation == 2
-    with pytest.raises(GenerationRefused, match="is not known"):
+    with pytest.raises(GenerationRefused, match="does not exist"):
         service.detach(token_hex(16), 3)
 
 
@@ -291,7 +291,9 @@ def test_numbers_never_begin_anew(service: GenerationService, tenant: str) -> No
         lambda: service.attach(tenant, 3),
         lambda: service.fence_tenant(tenant),
     ):
-        with pytest.raises(GenerationRefused, match=r"no generation of .* is left: 16777215"):
+        with pytest.raises(
+            GenerationRefused, match=r"all generations of .* are used: the greatest is 16777215"
+        ):
             ask()
     (state,) = service.status().tenants
     assert state.attachment_generation == ATTACHMENT_GENERATION_MAX
@@ -302,7 +304,7 @@ def test_numbers_never_begin_anew(service: GenerationService, tenant: str) -> No
 
 
 def test_a_timeline_is_created_once(service: GenerationService, tenant: str) -> None:
-    with pytest.raises(GenerationRefused, match="is not known"):
+    with pytest.raises(GenerationRefused, match="does not exist"):
         service.create_timeline(tenant, TIMELINE)
     service.attach(tenant, 3)
     assert service.create_timeline(tenant, TIMELINE).suffix == ""  # no process has it yet
@@ -322,7 +324,7 @@ def test_a_timeline_that_was_deleted_never_returns(service: GenerationService, t
         assert service.delete_timeline(tenant, TIMELINE).state is TimelineState.DELETED
         with pytest.raises(GenerationRefused, match="was deleted") as refused:
             service.create_timeline(tenant, TIMELINE)
-        assert "never returns" in refused.value.hint
+        assert "new id" in refused.value.hint
     early = token_hex(16)
     service.delete_timeline(tenant, early)
     with pytest.raises(GenerationRefused, match="was deleted"):

@@ -77,7 +77,7 @@ def test_nothing_is_answered_that_the_standbys_did_not_confirm(
                 ended.set()
             assert not answers.done()
             generations_server.execute("SELECT pg_cancel_backend(%s)", (pid,))
-            with pytest.raises(GenerationServiceUnavailable, match="was not confirmed"):
+            with pytest.raises(GenerationServiceUnavailable, match="did not confirm the COMMIT"):
                 answers.result(TIMEOUT)
         assert ask(generations)
 
@@ -92,9 +92,9 @@ def test_a_standby_is_not_asked(
     with standby:
         wait_replayed(standby, generations_server.flush_lsn(), TIMEOUT)
         uri = postgres_uri(standby, generations.store.name.partition(" ")[0])
-        with pytest.raises(GenerationServiceUnavailable, match="read-only: a standby") as refused:
+        with pytest.raises(GenerationServiceUnavailable, match="read-only or a standby") as refused:
             embedded_generations(uri)
-    assert "Name the primary" in refused.value.hint
+    assert "Specify the primary" in refused.value.hint
 
 
 def test_a_server_that_was_restarted_is_asked_again(
@@ -104,7 +104,7 @@ def test_a_server_that_was_restarted_is_asked_again(
     with closing(embedded_generations(postgres_database)) as generations:
         assert generations.register_node(3, "x").node_generation == 1
         generations_server.stop()
-        with pytest.raises(GenerationServiceUnavailable, match="gives no connection within"):
+        with pytest.raises(GenerationServiceUnavailable, match="could not connect to"):
             generations.register_node(3, "x")
         generations_server.start()
         wait_until(lambda: answers(generations), TIMEOUT, "a connection")
@@ -122,8 +122,8 @@ def answers(generations: Generations) -> bool:
     ("uri", "text"),
     [
         ("postgresql://u:secret@127.0.0.1:1/x", "Connection refused"),
-        ("postgresql://u:secret@127.0.0.1:1/x?nonsense=secret", "cannot be read"),
-        ("mysql://u:secret@h/x", "another kind of URI"),
+        ("postgresql://u:secret@127.0.0.1:1/x?nonsense=secret", "invalid database URI"),
+        ("mysql://u:secret@h/x", "URI of another kind"),
     ],
 )
 def test_a_uri_that_leads_nowhere(uri: str, text: str) -> None:
@@ -135,7 +135,7 @@ def test_a_uri_that_leads_nowhere(uri: str, text: str) -> None:
 def test_a_database_without_tables_gets_them_only_when_that_was_said(
     postgres_database: str,
 ) -> None:
-    with pytest.raises(GenerationDatabaseError, match="holds no generations"):
+    with pytest.raises(GenerationDatabaseError, match="does not contain generations"):
         embedded_generations(postgres_database, create=False)
     embedded_generations(postgres_database).close()
     embedded_generations(postgres_database, create=False).close()

@@ -52,7 +52,7 @@ def test_a_file_that_is_not_there_is_made_only_when_that_was_said(path: Path) ->
     assert "sk generations serve" in refused.value.hint
     assert not path.exists()
     path.touch()
-    with pytest.raises(GenerationDatabaseError, match="holds no generations"):
+    with pytest.raises(GenerationDatabaseError, match="does not contain generations"):
         SqliteStore(path, create=False)
 
 
@@ -64,7 +64,7 @@ def test_what_is_no_database_of_ours_is_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE tenants (name TEXT)")
     before = path.read_bytes()
-    with pytest.raises(GenerationDatabaseError, match="holds no generations"):
+    with pytest.raises(GenerationDatabaseError, match="does not contain generations"):
         SqliteStore(path, create=True)
     assert path.read_bytes() == before
     with pytest.raises(GenerationDatabaseError, match="Is a directory"):
@@ -129,7 +129,7 @@ def test_a_database_that_goes_back_while_it_is_served_gives_nothing_twice(
             asked = [TenantGeneration(tenant, generation)]
             answer = generations.validate(node, process, asked)
             assert not answer.tenants[0].is_valid
-    assert lines[0]["event"].startswith("the database has gone back in time")
+    assert lines[0]["event"].startswith("the database was set back")
     assert generations.register_node(3, "z").node_generation == 3
     assert generations.fence_tenant(tenant, 4).attachment_generation == 3
     asked = [TenantGeneration(tenant, 3)]

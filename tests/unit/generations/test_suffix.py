@@ -56,7 +56,7 @@ def test_one_order_of_parts_numbers_and_texts(
     ],
 )
 def test_what_does_not_fit_is_refused(parts: tuple[int, int, int], what: str) -> None:
-    with pytest.raises(GenerationError, match=f"{what} does not fit"):
+    with pytest.raises(GenerationError, match=f"invalid {what}: expected 0 to"):
         Suffix.pack(*parts)
 
 

@@ -53,7 +53,7 @@ def test_values_reach_the_server_as_they_are() -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-a", ".a", "a b", "x" * 49, "\u00e4"])
 def test_a_name_is_a_folders_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(BranchError, match="is no name of a branch"):
+    with pytest.raises(BranchError, match="is not a valid branch name"):
         BranchFolder(tmp_path, name)
 
 
@@ -61,7 +61,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     folder = made(tmp_path, "a")
     assert folder.require() == record("a")
     assert state_of(folder) is BranchState.STOPPED
-    with pytest.raises(BranchError, match="branch a exists"):
+    with pytest.raises(BranchError, match="branch a already exists"):
         BranchFolder(tmp_path, "a").begin()
     with pytest.raises(BranchError, match="format 2, expected 1"):
         decode_branch(record("a").encode().replace(b'"format": 1', b'"format": 2'))
@@ -82,10 +82,10 @@ def test_one_that_is_not_whole_is_listed_and_removed(tmp_path: Path) -> None:
         ("empty", BranchState.INCOMPLETE),
     ]
     for each in found:
-        with pytest.raises(BranchError, match="is not whole"):
+        with pytest.raises(BranchError, match="is incomplete"):
             each.require()
         each.remove()
-    with pytest.raises(BranchError, match="is no branch's folder"):
+    with pytest.raises(BranchError, match="is not the folder of a branch"):
         BranchFolder(tmp_path, "foreign").remove()
     assert list(tmp_path.iterdir()) == [foreign]
 

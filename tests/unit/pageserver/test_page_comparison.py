@@ -128,7 +128,7 @@ def test_an_lsn_behind_the_end_of_the_wal_and_a_wrong_checksum_are_damage_at_onc
     newer = changed(HEAP, 4, struct.pack("<I", LSN + 99))
     expected = Expectation(HEAP, LSN, is_moving=True, end_lsn=LSN + 98)
     found = compare(ForkKind.MAIN, 7, newer, expected, has_checksum=False)
-    assert (found.verdict, "behind the end of the WAL" in found.reason) == (Verdict.DAMAGED, True)
+    assert (found.verdict, "after the end of the WAL" in found.reason) == (Verdict.DAMAGED, True)
     right = changed(newer, 8, page_checksum(newer, 7).to_bytes(2, "little"))
     for content, verdict_of in ((right, Verdict.SAME), (newer, Verdict.DAMAGED)):
         found = compare(ForkKind.MAIN, 7, content, Expectation(HEAP, LSN), has_checksum=True)

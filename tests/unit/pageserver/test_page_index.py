@@ -124,9 +124,9 @@ def test_what_contradicts_itself_is_damage(edit: Edit) -> None:
 def test_other_bytes(data: bytes, decode: Callable[[bytes, str], object]) -> None:
     page = msgspec.json.decode(unseal(data, "k"))
     newer = seal(msgspec.json.encode({**page, "format": 2, "what": "else"}))
-    with pytest.raises(ObjectDamaged, match="has format 2; this release knows format 1") as error:
+    with pytest.raises(ObjectDamaged, match="has format 2, expected 1") as error:
         decode(newer, "k")
-    assert "newer release" in error.value.hint
+    assert "newer version" in error.value.hint
     for content in (b"", b"{", b"[]", b"\xff", b"[" * 5000, b"null"):
         with pytest.raises(ObjectDamaged):
             decode(seal(content), "k")
@@ -136,7 +136,7 @@ def test_other_bytes(data: bytes, decode: Callable[[bytes, str], object]) -> Non
 
 @pytest.mark.parametrize("name", ["deleted", f"attachments/{S1}", "../x", "layers/x", ""])
 def test_a_list_deletes_nothing_else(name: str) -> None:
-    with pytest.raises(ObjectDamaged, match="it would delete"):
+    with pytest.raises(ObjectDamaged, match="must not be deleted"):
         decode_list(encode_list(DeletionList({ATTACHMENT: (name,)})), "k")
 
 

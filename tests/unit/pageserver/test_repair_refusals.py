@@ -19,7 +19,7 @@ from pageserver.errors import PageserverError
 )
 def test_a_server_that_runs_or_may(tmp_path: Path, text: str) -> None:
     (tmp_path / "postmaster.pid").write_text(text)
-    with pytest.raises(PageserverError, match="a server runs in"):
+    with pytest.raises(PageserverError, match="a server is running in"):
         check_stopped(tmp_path)
 
 
