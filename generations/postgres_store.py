@@ -60,7 +60,7 @@ SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s';
 SET LOCAL idle_in_transaction_session_timeout = '{STATEMENT_SECONDS}s';"""
 _WRITE = f"{_BEGIN} LOCK TABLE format IN EXCLUSIVE MODE"
 _READ = f"{_BEGIN} SELECT pg_logical_emit_message(true, '{SCHEMA}', '')"
-_AGAIN = (SerializationFailure, DeadlockDetected, LockNotAvailable)
+_RETRYABLE = (SerializationFailure, DeadlockDetected, LockNotAvailable)
 
 
 class PostgresStore:
@@ -129,7 +129,7 @@ class PostgresStore:
                 try:
                     with self._pool.connection() as connection:
                         return _run_once(connection, begin, work)
-                except _AGAIN:
+                except _RETRYABLE:
                     if time.monotonic() > deadline:
                         raise
                     time.sleep(RETRY_PAUSE_SECONDS)
@@ -150,11 +150,11 @@ class PostgresStore:
             ) from error
         except psycopg.OperationalError as error:
             raise GenerationServiceUnavailable(
-                f'database "{self.name}" is unavailable: {_said(error)}'
+                f'database "{self.name}" is unavailable: {_error_text(error)}'
             ) from error
         except psycopg.Error as error:
             raise GenerationDatabaseError(
-                f'could not use database "{self.name}": {_said(error)}'
+                f'could not use database "{self.name}": {_error_text(error)}'
             ) from error
 
 
@@ -211,5 +211,5 @@ def _name_of(conninfo: str) -> str:
     return f"{settings.get('dbname') or 'postgres'} on {settings.get('host') or 'this machine'}"
 
 
-def _said(error: psycopg.Error) -> str:
+def _error_text(error: psycopg.Error) -> str:
     return " ".join(str(error).split()) or type(error).__name__

@@ -76,7 +76,7 @@ class SqliteStore:
     def _prepare(self, *, create: bool) -> None:
         with self._errors():
             for setting in SETTINGS:
-                self._patiently(setting)
+                self._execute_with_retry(setting)
         self.write(lambda transaction: self._prepare_tables(transaction, create=create))
 
     def _prepare_tables(self, transaction: Transaction, *, create: bool) -> None:
@@ -100,18 +100,18 @@ class SqliteStore:
     def _run(self, begin: str, work: Work[T]) -> T:
         with self._lock, self._errors():
             self._check_file()
-            self._patiently(begin)
+            self._execute_with_retry(begin)
             try:
-                self._patiently(_TAKE_SHARED_LOCK)  # with this lock, reads do not wait
+                self._execute_with_retry(_TAKE_SHARED_LOCK)  # with this lock, reads do not wait
                 result = work(SqliteTransaction(self._connection))
-                self._patiently("COMMIT")
+                self._execute_with_retry("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
             return result
 
-    def _patiently(self, statement: str) -> None:
+    def _execute_with_retry(self, statement: str) -> None:
         """Runs a statement that may have to wait for a lock. Raises sqlite3.Error."""
         deadline = time.monotonic() + BUSY_SECONDS
         while True:

@@ -21,7 +21,7 @@ from objectstore.store import ObjectStore
 from pageserver.attachments import deletion_events as deleting
 from pageserver.attachments.attachment import Attachment
 from pageserver.attachments.attachment_shell import AttachmentShell
-from pageserver.attachments.turns import Turns
+from pageserver.attachments.event_loop import EventLoop
 from pageserver.config import ProcessConfig
 from pageserver.cuts.page_objects import PageObjects
 from pageserver.epochs.epoch import EpochOutput
@@ -54,20 +54,20 @@ class AttachedTimeline:
         config: ProcessConfig,
         timeline: TimelineId,
         core: Attachment,
-        turns: Turns,
+        loop: EventLoop,
         store: ObjectStore,
     ) -> None:
         self.timeline = timeline
         self.ingest: Ingest | None = None
         self._owner = owner
         self._config = config
-        self._turns = turns
+        self._loop = loop
         self._store = store
         self._waiting: dict[int, Event] = {}
         grace_ms = int(config.grace_seconds * 1000)
         objects = PageObjects(store, timeline)
         attachment_id = AttachmentId(timeline, core.suffix)
-        self.shell = AttachmentShell(turns, core, attachment_id, objects, self, grace_ms)
+        self.shell = AttachmentShell(loop, core, attachment_id, objects, self, grace_ms)
 
     def begin(self, service: GenerationService) -> None:
         """Registers the timeline with the service first, because a deleted id is never reused."""
@@ -80,21 +80,21 @@ class AttachedTimeline:
             if isinstance(error, GenerationRefused):
                 self.refuse(error)
                 return
-            self._turns.call_later(RETRY_SECONDS, partial(self.begin, service))
+            self._loop.call_later(RETRY_SECONDS, partial(self.begin, service))
 
-        self._turns.work(lambda: service.create_timeline(tenant, timeline), answered, failed)
+        self._loop.work(lambda: service.create_timeline(tenant, timeline), answered, failed)
 
     def refuse(self, error: GenerationRefused) -> None:
         """The service refused the timeline. If a tombstone exists, the refusal is expected."""
 
-        def looked(is_deleted: bool) -> None:
+        def checked(is_deleted: bool) -> None:
             if is_deleted:
                 self._owner.found_deleted(self.timeline)
 
         self.shell.refusal = str(error)
         self.shell.detach()
         log.error("the timeline is not attached", reason=str(error), hint=error.hint)
-        self._turns.work(self.shell.objects.is_deleted, looked, lambda _: None)
+        self._loop.work(self.shell.objects.is_deleted, checked, lambda _: None)
 
     def close(self) -> None:
         """Waits for the ingest thread; do not call it on the event loop."""
@@ -125,15 +125,15 @@ class AttachedTimeline:
 
         def failed(error: Exception) -> None:
             log.warning("the object store is unavailable", reason=str(error))
-            self._turns.call_later(RETRY_SECONDS, lambda: self.activated(shell))
+            self._loop.call_later(RETRY_SECONDS, lambda: self.activated(shell))
 
-        self._turns.work(lambda: TimelineArchive.open(self._store, self.timeline), opened, failed)
+        self._loop.work(lambda: TimelineArchive.open(self._store, self.timeline), opened, failed)
 
     def ended(self, shell: AttachmentShell, message: str) -> None:
         for waiting in self._waiting.values():
             waiting.set()
         if shell.core.is_deleted:
-            self._turns.post(partial(self._owner.found_deleted, self.timeline))
+            self._loop.post(partial(self._owner.found_deleted, self.timeline))
 
     def condemned(self, condemned: deleting.Condemned) -> None:
         self._owner.condemned(condemned)
@@ -162,7 +162,7 @@ class AttachedTimeline:
             number = self.shell.change(cut, base_backup_id, output.parts, output.frame.path)
             self._waiting[number] = stored
 
-        self._turns.post(change)
+        self._loop.post(change)
 
         def wait(seconds: float) -> bool | None:
             if stored.wait(seconds):

@@ -361,7 +361,7 @@ class Attachment:
 
     def _apply_merge(self) -> None:
         """The merged layers are still in the index: no other operation drops layers."""
-        merge = self.compaction.take_whole()
+        merge = self.compaction.take_complete()
         if merge is not None:
             self.desired = self.desired.with_merged(merge.parts, merge.layers)
             self._next.dropped += [layer.name for layer in merge.layers]

@@ -21,8 +21,8 @@ from pageserver.attachments import scrub as scrubbing
 from pageserver.attachments.attachment import Attachment, Phase
 from pageserver.attachments.compaction_shell import CompactionShell
 from pageserver.attachments.deletion_events import Condemned
+from pageserver.attachments.event_loop import EventLoop
 from pageserver.attachments.scrub import Scrub
-from pageserver.attachments.turns import Turns
 from pageserver.cuts.page_objects import PageObjects
 from pageserver.layers.fork_table import ForkTable
 from pageserver.objects.attachment_id import AttachmentId
@@ -59,7 +59,7 @@ class AttachmentShell:
 
     def __init__(
         self,
-        turns: Turns,
+        loop: EventLoop,
         core: Attachment,
         attachment_id: AttachmentId,
         objects: PageObjects,
@@ -72,7 +72,7 @@ class AttachmentShell:
         #: Messages for the administrator, newest last.
         self.alarms: list[str] = []
         self.refusal = ""
-        self._turns = turns
+        self._loop = loop
         self._listener = listener
         self._grace_ms = grace_ms
         #: Merges layers; None until open_compaction().
@@ -108,7 +108,7 @@ class AttachmentShell:
         """The compaction works below `folder`. `base_forks` returns the fork lengths in the base
         backup, or None while they are unknown."""
         self.compaction = CompactionShell(
-            self._turns, self.core, self.objects, folder, base_forks, self.step
+            self._loop, self.core, self.objects, folder, base_forks, self.step
         )
 
     def begin_compaction(self) -> None:
@@ -222,9 +222,9 @@ class AttachmentShell:
                 return
             self._log.warning("a request to the object store failed; will retry", reason=str(error))
             again = partial(self.step, events.Failed(request))
-            self._turns.call_later(RETRY_SECONDS, again)
+            self._loop.call_later(RETRY_SECONDS, again)
 
-        self._turns.work(attempt, answered, failed)
+        self._loop.work(attempt, answered, failed)
 
     # ---- scrubs
 
@@ -242,13 +242,13 @@ class AttachmentShell:
 
         match action:
             case scrubbing.ListPages():
-                self._turns.work(
+                self._loop.work(
                     objects.pages,
                     lambda found: self._step_scrub(scrub, scrubbing.PagesListed(found)),
                     failed,
                 )
             case scrubbing.ReadIndex(name):
-                self._turns.work(
+                self._loop.work(
                     lambda: objects.index(name),
                     lambda index: self._step_scrub(scrub, scrubbing.IndexRead(name, index)),
                     failed,

@@ -58,7 +58,7 @@ class Merge:
     missing: set[LayerName] = field(default_factory=set)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.phase is MergePhase.ENDING and not self.missing
 
     @property
@@ -143,10 +143,10 @@ class Compaction:
     def is_missing(self, name: StoredName) -> bool:
         return self.merge is not None and name in self.merge.missing
 
-    def take_whole(self) -> Merge | None:
+    def take_complete(self) -> Merge | None:
         """Removes and returns the merge if all its parts are in the store, else returns None."""
         merge = self.merge
-        if merge is None or not merge.is_whole:
+        if merge is None or not merge.is_complete:
             return None
         self.merge = None
         return merge

@@ -21,8 +21,8 @@ import structlog
 
 from pageserver.attachments import attachment_events as events
 from pageserver.attachments.attachment import Attachment
+from pageserver.attachments.event_loop import EventLoop
 from pageserver.attachments.layer_merger import LayerMerger, LayerSurvey, MergeOrder, MergeUnwanted
-from pageserver.attachments.turns import Turns
 from pageserver.cuts.page_objects import PageObjects
 from pageserver.layers.fork_table import ForkTable
 
@@ -55,7 +55,7 @@ class CompactionShell:
 
     def __init__(
         self,
-        turns: Turns,
+        loop: EventLoop,
         core: Attachment,
         objects: PageObjects,
         folder: Path,
@@ -63,7 +63,7 @@ class CompactionShell:
         step: Callable[[events.Event], None],
     ) -> None:
         self.state = CompactionState()
-        self._turns = turns
+        self._loop = loop
         self._core = core
         self._base_forks = base_forks
         self._step = step
@@ -131,7 +131,7 @@ class CompactionShell:
 
     def _work(self, phase: str, attempt: Callable[[], T], answered: Callable[[T], None]) -> None:
         self._is_busy, self.state.phase = True, phase
-        self._turns.work(attempt, answered, self._failed)
+        self._loop.work(attempt, answered, self._failed)
 
     def _end(self) -> None:
         self._is_busy, self.state.phase, self.state.problem = False, "idle", ""
@@ -152,7 +152,7 @@ class CompactionShell:
             while not self._room.acquire(timeout=WAIT_SECONDS):
                 if not self._is_wanted():
                     raise MergeUnwanted("the merge was cancelled")
-            self._turns.post(lambda: self._part(number, path))
+            self._loop.post(lambda: self._part(number, path))
 
         return hand_over
 

@@ -85,7 +85,7 @@ class RoundDue:
 
 
 @dataclass(frozen=True, slots=True)
-class LookDue:
+class FullRoundDue:
     """The next round begins even if no list is known, because a late request may have created a
     list again. Once an hour is sufficient."""
 
@@ -203,6 +203,6 @@ class QueueFailed:
 
 QueueEvent: TypeAlias = (
     QueueBegun | HeaderCreated | QueueListed | HeaderRead | ListRead | ListDamaged | Condemned
-    | RoundDue | LookDue | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted
+    | RoundDue | FullRoundDue | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted
     | Removed | TimelineDetached | QueueFailed
 )  # fmt: skip

@@ -36,6 +36,7 @@ from pageserver.attachments.deletion_events import (
     CreateHeader,
     DeleteKeys,
     EndQueue,
+    FullRoundDue,
     HeaderCreated,
     HeaderRead,
     Hint,
@@ -44,7 +45,6 @@ from pageserver.attachments.deletion_events import (
     ListPersisted,
     ListQueue,
     ListRead,
-    LookDue,
     PersistList,
     QueueAction,
     QueueBegun,
@@ -83,7 +83,7 @@ class QueuePhase(Enum):
     ENDED = "ended"
 
 
-class _Use(Enum):
+class _ReadPurpose(Enum):
     """The purpose of reading a list."""
 
     EXECUTE = "execute"
@@ -140,7 +140,7 @@ class DeletionQueue:
         #: The newest header read of each suffix.
         self._headers: dict[HeaderName, QueueHeader] = {}
         self._round: _Round | None = None
-        self._used: dict[ListName, _Use] = {}
+        self._used: dict[ListName, _ReadPurpose] = {}
         self._requests: dict[ListName, set[tuple[str, ...]]] = {}
         #: For each hint, the timelines that have not checked it yet.
         self._hinted: dict[ListName, set[TimelineId]] = {}
@@ -185,9 +185,9 @@ class DeletionQueue:
 
     def _active(
         self,
-        event: QueueListed | HeaderRead | ListRead | ListDamaged | Condemned | RoundDue | LookDue
-        | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted | Removed
-        | TimelineDetached,
+        event: QueueListed | HeaderRead | ListRead | ListDamaged | Condemned | RoundDue
+        | FullRoundDue | ListPersisted | QueueValidationBegun | QueueValidated | KeysDeleted
+        | Removed | TimelineDetached,
     ) -> None:  # fmt: skip
         match event:
             case QueueListed():
@@ -204,7 +204,7 @@ class DeletionQueue:
             case RoundDue():
                 self._flush()
                 self._begin_round()
-            case LookDue():
+            case FullRoundDue():
                 self._is_round_due = True
             case ListPersisted(name):
                 self._persisted(name)
@@ -219,7 +219,7 @@ class DeletionQueue:
                 self._removed(names)
             case TimelineDetached(timeline):
                 for hint in self._hinted:
-                    self._looked_at(hint, timeline)
+                    self._hint_checked(hint, timeline)
             case _:
                 assert_never(event)
 
@@ -254,7 +254,7 @@ class DeletionQueue:
             if self._buffer_bytes >= LIST_BYTES_MAX:
                 self._flush()
         if condemned.hint is not None:
-            self._looked_at(condemned.hint, condemned.attachment.timeline)
+            self._hint_checked(condemned.hint, condemned.attachment.timeline)
 
     def _flush(self) -> None:
         answered, self._answered = tuple(self._answered), []
@@ -329,12 +329,12 @@ class DeletionQueue:
             header = found.headers.get(name.suffix)
             if header is not None and name.seq <= self._headers[header].validated_seq:
                 if age_ms >= self.grace_ms:
-                    self._read(name, _Use.EXECUTE)
+                    self._read(name, _ReadPurpose.EXECUTE)
             elif name.suffix < self.suffix:
-                self._read(name, _Use.HINT)
+                self._read(name, _ReadPurpose.HINT)
         self._remove(found.spent)
 
-    def _read(self, name: ListName, use: _Use) -> None:
+    def _read(self, name: ListName, use: _ReadPurpose) -> None:
         self._used[name] = use
         self._actions.append(ReadList(name))
 
@@ -342,9 +342,9 @@ class DeletionQueue:
         use = self._used.get(name)
         if deletions is None:
             self._forget(name)
-        elif use is _Use.EXECUTE and name not in self._requests:
+        elif use is _ReadPurpose.EXECUTE and name not in self._requests:
             self._execute(name, deletions)
-        elif use is _Use.HINT and name not in self._hinted:
+        elif use is _ReadPurpose.HINT and name not in self._hinted:
             self._give_hints(name, deletions)
 
     # ---- deleting
@@ -401,7 +401,7 @@ class DeletionQueue:
         if not texts:
             self._answered.append(name)
 
-    def _looked_at(self, name: ListName, timeline: TimelineId) -> None:
+    def _hint_checked(self, name: ListName, timeline: TimelineId) -> None:
         waiting = self._hinted.get(name)
         if waiting and timeline in waiting:
             waiting.discard(timeline)

@@ -33,12 +33,12 @@ from generations.suffix import Suffix
 from objectstore.archive import find_timelines
 from objectstore.store import ObjectStore
 from pageserver.attachments.emergency import emergency_suffix
-from pageserver.attachments.turns import Turns
+from pageserver.attachments.event_loop import EventLoop
 from pageserver.errors import PageserverError
 from pageserver.objects.page_keys import ClaimName, PageKeys, PageName, QueueKeys, TombstoneName
 
-TELL_SECONDS = 2.0
-MEANING = (
+ADVANCE_RETRY_SECONDS = 2.0
+NOTICE = (
     "started without the generation service, with generation {suffix}, the greatest in the store: "
     "cuts continue, nothing is deleted, no WAL is released. The process registers the generation "
     "when the service is available. Or run: sk generations advance TENANT {suffix} --own"
@@ -53,9 +53,9 @@ class EmergencyAttachments:
     timelines: tuple[TimelineId, ...]
 
     @property
-    def meaning(self) -> str:
+    def notice(self) -> str:
         """For the status page and the log."""
-        return MEANING.format(suffix=self.suffix)
+        return NOTICE.format(suffix=self.suffix)
 
     @property
     def tenants(self) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ class EmergencyAttachments:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldService:
+class AdvanceAnswer:
     """The answer of the service. `modes`: by tenant. While the tenant is attached to another node,
     the mode is MULTI, which deletes nothing; the next validation then makes the attachment stale.
     `refused`: timelines that were deleted in the meantime."""
@@ -78,7 +78,7 @@ class EmergencyListener(Protocol):
     def emergency_begun(self, found: EmergencyAttachments) -> None:
         """The service is unavailable: attach these timelines."""
 
-    def emergency_told(self, told: ToldService) -> None:
+    def emergency_ended(self, answer: AdvanceAnswer) -> None:
         """The service has recorded the suffix."""
 
     def end(self, message: str, hint: str) -> None:
@@ -90,13 +90,13 @@ class EmergencyStart:
 
     def __init__(
         self,
-        turns: Turns,
+        loop: EventLoop,
         store: ObjectStore,
         service: GenerationService,
         node_id: int,
         listener: EmergencyListener,
     ) -> None:
-        self._turns = turns
+        self._loop = loop
         self._store = store
         self._service = service
         self._node_id = node_id
@@ -108,34 +108,34 @@ class EmergencyStart:
         def chosen(found: EmergencyAttachments) -> None:
             log.critical(
                 "emergency start",
-                reason=found.meaning,
+                reason=found.notice,
                 timelines=[*map(str, found.timelines)],
             )
             self._listener.emergency_begun(found)
-            self._turns.call_later(TELL_SECONDS, partial(self._tell, found))
+            self._loop.call_later(ADVANCE_RETRY_SECONDS, partial(self._advance, found))
 
         def failed(error: Exception) -> None:
             self._listener.end(" ".join(str(error).split()), getattr(error, "hint", ""))
 
-        self._turns.work(partial(self.choose, tenants), chosen, failed)
+        self._loop.work(partial(self.choose, tenants), chosen, failed)
 
-    def _tell(self, found: EmergencyAttachments) -> None:
-        def told(answer: ToldService) -> None:
+    def _advance(self, found: EmergencyAttachments) -> None:
+        def recorded(answer: AdvanceAnswer) -> None:
             log.warning("the generation service recorded the suffix", suffix=str(found.suffix))
-            self._listener.emergency_told(answer)
+            self._listener.emergency_ended(answer)
 
         def failed(error: Exception) -> None:
             log.info("the generation service is unavailable; will retry", reason=str(error))
-            self._turns.call_later(TELL_SECONDS, partial(self._tell, found))
+            self._loop.call_later(ADVANCE_RETRY_SECONDS, partial(self._advance, found))
 
-        self._turns.work(partial(self.tell, found), told, failed)
+        self._loop.work(partial(self.advance, found), recorded, failed)
 
     # ---- not on the event loop
 
     def choose(self, tenants: frozenset[str]) -> EmergencyAttachments:
         """Raises PageserverError if the service answers, or if there is no timeline to take;
         GenerationError if the service refuses, or if the numbers are used up."""
-        self._check_silent()
+        self._check_unavailable()
         found = {timeline: [*self._names(timeline)] for timeline in find_timelines(self._store)}
         queue = QueueKeys(self._node_id)
         listed = (queue.parse(info.key) for info in self._store.list(queue.prefix))
@@ -152,7 +152,7 @@ class EmergencyStart:
             )
         return EmergencyAttachments(suffix, taken)
 
-    def _check_silent(self) -> None:
+    def _check_unavailable(self) -> None:
         try:
             self._service.status()
         except (GenerationServiceUnavailable, GenerationDatabaseError):
@@ -177,7 +177,7 @@ class EmergencyStart:
         claims = [name.suffix for name in names if isinstance(name, ClaimName)]
         return is_named or (bool(claims) and max(claims).node_id == self._node_id)
 
-    def tell(self, found: EmergencyAttachments) -> ToldService:
+    def advance(self, found: EmergencyAttachments) -> AdvanceAnswer:
         """Raises GenerationError. May be repeated."""
         modes = {}
         for tenant in found.tenants:
@@ -194,4 +194,4 @@ class EmergencyStart:
                 self._service.create_timeline(tenant, name)
             except GenerationRefused as error:
                 refused[timeline] = error
-        return ToldService(modes, refused)
+        return AdvanceAnswer(modes, refused)

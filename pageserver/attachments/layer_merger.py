@@ -23,7 +23,7 @@ from pageserver.layers.layer_file import PART_BYTES, Epoch, write_layer
 from pageserver.layers.layer_merge import live_pages, merged_limits, merged_pages
 from pageserver.layers.page_run import PageRun
 from pageserver.layers.page_stack import Layer
-from pageserver.layers.side_by_side import SideBySide
+from pageserver.layers.read_ahead import ReadAhead
 from pageserver.objects.page_index import Cut, LayerRef, PageIndex
 
 
@@ -77,7 +77,7 @@ class LayerMerger:
         backup below all layers."""
         lengths = self._lengths(order)
         count = len({layer.end_lsn for layer in order.layers})
-        layers = self._open(order.layers, SideBySide(count))
+        layers = self._open(order.layers, ReadAhead(count))
         paths: list[Path] = []
 
         def open_part(number: int) -> IO[bytes]:
@@ -103,7 +103,7 @@ class LayerMerger:
         finally:
             path.unlink(missing_ok=True)
 
-    def _open(self, refs: Sequence[LayerRef], others: SideBySide | None) -> list[Layer]:
+    def _open(self, refs: Sequence[LayerRef], read_ahead: ReadAhead | None) -> list[Layer]:
         """Oldest first."""
         ordered = sorted(refs, key=lambda ref: (ref.end_lsn, ref.part))
         layers = []
@@ -111,7 +111,7 @@ class LayerMerger:
             opened = []
             for ref in parts:
                 self._check_wanted()
-                opened.append(self._objects.open_layer(ref, others))
+                opened.append(self._objects.open_layer(ref, read_ahead))
             layers.append(Layer(opened))
         return layers
 

@@ -12,7 +12,7 @@ from objectstore.errors import ObjectDamaged, ObjectNotFound
 from objectstore.store import ObjectStore
 from pageserver.attachments import deletion_events as events
 from pageserver.attachments.deletion_queue import DeletionQueue
-from pageserver.attachments.turns import Turns
+from pageserver.attachments.event_loop import EventLoop
 from pageserver.objects.deletion_list import (
     DeletionList,
     decode_header,
@@ -35,7 +35,7 @@ class QueueShell:
 
     def __init__(
         self,
-        turns: Turns,
+        loop: EventLoop,
         core: DeletionQueue,
         store: ObjectStore,
         hinted: Callable[[events.Hint], None],
@@ -43,7 +43,7 @@ class QueueShell:
     ) -> None:
         self.core = core
         self.deleted_keys = 0
-        self._turns = turns
+        self._loop = loop
         self._store = store
         self._keys = QueueKeys(core.suffix.node_id)
         self._hinted = hinted
@@ -133,6 +133,6 @@ class QueueShell:
         def failed(error: Exception) -> None:
             log.warning("a request to the object store failed; will retry", reason=str(error))
             again = partial(self.step, events.QueueFailed(action))
-            self._turns.call_later(RETRY_SECONDS, again)
+            self._loop.call_later(RETRY_SECONDS, again)
 
-        self._turns.work(attempt, answered, failed)
+        self._loop.work(attempt, answered, failed)

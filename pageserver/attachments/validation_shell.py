@@ -13,7 +13,7 @@ from generations.messages import TenantGeneration
 from generations.protocol import GenerationService
 from objectstore.store import ObjectStore
 from pageserver.attachments import validation as events
-from pageserver.attachments.turns import Turns
+from pageserver.attachments.event_loop import EventLoop
 from pageserver.attachments.validation import Validation
 from pageserver.cuts.page_objects import PageObjects
 from pageserver.objects.attachment_id import AttachmentId, Verdict
@@ -49,7 +49,7 @@ class ValidationShell:
 
     def __init__(
         self,
-        turns: Turns,
+        loop: EventLoop,
         store: ObjectStore,
         service: GenerationService,
         node_id: int,
@@ -58,7 +58,7 @@ class ValidationShell:
         #: By time.monotonic(); 0 before the first validation.
         self.validated_at = 0.0
         self._core = Validation()
-        self._turns = turns
+        self._loop = loop
         self._store = store
         self._service = service
         self._node_id = node_id
@@ -111,6 +111,6 @@ class ValidationShell:
         def failed(error: Exception) -> None:
             log.warning("a request to the object store failed; will retry", reason=str(error))
             again = partial(self.step, events.ValidationFailed(action))
-            self._turns.call_later(RETRY_SECONDS, again)
+            self._loop.call_later(RETRY_SECONDS, again)
 
-        self._turns.work(ask, self.step, failed)
+        self._loop.work(ask, self.step, failed)

@@ -29,7 +29,7 @@ from pageserver.branches.branch_settings import (
 from pageserver.epochs.redo import RedoServer
 from pageserver.errors import BranchError
 from pageserver.layers.frame import Frame
-from pageserver.moments.moments import Moment
+from pageserver.pitr.restore_points import RecoveryTarget
 from pg_server.program import run_program
 from storage import durable
 
@@ -42,7 +42,7 @@ class BranchRequest:
     """`settings` are written to postgresql.conf. With `cluster_hba` the branch uses the cluster's
     pg_hba.conf."""
 
-    moment: Moment
+    target: RecoveryTarget
     port: int
     settings: Mapping[str, str] = field(default_factory=dict)
     cluster_hba: bool = False

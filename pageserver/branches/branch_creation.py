@@ -35,10 +35,10 @@ from pageserver.errors import BranchError
 from pageserver.layers.control_file import CONTROL_FILE, ControlFile
 from pageserver.layers.fork import PAGE_BYTES
 from pageserver.layers.touches import Touches
-from pageserver.moments.catalog_files import pages_in_directory
-from pageserver.moments.moments import Moments
-from pageserver.moments.promoted_server import PromotedServer, ServerLimits, StopPoint
-from pageserver.moments.sparse_restore import RestorePoint, survey_up_to
+from pageserver.pitr.catalog_files import pages_in_directory
+from pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
+from pageserver.pitr.restore_points import RestorePoints
+from pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
 from storage import durable
 from telemetry.size import bytes_text
 
@@ -62,7 +62,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answers:
+class _ServerState:
     """The answers of the private server."""
 
     database: str
@@ -114,17 +114,17 @@ class BranchCreation:
     def _make(self) -> Branch:
         self._folder.work.mkdir(mode=0o700)
         self._configuration.check()
-        moments = Moments(self._archive, self._sources, self._folder.work)
-        point = moments.open(self._request.moment)
-        self._progress.found(point, moments.is_wal_end)
+        points = RestorePoints(self._archive, self._sources, self._folder.work)
+        point = points.open(self._request.target)
+        self._progress.found(point, points.is_wal_end)
         touches, stop = survey_up_to(point)
         self._configuration.check_access(point.frame)
         self._check_space(point)
-        self._write_pages(point, moments.files(point))
+        self._write_pages(point, points.files(point))
         self._write_wal(point, touches, stop)
         limits = _limits(point, touches)
         answers = self._promote(stop, limits)
-        self._remove_traces()
+        self._remove_server_files()
         self._configuration.write(limits.prepared)
         if self._request.is_synced:
             _sync_tree(self._folder.data)
@@ -176,13 +176,13 @@ class BranchCreation:
                 link.chmod(0o600)
                 self._redo.give(link)
 
-    def _promote(self, stop: StopPoint, limits: ServerLimits) -> _Answers:
+    def _promote(self, stop: StopPoint, limits: ServerLimits) -> _ServerState:
         with PromotedServer(self._redo, self._folder.data, stop, limits) as server:
-            answers = self._ask(server)
+            answers = self._query_server(server)
             server.shut_down()
         return answers
 
-    def _ask(self, server: PromotedServer) -> _Answers:
+    def _query_server(self, server: PromotedServer) -> _ServerState:
         """Connects as a superuser. Some row versions of roles and databases may be obsolete."""
         version_folder = self._control_file().version_folder(self._pg_major)
         pages = pages_in_directory(server.data_dir, self._pg_major, version_folder)
@@ -197,18 +197,18 @@ class BranchCreation:
                     refusal = error
                     continue
                 with closing(connection):
-                    return _settle(connection, database, superuser)
+                    return _disable_subscriptions(connection, database, superuser)
         raise BranchError(
             "could not connect to the branch as a superuser: "
             f"{refusal or 'the cluster has no superuser that can log in'}"
         )
 
-    def _remove_traces(self) -> None:
+    def _remove_server_files(self) -> None:
         """Removes the files of the private server."""
         shutil.rmtree(self._folder.data / CONF_FOLDER)
         (self._folder.data / "postmaster.opts").unlink(missing_ok=True)
 
-    def _branch(self, point: RestorePoint, answers: _Answers) -> Branch:
+    def _branch(self, point: RestorePoint, answers: _ServerState) -> Branch:
         binaries = self._redo.binaries
         return Branch(
             name=self._folder.name,
@@ -216,7 +216,7 @@ class BranchCreation:
             lsn=point.target_lsn,
             cut_lsn=point.cut_lsn,
             tli=self._control_file().tli,
-            moment=self._request.moment.time,
+            moment=self._request.target.time,
             last_commit_at=answers.last_commit_at,
             pg_version=binaries.version,
             bin_dir=str(binaries.bin_dir),
@@ -239,9 +239,9 @@ def _limits(point: RestorePoint, touches: Touches) -> ServerLimits:
     return ServerLimits(max(point.frame.control_file().prepared_max, touches.prepared_max), 0)
 
 
-def _settle(
+def _disable_subscriptions(
     connection: psycopg.Connection[tuple[datetime | None, int]], database: str, superuser: str
-) -> _Answers:
+) -> _ServerState:
     """Raises BranchError."""
     try:
         connection.execute(_DISABLE_SUBSCRIPTIONS)
@@ -250,7 +250,7 @@ def _settle(
     except psycopg.Error as error:
         raise BranchError(f"could not query the branch: {error}") from error
     assert row is not None
-    return _Answers(database, superuser, *row)
+    return _ServerState(database, superuser, *row)
 
 
 def _sync_tree(folder: Path) -> None:

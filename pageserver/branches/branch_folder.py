@@ -170,10 +170,10 @@ class BranchFolder:
 
     def _require_branch(self) -> None:
         if not self.is_branch():
-            there = self.path.exists()
+            exists = self.path.exists()
             raise BranchError(
                 f'"{self.path}" is not the folder of a branch'
-                if there
+                if exists
                 else f"branch {self.name} does not exist",
                 hint="Use sk branch list to see all branches.",
             )

@@ -42,20 +42,20 @@ class DamagedPage:
 
 @dataclass(slots=True)
 class CheckReport:
-    """Filled in while a check runs. `unjudged`: pages that were requested and exist, but could not
+    """Filled in while a check runs. `unchecked`: pages that were requested and exist, but could not
     be checked. `again`: pages of an earlier check that were read once more."""
 
     checked: int = 0
     damaged: list[DamagedPage] = field(default_factory=list)
     skipped: Counter[Skip] = field(default_factory=Counter)
-    unjudged: set[tuple[Fork, int]] = field(default_factory=set)
+    unchecked: set[tuple[Fork, int]] = field(default_factory=set)
     again: set[tuple[Fork, int]] = field(default_factory=set)
 
     def skip(self, why: Skip, fork: Fork, block: int) -> None:
         """Counts one page that was not checked."""
         self.skipped[why] += 1
         if why is not Skip.GONE:
-            self.unjudged.add((fork, block))
+            self.unchecked.add((fork, block))
 
     @property
     def is_sound(self) -> bool:

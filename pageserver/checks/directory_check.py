@@ -27,19 +27,19 @@ from pageserver.checks.page_comparison import (
     Finding,
     Verdict,
     compare,
-    damage_of_itself,
+    page_damage,
 )
 from pageserver.checks.page_sample import choose_pages
-from pageserver.checks.visibility_bits import are_right
+from pageserver.checks.visibility_bits import are_valid
 from pageserver.errors import PageserverError
 from pageserver.layers.control_file import CONTROL_FILE, ControlFile
 from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
 from pageserver.layers.fork_table import relation_files, relation_folders
 from pageserver.layers.page_header import PageHeader
 from pageserver.layers.touches import Numbers
-from pageserver.moments.moments import Moment
-from pageserver.moments.page_at import PageReader, PagesAt
-from pageserver.moments.sparse_restore import RestorePoint
+from pageserver.pitr.page_at import PageReader, PagesAt
+from pageserver.pitr.restore_points import RecoveryTarget
+from pageserver.pitr.sparse_restore import RestorePoint
 from pg_server.postmaster_file import POSTMASTER_FILE
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
@@ -48,11 +48,11 @@ from walrecords.record_index import as_boundary
 BACKUP_LABEL = "backup_label"
 READ_BLOCKS = 4096
 #: attempts to read a page that the server may be writing, and the pause between them
-LOOKS, LOOK_SECONDS = 5, 0.1
+READ_ATTEMPTS, READ_PAUSE_SECONDS = 5, 0.1
 #: size limit of a shutdown checkpoint record, including headers of WAL pages in it
 LAST_RECORD_BYTES_MAX = 512
 
-OpenPoint = Callable[[Moment], RestorePoint]
+OpenPoint = Callable[[RecoveryTarget], RestorePoint]
 _SKIPS = {Verdict.NEWER: Skip.NEWER, Verdict.UNKNOWN: Skip.UNKNOWN, Verdict.MOVING: Skip.MOVING}
 
 
@@ -102,7 +102,7 @@ class DataDirectory:
     def open_point(self, open_point: OpenPoint, *, may_end: bool = False) -> RestorePoint:
         """The pages as of the redo position of its checkpoint, or as of the end of the WAL."""
         lsn = as_boundary(self.control.redo_lsn, self.wal_seg_size)
-        return open_point(Moment(lsn=lsn, may_end=may_end))
+        return open_point(RecoveryTarget(lsn=lsn, may_end=may_end))
 
     def read(self, fork: Fork, version_folder: str, blocks: Numbers) -> dict[int, bytes]:
         """Returns the blocks that exist completely."""
@@ -123,7 +123,7 @@ class DataDirectory:
                     os.close(fd)
         return found
 
-    def are_right(
+    def are_valid(
         self, fork: Fork, version_folder: str, heap_block: int, bits: int, at_lsn: int
     ) -> bool:
         """Whether the heap page allows these visibility map bits. A heap page newer than `at_lsn`
@@ -132,7 +132,7 @@ class DataDirectory:
         page = self.read(heap, version_folder, np.array([heap_block], np.uint32)).get(heap_block)
         if page is not None and PageHeader.parse(page).lsn > at_lsn:
             return True
-        return are_right(bits, page)
+        return are_valid(bits, page)
 
 
 class DirectoryCheck:
@@ -146,9 +146,9 @@ class DirectoryCheck:
         self._only = only
         self._report = CheckReport()
 
-    def run(self, open_point: OpenPoint, count: int | None, chance: Random) -> CheckReport:
+    def run(self, open_point: OpenPoint, count: int | None, rng: Random) -> CheckReport:
         """Checks `count` pages, or all. Raises PageserverError, ObjectStoreError, BackupError."""
-        chosen = choose_pages(self._checkable(), count, chance)
+        chosen = choose_pages(self._checkable(), count, rng)
         point = self._directory.open_point(open_point, may_end=True)
         with self._reader.open(point, chosen) as pages:
             for fork, blocks in chosen.items():
@@ -185,30 +185,30 @@ class DirectoryCheck:
         has_checksum = self._directory.control.has_checksums
         if pages.is_copied(fork):
             for block, page in held.items():
-                wrong = damage_of_itself(page, block, has_checksum=has_checksum)
-                self._note(pages, fork, block, _of_itself(wrong))
+                wrong = page_damage(page, block, has_checksum=has_checksum)
+                self._note(pages, fork, block, _damage_finding(wrong))
             return
-        there = np.array(sorted(held), np.uint32)
-        expected = pages.read(fork, there)
+        existing = np.array(sorted(held), np.uint32)
+        expected = pages.read(fork, existing)
         for block, page in held.items():
             wanted = Expectation(
                 expected.get(block), pages.point.target_lsn, pages.is_known(fork),
                 end_lsn=self._end_lsn(),
-                are_right=lambda heap_block, bits: self._directory.are_right(
+                are_valid=lambda heap_block, bits: self._directory.are_valid(
                     fork, folder, heap_block, bits, pages.point.target_lsn
                 ),
             )  # fmt: skip
-            for page_again in self._looks(fork, folder, block, page):
+            for page_again in self._reads(fork, folder, block, page):
                 finding = compare(fork.kind, block, page_again, wanted, has_checksum=has_checksum)
                 if finding.verdict is not Verdict.DAMAGED:
                     break
             self._note(pages, fork, block, finding)
 
-    def _looks(self, fork: Fork, folder: str, block: int, page: bytes) -> Iterator[bytes]:
+    def _reads(self, fork: Fork, folder: str, block: int, page: bytes) -> Iterator[bytes]:
         """That page; if a server may be writing it, reads it again several times."""
         yield page
-        for _ in range(LOOKS if self._directory.is_running else 0):
-            time.sleep(LOOK_SECONDS)
+        for _ in range(READ_ATTEMPTS if self._directory.is_running else 0):
+            time.sleep(READ_PAUSE_SECONDS)
             again = self._directory.read(fork, folder, np.array([block], np.uint32))
             yield again.get(block, page)
 
@@ -241,7 +241,7 @@ class DirectoryCheck:
             )
 
 
-def _of_itself(wrong: str) -> Finding | None:
+def _damage_finding(wrong: str) -> Finding | None:
     """The finding for a page that is not in the WAL: None if it is valid."""
     return Finding(Verdict.DAMAGED, wrong) if wrong else None
 

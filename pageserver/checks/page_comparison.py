@@ -45,7 +45,7 @@ class Finding:
 class Expectation:
     """`content` is None if the page does not exist at `at_lsn`; `is_known` says whether its file
     does. `is_moving`: a record of the page begins between the reading and `at_lsn`. `end_lsn`: the
-    end of the server's WAL, if known. `are_right(heap_block, bits)` says whether the server's heap
+    end of the server's WAL, if known. `are_valid(heap_block, bits)` says whether the server's heap
     page allows these bits in the visibility map."""
 
     content: bytes | None
@@ -53,10 +53,10 @@ class Expectation:
     is_known: bool = True
     is_moving: bool = False
     end_lsn: int | None = None
-    are_right: Callable[[int, int], bool] = lambda _, __: False
+    are_valid: Callable[[int, int], bool] = lambda _, __: False
 
 
-def damage_of_itself(page: bytes, block: int, *, has_checksum: bool) -> str:
+def page_damage(page: bytes, block: int, *, has_checksum: bool) -> str:
     """The damage of a page that is visible without the WAL, or "" if there is none. Source:
     Postgres `PageIsVerified` in `bufpage.c`."""
     header = PageHeader.parse(page)
@@ -76,7 +76,7 @@ def compare(
     buffers have no valid checksum."""
     if page == expected.content:
         return Finding(Verdict.SAME)
-    if wrong := damage_of_itself(page, block, has_checksum=has_checksum):
+    if wrong := page_damage(page, block, has_checksum=has_checksum):
         return Finding(Verdict.DAMAGED, wrong)
     lsn = PageHeader.parse(page).lsn
     if expected.end_lsn is not None and lsn > expected.end_lsn:
@@ -94,14 +94,14 @@ def compare(
     if not expected.is_known:
         return Finding(Verdict.UNKNOWN)
     if kind is ForkKind.VM:
-        return _judge_bits(block, page, expected)
+        return _compare_bits(block, page, expected)
     return Finding(Verdict.DAMAGED, _difference(block, page, expected))
 
 
-def _judge_bits(block: int, page: bytes, expected: Expectation) -> Finding:
+def _compare_bits(block: int, page: bytes, expected: Expectation) -> Finding:
     """Judges visibility map bits that the WAL has not set."""
     extra = extra_bits(block, page, expected.content or ZERO_PAGE)
-    wrong = [heap_block for heap_block, bits in extra if not expected.are_right(heap_block, bits)]
+    wrong = [heap_block for heap_block, bits in extra if not expected.are_valid(heap_block, bits)]
     if not wrong:
         return Finding(Verdict.SAME)
     return Finding(

@@ -32,7 +32,7 @@ from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
 from pageserver.layers.fork_table import fork_blocks
 from pageserver.layers.page_header import PageHeader, page_checksum
 from pageserver.layers.page_stack import ZERO_PAGE
-from pageserver.moments.page_at import PageReader
+from pageserver.pitr.page_at import PageReader
 from pg_server.postmaster_file import POSTMASTER_FILE, is_process_alive
 from storage.durable import replace_file, storage_errors, sync_data, sync_directory, write_all
 
@@ -87,11 +87,11 @@ class PageRepair:
             )
         found = self._directory.read(fork, folder, np.array([block], np.uint32)).get(block)
         good = self._with_checksum(reader.read(point, fork, block).content, block)
-        damage, is_newer = self._judge(fork, folder, block, found, good, point.target_lsn)
+        damage, is_newer = self._compare(fork, folder, block, found, good, point.target_lsn)
         path = self._directory.path / fork.file(folder, block // SEGMENT_BLOCKS)
         return Repair(fork, block, path, found, good, point.target_lsn, damage, is_newer)
 
-    def _judge(
+    def _compare(
         self, fork: Fork, folder: str, block: int, found: bytes | None, good: bytes, at_lsn: int
     ) -> tuple[str, bool]:
         if found is None:
@@ -99,7 +99,7 @@ class PageRepair:
         has_checksum = self._directory.control.has_checksums
         wanted = Expectation(
             good, at_lsn,
-            are_right=lambda heap_block, bits: self._directory.are_right(
+            are_valid=lambda heap_block, bits: self._directory.are_valid(
                 fork, folder, heap_block, bits, at_lsn
             ),
         )  # fmt: skip

@@ -15,7 +15,7 @@ from pageserver.layers.touches import Numbers
 
 
 def choose_pages(
-    lengths: Mapping[Fork, int], count: int | None, chance: Random
+    lengths: Mapping[Fork, int], count: int | None, rng: Random
 ) -> dict[Fork, Numbers]:
     """Ordered by fork and block. `count` None chooses all pages."""
     forks = sorted(fork for fork, length in lengths.items() if length)
@@ -24,7 +24,7 @@ def choose_pages(
     if count is None or count >= total:
         return {fork: np.arange(lengths[fork], dtype=np.uint32) for fork in forks}
     chosen: dict[Fork, list[int]] = defaultdict(list)
-    for number in sorted(chance.sample(range(total), count)):
+    for number in sorted(rng.sample(range(total), count)):
         at = bisect_right(ends, number)
         chosen[forks[at]].append(number - ends[at] + lengths[forks[at]])
     return {fork: np.array(blocks, np.uint32) for fork, blocks in chosen.items()}

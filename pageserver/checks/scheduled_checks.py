@@ -35,8 +35,8 @@ from pageserver.checks.server_check import ServerCheck, check_server
 from pageserver.checks.server_pages import ServerPages
 from pageserver.errors import PageserverError
 from pageserver.ingest.ingest import IngestConfig
-from pageserver.moments.moments import point_opener
-from pageserver.moments.page_at import PageReader
+from pageserver.pitr.page_at import PageReader
+from pageserver.pitr.restore_points import point_opener
 from pg_server.errors import PgServerError
 from pgwal.lsn import format_lsn
 
@@ -89,7 +89,7 @@ class ScheduledChecks(threading.Thread):
         self._folder = data_dir / CHECKS_FOLDER
         self._timelines = timelines
         self._stopping = threading.Event()
-        self._chance = Random(secrets.randbits(64))
+        self._rng = Random(secrets.randbits(64))
         self.state = ChecksState()
 
     def stop(self) -> None:
@@ -161,7 +161,7 @@ class ScheduledChecks(threading.Thread):
         return check.run(
             point_opener(archive, sources, work),
             self._schedule.pages,
-            self._chance,
+            self._rng,
             also=frozenset((each.fork, each.block) for each in self.state.damaged),
         )
 
@@ -209,6 +209,6 @@ def _still_damaged(known: Iterable[DamagedPage], report: CheckReport) -> tuple[D
     for each in known:
         key = each.fork, each.block
         is_locked = report.skipped[Skip.LOCKED] > 0 and key not in report.again
-        if key in report.unjudged or is_locked:
+        if key in report.unchecked or is_locked:
             found.setdefault(key, each)
     return tuple(found.values())

@@ -26,8 +26,8 @@ from pageserver.epochs.touch_survey import TouchSurveyor
 from pageserver.errors import PageserverError
 from pageserver.layers.fork import Fork
 from pageserver.layers.touches import Numbers, Touches
-from pageserver.moments.moments import Moment
-from pageserver.moments.page_at import PageReader, PagesAt
+from pageserver.pitr.page_at import PageReader, PagesAt
+from pageserver.pitr.restore_points import RecoveryTarget
 from pgwal.history import TimelineHistory
 from pgwal.lsn import format_lsn
 from walrecords.record_index import as_boundary
@@ -52,7 +52,7 @@ class ServerCheck:
         self,
         open_point: OpenPoint,
         count: int | None,
-        chance: Random,
+        rng: Random,
         *,
         table: str | None = None,
         also: frozenset[tuple[Fork, int]] = frozenset(),
@@ -65,7 +65,7 @@ class ServerCheck:
         lengths = {fork: served.length for fork, served in inventory.forks.items()}
         chosen = {
             (fork, block)
-            for fork, blocks in choose_pages(lengths, count, chance).items()
+            for fork, blocks in choose_pages(lengths, count, rng).items()
             for block in blocks.tolist()
         }
         self._report.again = {(fork, block) for fork, block in also if block < lengths.get(fork, 0)}
@@ -85,22 +85,26 @@ class ServerCheck:
         batch = self._server.read(wanted)
         for (fork, block), why in batch.skipped.items():
             self._report.skip(why, fork, block)
-        point = open_point(Moment(lsn=as_boundary(batch.end_lsn, self._wal_seg_size), may_end=True))
+        point = open_point(
+            RecoveryTarget(lsn=as_boundary(batch.end_lsn, self._wal_seg_size), may_end=True)
+        )
         blocks: dict[Fork, list[int]] = {}
         for fork, block in batch.pages:
             blocks.setdefault(fork, []).append(block)
         numbers = {fork: np.array(sorted(each), np.uint32) for fork, each in blocks.items()}
         with self._reader.open(point, numbers) as pages:
-            judge = _Judge(self._server, self._report, batch, pages)
+            batch_check = _BatchCheck(self._server, self._report, batch, pages)
             for served, block in wanted:
                 if (served.fork, block) in batch.refused:
-                    judge.refuse(served, block)
+                    batch_check.refuse(served, block)
             by_fork = {served.fork: served for served, _ in wanted}
             for fork, each in numbers.items():
-                yield from ((by_fork[fork], block) for block in judge.moving(by_fork[fork], each))
+                yield from (
+                    (by_fork[fork], block) for block in batch_check.moving(by_fork[fork], each)
+                )
 
 
-class _Judge:
+class _BatchCheck:
     """Judges one batch."""
 
     def __init__(
@@ -110,7 +114,7 @@ class _Judge:
         self._report = report
         self._batch = batch
         self._pages = pages
-        self._later = _touched_behind(batch.before_lsn, pages)
+        self._later = _touched_after(batch.before_lsn, pages)
 
     def refuse(self, served: ServedFork, block: int) -> None:
         self._damaged(served, block, self._batch.refused[served.fork, block])
@@ -149,7 +153,7 @@ class _Judge:
 
     def _are_right(self, served: ServedFork, block: int, heap_block: int, _: int) -> bool:
         """`_` is the bits that were read; the present bits may differ."""
-        return self._server.are_right(served, block, heap_block)
+        return self._server.are_valid(served, block, heap_block)
 
     def _is_moving(self, fork: Fork, block: int) -> bool:
         limit = self._later.limits.get(fork)
@@ -173,7 +177,7 @@ class _Judge:
         )
 
 
-def _touched_behind(lsn: int, pages: PagesAt) -> Touches:
+def _touched_after(lsn: int, pages: PagesAt) -> Touches:
     """The pages changed by records that begin at or after `lsn` and before the pages' position."""
     point = pages.point
     surveyor = TouchSurveyor(point.wal.server.pg_major)

@@ -26,14 +26,14 @@ import psycopg
 from psycopg import sql
 
 from pageserver.checks.check_report import Skip
-from pageserver.checks.visibility_bits import are_right, bits_of
+from pageserver.checks.visibility_bits import are_valid, bits_of
 from pageserver.errors import PageserverError, ServerUnreachable
 from pageserver.layers.fork import DEFAULT_TABLESPACE, Fork, ForkKind
 from pgwal.lsn import Lsn
 
 LOCK_MS = 200
 #: attempts to confirm visibility map bits that seem wrong
-LOOKS = 3
+READ_ATTEMPTS = 3
 #: On a standby: limit for the replay of one record, once it has begun to change pages.
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 1.0, 0.02
 
@@ -204,7 +204,7 @@ class ServerPages:
             batch.end_lsn = self._settled_lsn() if self.is_standby else self._lsn()
         return batch
 
-    def are_right(self, served: ServedFork, block: int, heap_block: int) -> bool:
+    def are_valid(self, served: ServedFork, block: int, heap_block: int) -> bool:
         """Whether the bits of a heap page in page `block` of its visibility map are valid now.
 
         A backend that clears them in the heap page clears them in the map before it releases the
@@ -212,13 +212,13 @@ class ServerPages:
         VACUUM may have set the bits in the meantime.
         """
         heap = replace(served, fork=replace(served.fork, kind=ForkKind.MAIN))
-        for _ in range(LOOKS):
+        for _ in range(READ_ATTEMPTS):
             pages = [self._now(heap, heap_block), self._now(served, block)]
             pages.append(self._now(heap, heap_block))
             if pages[1] is None:
                 return True  # dropped or truncated
             bits = bits_of(pages[1], heap_block)
-            if are_right(bits, pages[0]) or are_right(bits, pages[2]):
+            if are_valid(bits, pages[0]) or are_valid(bits, pages[2]):
                 return True
         return False
 

@@ -22,7 +22,7 @@ from pageserver.errors import PagesDeleted, PageserverError
 from pageserver.layers.frame import Frame, open_frame
 from pageserver.layers.layer_file import LayerPart
 from pageserver.layers.range_cache import RangeCache
-from pageserver.layers.side_by_side import SideBySide
+from pageserver.layers.read_ahead import ReadAhead
 from pageserver.objects.deletion_list import decode_claim, encode_claim
 from pageserver.objects.page_index import FrameRef, LayerRef, PageIndex, decode_index, encode_index
 from pageserver.objects.page_keys import (
@@ -110,11 +110,11 @@ class PageObjects:
     def open_layer(
         self,
         ref: LayerRef,
-        others: SideBySide | None = None,
+        read_ahead: ReadAhead | None = None,
         *,
         ranges: RangeCache | None = None,
     ) -> LayerPart:
-        """`others` schedules layers that are read in parallel, each from begin to end. `ranges`
+        """`read_ahead` schedules layers that are read in parallel, each from begin to end. `ranges`
         caches ranges for a caller that reads all forks in order. Raises LayerDamaged."""
         key = self.keys.key(ref.name)
         get_range = self._store.get_range if ranges is None else ranges.read
@@ -122,10 +122,10 @@ class PageObjects:
         def fetch(offset: int, length: int) -> bytes:
             return get_range(key, offset, length)
 
-        if others is None:
+        if read_ahead is None:
             return LayerPart(key, ref.size_bytes, fetch)
-        ahead = others.ahead(key, ref.size_bytes, fetch)
-        return LayerPart(key, ref.size_bytes, ahead, partial(others.unpacked, key))
+        ahead = read_ahead.ahead(key, ref.size_bytes, fetch)
+        return LayerPart(key, ref.size_bytes, ahead, partial(read_ahead.unpacked, key))
 
     def range_cache(self) -> RangeCache:
         """A cache for reading whole layers."""

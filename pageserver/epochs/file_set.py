@@ -2,7 +2,7 @@
 
 Law: all files that the server reads are in the set, or were created by the WAL that it replayed. A
 missing table would silently have too few rows: Postgres reads pages of zeros as pages without rows.
-So `is_whole` is called for every file before any result is returned.
+So `is_complete` is called for every file before any result is returned.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class FileSet:
             self.forks, self.numbers | set(numbers), self.databases | frozenset(databases)
         )
 
-    def is_whole(self, relation: Fork, touches: Touches) -> bool:
+    def is_complete(self, relation: Fork, touches: Touches) -> bool:
         """Whether all pages of the main fork exist after `touches` were replayed.
 
         The end of recovery creates an unlogged relation again from its init fork.
         """
         assert relation.kind is ForkKind.MAIN
         init = Fork(relation.tablespace, relation.database, relation.number, ForkKind.INIT)
-        return any(self._is_whole_fork(fork, touches) for fork in (relation, init))
+        return any(self._is_complete_fork(fork, touches) for fork in (relation, init))
 
-    def _is_whole_fork(self, fork: Fork, touches: Touches) -> bool:
+    def _is_complete_fork(self, fork: Fork, touches: Touches) -> bool:
         if touches.limits.get(fork) == 0:
             return True  # it was empty at some point in the WAL, which has all later pages
         database = Database(fork.tablespace, fork.database)

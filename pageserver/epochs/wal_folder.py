@@ -66,7 +66,9 @@ class WalFolder:
         )
         first_lsn = indexer.fed_lsn
         try:
-            for path in chain(self.segments(begin_lsn, end_lsn, tli), self._behind(end_lsn, tli)):
+            for path in chain(
+                self.segments(begin_lsn, end_lsn, tli), self._segments_after(end_lsn, tli)
+            ):
                 with path.open("rb") as file:
                     file.seek(first_lsn % self.server.wal_seg_size)
                     while not indexer.is_done and (piece := file.read(PIECE_BYTES)):
@@ -80,7 +82,7 @@ class WalFolder:
                 f"the WAL ends at {format_lsn(indexer.next_lsn)}, before {format_lsn(end_lsn)}"
             )
 
-    def _behind(self, end_lsn: int, tli: int) -> Iterator[Path]:
+    def _segments_after(self, end_lsn: int, tli: int) -> Iterator[Path]:
         """The segments after `end_lsn` that exist: the last record may end in one of them."""
         seg_size = self.server.wal_seg_size
         for segno in count((end_lsn - 1) // seg_size + 1):

@@ -93,7 +93,7 @@ class IngestState:
 
 
 @dataclass(slots=True)
-class _Stand:
+class _EpochStart:
     """The start of the next epoch. `last` is None before the first cut, which must be after
     `consistent_lsn`."""
 
@@ -154,7 +154,7 @@ class Ingest(threading.Thread):
         while not self._stopping.is_set():
             epochs = self.state.epochs
             try:
-                self._follow(self._stand())
+                self._follow(self._open_start())
             except Exception as error:  # logged, then repeated: the WAL is kept
                 self.state.problem = " ".join(str(error).split())
                 hint = getattr(error, "hint", "")
@@ -170,7 +170,7 @@ class Ingest(threading.Thread):
 
     # ---- start
 
-    def _stand(self) -> _Stand:
+    def _open_start(self) -> _EpochStart:
         self.state.phase = "opening"
         catalog = BackupCatalog(self._archive)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -184,13 +184,13 @@ class Ingest(threading.Thread):
         base = BackupBase(catalog, backup, files)
         layers = OpenLayers(self._objects)
         if not index.cuts:
-            return _Stand(frame, base, layers, backup.start_lsn, None, backup.stop_lsn)
+            return _EpochStart(frame, base, layers, backup.start_lsn, None, backup.stop_lsn)
         cut = index.cuts[-1]
         frame = fetch_frame(self._objects, index, cut, self._folder / "frame.tar")
         at = datetime.fromtimestamp(cut.time_unix_s, UTC)
         last = Checkpoint(cut.checkpoint_lsn, cut.end_lsn, cut.redo_lsn, cut.tli, at)
         self.state.cut_lsn, self.state.cut_at = cut.end_lsn, at
-        return _Stand(frame, base, layers, cut.redo_lsn, last, cut.end_lsn)
+        return _EpochStart(frame, base, layers, cut.redo_lsn, last, cut.end_lsn)
 
     def _choose(self, catalog: BackupCatalog) -> Backup:
         """The newest base backup without checksum failures. Raises PageserverError."""
@@ -204,7 +204,7 @@ class Ingest(threading.Thread):
 
     # ---- WAL
 
-    def _follow(self, stand: _Stand) -> None:
+    def _follow(self, start: _EpochStart) -> None:
         facts = self._archive.facts.server
         wal = WalFolder(self._folder / WAL_FOLDER, facts)
         shutil.rmtree(wal.path, ignore_errors=True)
@@ -212,7 +212,7 @@ class Ingest(threading.Thread):
         self._receiver = WalReceiver(
             wal.path,
             facts,
-            stand.redo_lsn,
+            start.redo_lsn,
             self._safekeepers,
             ArchivedWalSource(lambda: self._archive),
             lambda lsn: self._archive.newest_history().tli_at(lsn),
@@ -221,18 +221,18 @@ class Ingest(threading.Thread):
             self._trim,
         )
         self._receiver.start()
-        scan = CheckpointScan(stand.redo_lsn, facts)
+        scan = CheckpointScan(start.redo_lsn, facts)
         while not self._stopping.is_set():
             self._progress.wait(WAIT_SECONDS)
             self._progress.clear()
-            self._trim.visit_due()
+            self._trim.report_due()
             receiver = self._receiver
             self.state.received_lsn = receiver.received_lsn
             self.state.problem = receiver.problem
             self.state.phase = "receiving"
             for checkpoint in self._scan(wal, scan, receiver.received_lsn, max(receiver.tli, 1)):
-                if self._config.rule.is_due(stand.last, checkpoint, stand.consistent_lsn):
-                    self._cut(stand, wal, checkpoint)
+                if self._config.rule.is_due(start.last, checkpoint, start.consistent_lsn):
+                    self._cut(start, wal, checkpoint)
 
     def _scan(
         self, wal: WalFolder, scan: CheckpointScan, received_lsn: int, tli: int
@@ -252,17 +252,17 @@ class Ingest(threading.Thread):
 
     # ---- epochs
 
-    def _cut(self, stand: _Stand, wal: WalFolder, target: Checkpoint) -> None:
+    def _cut(self, start: _EpochStart, wal: WalFolder, target: Checkpoint) -> None:
         self.state.phase = "replaying"
         work_dir = self._folder / EPOCH_FOLDER
         shutil.rmtree(work_dir, ignore_errors=True)
         work_dir.mkdir()
         begun = datetime.now(UTC)
-        layers = stand.layers.of(self._index_of())
-        given = EpochInput(stand.frame, PageStack(stand.base, layers), wal, stand.redo_lsn, target)
+        layers = start.layers.of(self._index_of())
+        given = EpochInput(start.frame, PageStack(start.base, layers), wal, start.redo_lsn, target)
         output = EpochReplay(work_dir, self._server).run(given)
         seconds = (datetime.now(UTC) - begun).total_seconds()
-        self._note(stand, target, output, seconds)
+        self._note(start, target, output, seconds)
         cut = Cut(
             target.redo_lsn, target.start_lsn, target.end_lsn, target.tli,
             int(target.at.timestamp()),
@@ -277,31 +277,33 @@ class Ingest(threading.Thread):
             raise PageserverError(
                 "the attachment accepts no more epochs, because it is stale or has ended"
             )
-        self._advance(stand, wal, target, output)
+        self._advance(start, wal, target, output)
 
-    def _note(self, stand: _Stand, target: Checkpoint, output: EpochOutput, seconds: float) -> None:
+    def _note(
+        self, start: _EpochStart, target: Checkpoint, output: EpochOutput, seconds: float
+    ) -> None:
         state, touches = self.state, output.touches
         state.epochs += 1
-        state.wal_bytes += target.end_lsn - stand.redo_lsn
+        state.wal_bytes += target.end_lsn - start.redo_lsn
         state.pages += touches.page_count
         state.needs_base += sum(int(each.needs_base.sum()) for each in touches.pages)
         state.replay_seconds += seconds
         self._log.info(
             "replayed epoch",
             to=format_lsn(target.end_lsn),
-            wal_bytes=target.end_lsn - stand.redo_lsn,
+            wal_bytes=target.end_lsn - start.redo_lsn,
             pages=touches.page_count,
             seconds=round(seconds, 2),
         )
 
     def _advance(
-        self, stand: _Stand, wal: WalFolder, target: Checkpoint, output: EpochOutput
+        self, start: _EpochStart, wal: WalFolder, target: Checkpoint, output: EpochOutput
     ) -> None:
         """The stored epoch becomes the start of the next one."""
         made = output.frame
         path = made.path.replace(self._folder / "frame.tar")
-        stand.frame = Frame(path, made.forks, made.tablespaces, made.kept)
-        stand.redo_lsn, stand.last = target.redo_lsn, target
+        start.frame = Frame(path, made.forks, made.tablespaces, made.kept)
+        start.redo_lsn, start.last = target.redo_lsn, target
         self.state.cut_lsn, self.state.cut_at = target.end_lsn, target.at
         remove_segments(wal, target.redo_lsn)
         if self._receiver is not None:

@@ -46,9 +46,9 @@ class TrimReport:
         self.suffix = suffix
         self.visible_lsn = visible_lsn
         self._safekeepers = list(safekeepers)
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._failed_at: dict[str, float] = {}
-        self._visiting: threading.Thread | None = None
+        self._reporting: threading.Thread | None = None
 
     def start_command(self, begin_lsn: int, tli: int) -> str:
         options = {OPTION: str(self.suffix)}
@@ -60,28 +60,28 @@ class TrimReport:
         now_us = postgres_time_us(time.time_ns())
         return StandbyStatus(received_lsn, received_lsn, visible_lsn, now_us)
 
-    def visit_due(self) -> None:
+    def report_due(self) -> None:
         """Reports to the safekeepers that do not know the present position. Uses a thread, because
         a connection attempt may block. Called periodically, by one thread."""
-        if self._visiting is not None and self._visiting.is_alive():
+        if self._reporting is not None and self._reporting.is_alive():
             return
         visible_lsn, now = self.visible_lsn(), time.monotonic()
         due = [
             each
             for each in self._safekeepers
-            if self._told.get(each.name) != visible_lsn
+            if self._reported.get(each.name) != visible_lsn
             and now - self._failed_at.get(each.name, -RETRY_SECONDS) >= RETRY_SECONDS
         ]
         if due:
-            self._visiting = threading.Thread(
-                target=self._visit_all, args=(due, visible_lsn), name="trim report", daemon=True
+            self._reporting = threading.Thread(
+                target=self._report_all, args=(due, visible_lsn), name="trim report", daemon=True
             )
-            self._visiting.start()
+            self._reporting.start()
 
-    def _visit_all(self, safekeepers: Sequence[Safekeeper], visible_lsn: int) -> None:
+    def _report_all(self, safekeepers: Sequence[Safekeeper], visible_lsn: int) -> None:
         for each in safekeepers:
             try:
-                self._visit(each, visible_lsn)
+                self._report(each, visible_lsn)
             except Exception as error:  # any error of the connection: the report is repeated
                 self._failed_at[each.name] = time.monotonic()
                 log.warning(
@@ -90,10 +90,10 @@ class TrimReport:
                     reason=" ".join(str(error).split()),
                 )
             else:
-                self._told[each.name] = visible_lsn
+                self._reported[each.name] = visible_lsn
                 self._failed_at.pop(each.name, None)
 
-    def _visit(self, safekeeper: Safekeeper, visible_lsn: int) -> None:
+    def _report(self, safekeeper: Safekeeper, visible_lsn: int) -> None:
         with closing(safekeeper.connect()) as connection:
             pgconn = connection.pgconn
             system = identify_system(pgconn)

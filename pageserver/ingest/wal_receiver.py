@@ -47,9 +47,10 @@ log = structlog.get_logger()
 
 
 class WalReceiver(threading.Thread):
-    """Receives from the segment of `begin_lsn` on. `moved` is called on this thread after more WAL
-    was written. `archive` has WAL that safekeepers have removed, and `tli_at` returns the timeline
-    of a position. The receiver pauses while it has `bytes_max` of WAL after `floor_lsn`."""
+    """Receives from the segment of `begin_lsn` on. `on_progress` is called on this thread after
+    more WAL was written. `archive` has WAL that safekeepers have removed, and `tli_at` returns the
+    timeline of a position. The receiver pauses while it has `bytes_max` of WAL after
+    `floor_lsn`."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class WalReceiver(threading.Thread):
         safekeepers: Sequence[Safekeeper],
         archive: WalSource,
         tli_at: Callable[[int], int],
-        moved: Callable[[], None],
+        on_progress: Callable[[], None],
         bytes_max: int,
         trim: TrimReport,
     ) -> None:
@@ -69,7 +70,7 @@ class WalReceiver(threading.Thread):
         self._safekeepers = list(safekeepers)
         self._archive = archive
         self._tli_at = tli_at
-        self._moved = moved
+        self._on_progress = on_progress
         self._bytes_max = bytes_max
         self._trim = trim
         self._stopping = threading.Event()
@@ -146,17 +147,17 @@ class WalReceiver(threading.Thread):
             self._pump(ReplicationStream(pgconn, self.received_lsn, SILENCE_SECONDS))
 
     def _pump(self, stream: ReplicationStream) -> None:
-        told_at, told, visible_lsn = 0.0, -1, self._trim.visible_lsn
+        reported_at, reported, visible_lsn = 0.0, -1, self._trim.visible_lsn
         for batch in stream.batches(BATCH_BYTES):
             size = sum(map(len, batch))
             for piece in batch:
                 self._write(piece)
             if size:
-                self._moved()
+                self._on_progress()
             now = time.monotonic()
-            if now - told_at >= STATUS_SECONDS or told != visible_lsn():
-                told_at, told = now, visible_lsn()
-                stream.send_status(self._trim.status(self.received_lsn, told))
+            if now - reported_at >= STATUS_SECONDS or reported != visible_lsn():
+                reported_at, reported = now, visible_lsn()
+                stream.send_status(self._trim.status(self.received_lsn, reported))
             if self._stopping.is_set() or self._is_full():
                 return
 
@@ -217,4 +218,4 @@ class WalReceiver(threading.Thread):
             (self._folder / name).unlink()
         (self._folder / name).write_bytes(content)
         self.received_lsn += seg_size
-        self._moved()
+        self._on_progress()

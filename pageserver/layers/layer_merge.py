@@ -9,7 +9,7 @@ its fork is longer at that cut. Pages of the base that were removed stay removed
 except those above all pages of the base. `compaction.py` decides which layers are merged.
 
 Memory: 4 bytes for each page of the layers (the footers), one run of pages, and the buffers of
-`SideBySide`.
+`ReadAhead`.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def merged_limits(layers: Sequence[MergedLayer], base: Mapping[Fork, int]) -> Li
     for layer in layers:
         for fork, limit in layer.limits.blocks.items():
             blocks[fork] = min(limit, blocks.get(fork, limit))
-    there = {Database(fork.tablespace, fork.database) for fork in base}
+    existing = {Database(fork.tablespace, fork.database) for fork in base}
     return Limits(
         {fork: limit for fork, limit in blocks.items() if base.get(fork, 0) > limit},
-        databases & there,
+        databases & existing,
     )

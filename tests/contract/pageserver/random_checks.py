@@ -39,9 +39,9 @@ from pageserver.layers.fork import DEFAULT_TABLESPACE, PAGE_BYTES, ForkKind
 from pageserver.layers.fork_table import fork_blocks
 from pageserver.layers.page_stack import ZERO_PAGE
 from pageserver.layers.touches import Checkpoint
-from pageserver.moments.moments import Moment
-from pageserver.moments.page_at import PageReader
-from pageserver.moments.sparse_restore import RestorePoint, survey_up_to
+from pageserver.pitr.page_at import PageReader
+from pageserver.pitr.restore_points import RecoveryTarget
+from pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
 from pg_server.binaries import PostgresBinaries
@@ -85,7 +85,7 @@ class CheckedWorld:
         work_dir.mkdir(exist_ok=True)
         return PageReader(work_dir, self.world.server)
 
-    def point(self, moment: Moment) -> RestorePoint:
+    def point(self, moment: RecoveryTarget) -> RestorePoint:
         world = self.world
         assert moment.lsn is not None
         return RestorePoint(
@@ -101,7 +101,7 @@ class CheckedWorld:
     def check_running(self) -> CheckReport:
         """All pages of the primary's first database."""
 
-        def open_point(moment: Moment) -> RestorePoint:
+        def open_point(moment: RecoveryTarget) -> RestorePoint:
             self.archive_wal()
             return self.point(moment)
 
@@ -218,7 +218,7 @@ def busy(server: Postgres, chance: random.Random) -> Iterator[None]:
 
 def compare_gated(world: CheckedWorld, target_lsn: int, pages: int) -> int:
     """Random pages at a random position: those of a standby that stands there, in its memory."""
-    point = world.point(Moment(lsn=target_lsn))
+    point = world.point(RecoveryTarget(lsn=target_lsn))
     records = [
         int(lsn)
         for index in world.world.wal.records(world.world.redo_lsn, target_lsn, point.tli)
@@ -234,7 +234,7 @@ def compare_gated(world: CheckedWorld, target_lsn: int, pages: int) -> int:
             (forks[fork], block) for fork, blocks in chosen.items() for block in blocks.tolist()
         ]
         batch = server.read(wanted)
-        stood = world.point(Moment(lsn=batch.end_lsn))
+        stood = world.point(RecoveryTarget(lsn=batch.end_lsn))
         check = ServerCheck(server, world.reader(), SEGMENT_BYTES)
         _sound(check.run(lambda _: stood, pages, world.chance))
     if batch.before_lsn != batch.end_lsn or batch.skipped or batch.refused:

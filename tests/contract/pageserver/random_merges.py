@@ -28,9 +28,9 @@ from pageserver.layers.fork import Fork
 from pageserver.layers.frame import Frame
 from pageserver.layers.page_stack import Layer, LayerStack, PageStack
 from pageserver.layers.touches import Checkpoint
-from pageserver.moments.page_at import PageReader
-from pageserver.moments.sparse_restore import RestorePoint
 from pageserver.objects.page_index import Cut, FrameRef, LayerRef, PageIndex
+from pageserver.pitr.page_at import PageReader
+from pageserver.pitr.sparse_restore import RestorePoint
 from pg_fixtures.postgres import Postgres
 from pg_server.binaries import PostgresBinaries
 

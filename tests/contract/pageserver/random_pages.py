@@ -24,9 +24,9 @@ from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
 from pageserver.layers.fork_table import read_fork_table
 from pageserver.layers.page_header import PageHeader, page_checksum
 from pageserver.layers.touches import Database, Touches
-from pageserver.moments.page_at import PageOrigin, PageReader
-from pageserver.moments.promoted_server import PromotedServer, ServerLimits, StopPoint
-from pageserver.moments.sparse_restore import RestorePoint, survey_up_to
+from pageserver.pitr.page_at import PageOrigin, PageReader
+from pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
+from pageserver.pitr.sparse_restore import RestorePoint, survey_up_to
 from pg_fixtures.postgres import Postgres
 from pg_server.binaries import PostgresBinaries
 from pgwal.lsn import Lsn

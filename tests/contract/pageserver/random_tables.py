@@ -19,10 +19,10 @@ from seed_runs import run_seeds
 
 from backup.unpack import Unpacking
 from pageserver.epochs.in_place_tablespaces import link_range
-from pageserver.moments.promoted_server import PromotedServer, ServerLimits
-from pageserver.moments.restored_table import RestoredDatabase
-from pageserver.moments.sparse_restore import RestorePoint, SparseRestore, survey_up_to
-from pageserver.moments.table_name import TableName
+from pageserver.pitr.promoted_server import PromotedServer, ServerLimits
+from pageserver.pitr.restored_table import RestoredDatabase
+from pageserver.pitr.sparse_restore import RestorePoint, SparseRestore, survey_up_to
+from pageserver.pitr.table_name import TableName
 from pg_fixtures.postgres import SUPERUSER, Postgres
 from pg_server.binaries import PostgresBinaries
 from pg_server.program import run_program

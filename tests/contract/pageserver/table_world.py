@@ -17,7 +17,7 @@ from pageserver.layers.fork import Fork
 from pageserver.layers.page_run import Run
 from pageserver.layers.page_stack import PageBase
 from pageserver.layers.touches import Numbers
-from pageserver.moments.sparse_restore import RestorePoint
+from pageserver.pitr.sparse_restore import RestorePoint
 from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
 from pg_server.binaries import PostgresBinaries

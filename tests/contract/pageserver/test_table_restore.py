@@ -13,10 +13,10 @@ import pytest
 from table_world import CHECKSUMS_MAJOR, CountedBase, LackingBase, TableWorld
 
 from pageserver.errors import PageNotFound, PageserverError, SurveyError, TableIncomplete
-from pageserver.moments.catalog_files import DatabaseCatalogs
-from pageserver.moments.restored_table import DumpFormat, RestoredDatabase
-from pageserver.moments.sparse_restore import SparseRestore
-from pageserver.moments.table_name import TableName
+from pageserver.pitr.catalog_files import DatabaseCatalogs
+from pageserver.pitr.restored_table import DumpFormat, RestoredDatabase
+from pageserver.pitr.sparse_restore import SparseRestore
+from pageserver.pitr.table_name import TableName
 from pg_fixtures.postgres import Postgres
 from pg_server.binaries import PostgresBinaries, all_postgres
 from pgwal.segment import parse_segment_name

@@ -100,7 +100,7 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Moment:
+class ExpectedCut:
     """The layers so far, on their base, and what is in the files then."""
 
     base: Base
@@ -111,12 +111,12 @@ class Moment:
         return iter((self.base, self.layers, self.files))
 
 
-def random_history(chance: random.Random, count: int) -> list[Moment]:
+def random_history(chance: random.Random, count: int) -> list[ExpectedCut]:
     """Layer by layer: first what is gone, then what was changed."""
     numbers = iter(range(1, 100_000))
     files = random_files(chance, numbers)
     base = Base({fork: dict(own) for fork, own in files.items()})
-    moments: list[Moment] = []
+    cuts: list[ExpectedCut] = []
     layers: list[Layer] = []
     for _ in range(count):
         blocks = {fork: chance.randrange(100) for fork in FORKS if chance.random() < 0.4}
@@ -130,5 +130,5 @@ def random_history(chance: random.Random, count: int) -> list[Moment]:
             files.setdefault(fork, {}).update(own)
         parts = write(changed, limits, part_bytes=chance.choice((1, 1 << 30)))
         layers = [*layers, open_layer(parts)]
-        moments.append(Moment(base, layers, {fork: dict(own) for fork, own in files.items()}))
-    return moments
+        cuts.append(ExpectedCut(base, layers, {fork: dict(own) for fork, own in files.items()}))
+    return cuts

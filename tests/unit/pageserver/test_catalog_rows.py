@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from pageserver.errors import LayerDamaged, TableNameError
 from pageserver.layers.fork import PAGE_BYTES
-from pageserver.moments.catalog_rows import (
+from pageserver.pitr.catalog_rows import (
     ClassRow,
     RoleRow,
     parse_class_row,
@@ -17,9 +17,9 @@ from pageserver.moments.catalog_rows import (
     parse_pair_row,
     parse_role_row,
 )
-from pageserver.moments.heap_page import heap_rows
-from pageserver.moments.relation_map import parse_relation_map
-from pageserver.moments.table_name import TableName, quote_name
+from pageserver.pitr.heap_page import heap_rows
+from pageserver.pitr.relation_map import parse_relation_map
+from pageserver.pitr.table_name import TableName, quote_name
 
 
 def heap_page(rows: list[bytes], states: list[int] | None = None) -> bytes:

@@ -11,6 +11,7 @@ from pageserver.attachments.deletion_events import (
     CreateHeader,
     DeleteKeys,
     EndQueue,
+    FullRoundDue,
     HeaderCreated,
     HeaderRead,
     Hint,
@@ -19,7 +20,6 @@ from pageserver.attachments.deletion_events import (
     ListPersisted,
     ListQueue,
     ListRead,
-    LookDue,
     PersistList,
     QueueAction,
     QueueBegun,
@@ -84,7 +84,7 @@ def validate(core: DeletionQueue, ticket: int, **others: Verdict) -> None:
 
 def look(core: DeletionQueue, listing: dict[QueueName, int]) -> list[QueueAction]:
     """A round: what is done, `GRACE_MS` after the last list was written."""
-    core.step(LookDue())
+    core.step(FullRoundDue())
     (create,) = (a for a in core.step(RoundDue()) if isinstance(a, CreateHeader))
     assert core.step(HeaderCreated(create.name, "mine")) == [ListQueue()]
     now_ms = max(listing.values()) + GRACE_MS

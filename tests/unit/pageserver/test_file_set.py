@@ -36,7 +36,7 @@ def test_members_are_what_is_named_and_the_clusters_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "is_whole"),
+    ("wanted", "is_complete"),
     [
         (GLOBAL, True),
         (fork(100), True),
@@ -47,23 +47,23 @@ def test_members_are_what_is_named_and_the_clusters_own() -> None:
         (replace(GLOBAL, number=9999), False),
     ],
 )
-def test_a_file_that_no_wal_has_made(wanted: Fork, is_whole: bool) -> None:
-    assert FILES.is_whole(wanted, NOTHING) is is_whole
+def test_a_file_that_no_wal_has_made(wanted: Fork, is_complete: bool) -> None:
+    assert FILES.is_complete(wanted, NOTHING) is is_complete
 
 
 def test_a_file_that_the_wal_has_made() -> None:
     made = replace(NOTHING, limits={fork(200): 0, fork(400): 3})
-    assert FILES.is_whole(fork(200), made)
-    assert not FILES.is_whole(fork(400), made), "shorter, but not empty"
+    assert FILES.is_complete(fork(200), made)
+    assert not FILES.is_complete(fork(400), made), "shorter, but not empty"
 
 
 def test_a_database_that_the_wal_has_made() -> None:
     copy, between, source = (Database(DEFAULT_TABLESPACE, oid) for oid in (9, 8, SHOP))
     wanted = fork(100, 9)
     logged = replace(NOTHING, fresh_databases=frozenset({copy}))
-    assert FILES.is_whole(wanted, logged)
+    assert FILES.is_complete(wanted, logged)
     copied = replace(logged, copied_databases=((source, between), (between, copy)))
-    assert not FILES.is_whole(wanted, copied)
+    assert not FILES.is_complete(wanted, copied)
     assert copied_from(copied, [9]) == {between, source}
-    assert FILES.more((), copied_from(copied, [9])).is_whole(wanted, copied)
+    assert FILES.more((), copied_from(copied, [9])).is_complete(wanted, copied)
     assert copied_from(copied, [SHOP]) == frozenset()

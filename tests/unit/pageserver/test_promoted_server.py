@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pageserver.layers.fork import DEFAULT_TABLESPACE, Fork, ForkKind
-from pageserver.moments.promoted_server import invalid_relations
+from pageserver.pitr.promoted_server import invalid_relations
 
 LOG = """\
 2026-11-25 10:00:00.000 UTC [7] WARNING:  page 3 of relation base/5/16400 is uninitialized

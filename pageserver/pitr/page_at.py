@@ -26,7 +26,7 @@ from pageserver.layers.fork import PAGE_BYTES, Fork
 from pageserver.layers.fork_table import fork_blocks
 from pageserver.layers.page_stack import ZERO_PAGE
 from pageserver.layers.touches import Database, Numbers, Touches
-from pageserver.moments.sparse_restore import RestorePoint, promoted_at, survey_up_to
+from pageserver.pitr.sparse_restore import RestorePoint, promoted_at, survey_up_to
 
 
 class PageOrigin(Enum):
@@ -58,7 +58,7 @@ class PageReader:
             if pages.is_copied(fork):
                 raise PageNotFound(
                     f"database {fork.database} was copied file by file between the cut and "
-                    f"{point.moment}",
+                    f"{point.target}",
                     hint="Specify a position after the next cut, or read the page from the source "
                     "database.",
                 )
@@ -151,7 +151,7 @@ class PagesAt:
 def _not_there(fork: Fork, block: int, point: RestorePoint) -> PageNotFound:
     length = point.frame.forks.get(fork)
     return PageNotFound(
-        f"block {block} of {fork} does not exist at {point.moment}",
+        f"block {block} of {fork} does not exist at {point.target}",
         hint="At the previous cut the fork has "
         + (f"{length} blocks." if length is not None else "no file. Check its number."),
     )

@@ -23,11 +23,11 @@ from pageserver.cuts.cut_pages import open_layers
 from pageserver.cuts.page_objects import PageObjects
 from pageserver.errors import PageNotFound, SurveyError
 from pageserver.layers.fork import Fork
-from pageserver.moments.end_times import EndTimes
-from pageserver.moments.moments import Moment
-from pageserver.moments.page_touch_scan import Touch, page_touches
-from pageserver.moments.sourced_wal import SourcedWal
 from pageserver.objects.page_index import Cut, PageIndex
+from pageserver.pitr.end_times import EndTimes
+from pageserver.pitr.page_touch_scan import Touch, page_touches
+from pageserver.pitr.restore_points import RecoveryTarget
+from pageserver.pitr.sourced_wal import SourcedWal
 from pgwal.lsn import format_lsn
 from pgwal.rmgr import rmgr_name
 from pgwal.versions import wal_version
@@ -89,7 +89,9 @@ class HistoryReader:
         self._wal = SourcedWal(server, archive.newest_history(), sources)
         self._major = server.pg_major
 
-    def read(self, fork: Fork, block: int, begin: Moment, end: Moment) -> PageHistory:
+    def read(
+        self, fork: Fork, block: int, begin: RecoveryTarget, end: RecoveryTarget
+    ) -> PageHistory:
         """The history from `begin`, or from the oldest WAL, up to `end`. Raises PageNotFound if
         there are no cuts."""
         index = self._objects.newest_index()
@@ -108,7 +110,7 @@ class HistoryReader:
             if epoch.may_touch or scan.is_waiting:
                 self._read(scan, epoch)
             else:
-                scan.pass_over()
+                scan.skip_epoch()
         return history
 
     def _epochs(
@@ -138,14 +140,20 @@ class HistoryReader:
                 return
         if epoch.end_lsn is not None and reached_lsn < epoch.end_lsn:
             scan.history.missing.append((reached_lsn, epoch.end_lsn))
-        scan.pass_over()
+        scan.skip_epoch()
 
 
 class _Scan:
     """Scans WAL records in order. Ranges may be skipped."""
 
     def __init__(
-        self, history: PageHistory, fork: Fork, block: int, major: int, begin: Moment, end: Moment
+        self,
+        history: PageHistory,
+        fork: Fork,
+        block: int,
+        major: int,
+        begin: RecoveryTarget,
+        end: RecoveryTarget,
     ) -> None:
         self.history = history
         self.is_done = False
@@ -169,7 +177,7 @@ class _Scan:
             return cut.time_unix_s < self._begin_time.timestamp()
         return cut.end_lsn < self._begin_lsn
 
-    def pass_over(self) -> None:
+    def skip_epoch(self) -> None:
         """Called after each epoch within the requested range: its begin has been reached."""
         self._begin_time = None
 

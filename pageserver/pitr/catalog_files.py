@@ -28,7 +28,7 @@ from pageserver.layers.frame import Frame
 from pageserver.layers.page_run import PageRun
 from pageserver.layers.page_stack import PageBase
 from pageserver.layers.touches import Database
-from pageserver.moments.catalog_rows import (
+from pageserver.pitr.catalog_rows import (
     FIRST_NORMAL_OID,
     LARGE_OBJECTS,
     PG_AUTHID,
@@ -46,9 +46,9 @@ from pageserver.moments.catalog_rows import (
     parse_pair_row,
     parse_role_row,
 )
-from pageserver.moments.heap_page import heap_rows
-from pageserver.moments.relation_map import MAP_FILE, parse_relation_map
-from pageserver.moments.table_name import TableName
+from pageserver.pitr.heap_page import heap_rows
+from pageserver.pitr.relation_map import MAP_FILE, parse_relation_map
+from pageserver.pitr.table_name import TableName
 
 _SEQUENCE, _TOAST, _MATVIEW = b"S", b"t", b"m"
 

@@ -23,7 +23,7 @@ WORKERS = 8
 IDLE_SECONDS_MAX = 1.0
 
 
-class Turns:
+class EventLoop:
     """post() may be called on any thread; all other methods on the event loop only."""
 
     def __init__(self, workers: int = WORKERS) -> None:
@@ -68,12 +68,12 @@ class Turns:
         """Runs until end(). An exception of a call is a bug: it ends the loop and is raised."""
         try:
             while not self._is_ended:
-                self._turn()
+                self._run_once()
         finally:
             self._is_ended = True
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             heapq.heappop(self._timers)[2]()

@@ -7,7 +7,7 @@
                           no: repeat with these files added; if that does not help: an error
 
 Laws. No result is returned unless all files that the dump reads are complete
-(`FileSet.is_whole`). First the relation maps are read from disk and checked, because pg_class is
+(`FileSet.is_complete`). First the relation maps are read from disk and checked, because pg_class is
 found by them; then all files listed in pg_class. The replay must not have found a missing page in
 any of these files. Replay continues after a missing page, because it must ignore files with holes,
 and only its log reports it. The first file set is derived from the catalogs of the cut, and the
@@ -35,15 +35,15 @@ from pageserver.layers.fork import Fork, ForkKind
 from pageserver.layers.frame import Frame
 from pageserver.layers.page_stack import PageBase
 from pageserver.layers.touches import Touches
-from pageserver.moments.catalog_files import (
+from pageserver.pitr.catalog_files import (
     CatalogPages,
     DatabaseCatalogs,
     pages_at_cut,
     pages_in_directory,
 )
-from pageserver.moments.promoted_server import PromotedServer, ServerLimits, StopPoint
-from pageserver.moments.restored_table import DumpFormat, Relation, RelationFile, RestoredDatabase
-from pageserver.moments.table_name import TableName, quote_name
+from pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
+from pageserver.pitr.restored_table import DumpFormat, Relation, RelationFile, RestoredDatabase
+from pageserver.pitr.table_name import TableName, quote_name
 from pgwal.lsn import format_lsn
 
 #: One is sufficient unless the WAL renames or attaches tables. Each round adds files, or is last.
@@ -67,7 +67,7 @@ class RestorePoint:
     tli: int
 
     @property
-    def moment(self) -> str:
+    def target(self) -> str:
         return format_lsn(self.target_lsn)
 
 
@@ -115,7 +115,7 @@ class _Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class _Complete:
     """All files that a dump reads are complete."""
 
     family: tuple[Relation, ...] | None
@@ -146,17 +146,17 @@ class SparseRestore:
     @contextmanager
     def _restored(self, point: RestorePoint, wanted: _Wanted) -> Iterator[Restored]:
         touches, stop = survey_up_to(point)
-        attempt = _Attempt(point, wanted, touches)
-        current = attempt.first_round()
+        plan = _RestorePlan(point, wanted, touches)
+        current = plan.first_round()
         missing = _Missing()
         for number in range(1, self._rounds_max + 1):
             with self._replayed(point, touches, stop, current.files, number) as server:
-                found = attempt.examine(server, self._server, current)
-                if isinstance(found, _Whole):
+                found = plan.examine(server, self._server, current)
+                if isinstance(found, _Complete):
                     yield Restored(found.family, current.files, number, found.database)
                     return
             missing = found
-            following = attempt.next_round(current, missing)
+            following = plan.next_round(current, missing)
             if following == current:
                 break
             current = following
@@ -212,7 +212,7 @@ def survey_up_to(point: RestorePoint) -> tuple[Touches, StopPoint]:
     """
     if point.target_lsn < point.cut_lsn:
         raise PageNotFound(
-            f"{point.moment} is before the cut at {format_lsn(point.cut_lsn)}",
+            f"{point.target} is before the cut at {format_lsn(point.cut_lsn)}",
             hint="Specify a position at or after the first cut.",
         )
     surveyor = TouchSurveyor(point.wal.server.pg_major)
@@ -224,13 +224,13 @@ def survey_up_to(point: RestorePoint) -> tuple[Touches, StopPoint]:
                 last_lsn = int(index.start_lsn[-1])
     except SurveyError as error:
         raise SurveyError(
-            f"could not read the WAL up to {point.moment}: {error}",
+            f"could not read the WAL up to {point.target}: {error}",
             hint=error.hint or "Specify an earlier target, or wait until the WAL is archived.",
         ) from error
     return surveyor.finish(), StopPoint(last_lsn, surveyor.end_lsn, point.tli)
 
 
-class _Attempt:
+class _RestorePlan:
     """Derives the files of each round from the catalogs, and checks the result of a round."""
 
     def __init__(self, point: RestorePoint, wanted: _Wanted, touches: Touches) -> None:
@@ -263,7 +263,7 @@ class _Attempt:
 
     def examine(
         self, server: PromotedServer, redo: RedoServer, current: _Round
-    ) -> _Whole | _Missing:
+    ) -> _Complete | _Missing:
         """Whether all files are complete, or what is missing. Raises PageserverError."""
         pages = pages_in_directory(server.data_dir, self._cut.pg_major, self._cut.version_folder)
         oids = _databases_named(pages, self._wanted.database)
@@ -272,24 +272,24 @@ class _Attempt:
         if not oids <= current.databases:
             return _Missing(databases=oids)
         invalid = server.invalid_relations()
-        lost = self._not_whole(current.files, invalid, _mapped_files(pages, oids))
+        lost = self._incomplete_files(current.files, invalid, _mapped_files(pages, oids))
         if lost:
             return _Missing(lost)
         database = self._connect(server, redo, pages)
         database.roll_back_prepared()
         table = self._wanted.table
-        family = None if table is None else database.resolve(table, self._point.moment)
-        lost = self._not_whole(current.files, invalid, database.files(family))
-        return _Missing(lost) if lost else _Whole(family, database)
+        family = None if table is None else database.resolve(table, self._point.target)
+        lost = self._incomplete_files(current.files, invalid, database.files(family))
+        return _Missing(lost) if lost else _Complete(family, database)
 
-    def _not_whole(
+    def _incomplete_files(
         self, files: FileSet, invalid: frozenset[Fork], named: Iterable[RelationFile]
     ) -> list[RelationFile]:
         """`invalid`: forks with ignored changes, which are allowed only outside the file set."""
         return [
             each
             for each in named
-            if each.fork in invalid or not files.is_whole(each.fork, self._touches)
+            if each.fork in invalid or not files.is_complete(each.fork, self._touches)
         ]
 
     def _connect(
@@ -314,7 +314,7 @@ class _Attempt:
         names = {row.name.decode(errors="replace") for row in pages.databases()} - {wanted}
         similar = get_close_matches(wanted, sorted(names), SIMILAR_MAX) or sorted(names)
         return PageNotFound(
-            f"database {quote_name(wanted)} does not exist at {self._point.moment}",
+            f"database {quote_name(wanted)} does not exist at {self._point.target}",
             hint=f"Existing databases: {', '.join(similar[:SIMILAR_MAX])}.",
         )
 
@@ -339,6 +339,6 @@ def _incomplete(wanted: _Wanted, point: RestorePoint, missing: _Missing) -> Tabl
     lost = [f"{each.relation} ({each.path})" for each in missing.relations[:NAMED_MAX]]
     lost += [f"database {oid}" for oid in sorted(missing.databases)[:NAMED_MAX]]
     return TableIncomplete(
-        f"pages of {what} at {point.moment} are missing: {', '.join(lost)}",
+        f"pages of {what} at {point.target} are missing: {', '.join(lost)}",
         hint="No data was written. Restore the whole cluster to that position with sk restore.",
     )

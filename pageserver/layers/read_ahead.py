@@ -1,4 +1,4 @@
-"""`SideBySide`: buffers for layers that are read at the same time, each once from begin to end.
+"""`ReadAhead`: buffers for layers that are read at the same time, each once from begin to end.
 
     layer 1   | frame | frame | FRAME | FRAME | ...        capitals: read ahead in one request
     layer 2   | frame | FRAME | ...                        one frame of each layer is decompressed
@@ -25,7 +25,7 @@ REQUEST_BYTES_MIN, REQUEST_BYTES_MAX = 64 << 10, 4 << 20
 UNPACKED_BYTES_MAX = 128 << 20
 
 
-class SideBySide:
+class ReadAhead:
     """For use by one thread. `layers` is the number of layers read at the same time."""
 
     def __init__(self, layers: int) -> None:

@@ -23,8 +23,8 @@ from psycopg import sql
 
 from pageserver.errors import PageNotFound, PageserverError, RedoError
 from pageserver.layers.fork import Fork, parse_file
-from pageserver.moments.catalog_rows import FIRST_NORMAL_OID, LARGE_OBJECTS
-from pageserver.moments.table_name import TableName, quote_name
+from pageserver.pitr.catalog_rows import FIRST_NORMAL_OID, LARGE_OBJECTS
+from pageserver.pitr.table_name import TableName, quote_name
 from pg_server.binaries import PostgresBinaries
 from pg_server.errors import PgServerError
 from pg_server.program import run_program
@@ -120,12 +120,12 @@ class RestoredDatabase:
             for (gid,) in connection.execute(_PREPARED).fetchall():
                 connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
 
-    def resolve(self, name: TableName, moment: str) -> tuple[Relation, ...]:
-        """The table, then its partitions. Raises PageNotFound if it does not exist at `moment`."""
+    def resolve(self, name: TableName, position: str) -> tuple[Relation, ...]:
+        """The table, then its partitions. Raises PageNotFound if it does not exist."""
         with self._connection() as connection:
             found = connection.execute(_TABLE, (name.schema, name.table)).fetchone()
             if found is None:
-                raise self._no_table(connection, name, moment)
+                raise self._no_table(connection, name, position)
             oid, kind = found
             if kind in _KINDS:
                 raise PageNotFound(
@@ -195,7 +195,7 @@ class RestoredDatabase:
             raise RedoError(f"could not query the server of the restored pages: {error}") from error
 
     def _no_table(
-        self, connection: psycopg.Connection, name: TableName, moment: str
+        self, connection: psycopg.Connection, name: TableName, position: str
     ) -> PageNotFound:
         rows = connection.execute(_TABLE_NAMES).fetchall()
         texts = {f"{schema}.{table}": table for schema, table in rows}
@@ -204,7 +204,7 @@ class RestoredDatabase:
         similar = list(dict.fromkeys([*same, *close]))[:SIMILAR_MAX]
         return PageNotFound(
             f"table {quote_name(name.schema)}.{quote_name(name.table)} does not exist in database "
-            f"{quote_name(name.database)} at {moment}",
+            f"{quote_name(name.database)} at {position}",
             hint=f"Similar tables: {', '.join(similar)}." if similar else "Check the table name.",
         )
 

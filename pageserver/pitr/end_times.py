@@ -30,8 +30,8 @@ class EndTimes:
     def __init__(self, version_major: int) -> None:
         self._surveyor = RecordSurveyor(wal_version(version_major), pass_all())
 
-    def first_after(self, index: RecordIndex, moment: datetime) -> int | None:
-        """The start of the first of these records that ends a transaction later than `moment`, or
+    def first_after(self, index: RecordIndex, time: datetime) -> int | None:
+        """The start of the first of these records that ends a transaction later than `time`, or
         None. Raises SurveyError."""
         facts, _, rows, bad = self._surveyor.survey(index)
         ends = np.empty((len(rows), ENDS), np.int64)
@@ -44,7 +44,7 @@ class EndTimes:
             raise SurveyError(
                 f"could not decode the record at {format_lsn(int(index.start_lsn[bad]))}"
             )
-        limit_us = (moment - _EPOCH) // timedelta(microseconds=1)
+        limit_us = (time - _EPOCH) // timedelta(microseconds=1)
         is_later = ends[:found, TIME_US] > limit_us
         for row in ends[:found, ROW][is_later].tolist():
             if int(facts.operation[row]) & _OPMASK != _PREPARE:
