@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 #: name -> (help text, key in the status of a timeline)
 GAUGES = {
-    "sk_pageserver_lag_bytes": ("WAL received behind the newest cut", "lag_bytes"),
+    "sk_pageserver_lag_bytes": ("WAL received after the newest cut", "lag_bytes"),
     "sk_pageserver_cuts": ("Cuts that can be restored", "cuts"),
     "sk_pageserver_layers": ("Layer parts that the index names", "layers"),
     "sk_pageserver_layer_bytes": ("Size of these layer parts in the store", "layer_bytes"),

@@ -289,7 +289,7 @@ class FreshIndex:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The attachment ends before it has begun."""
+    """The attachment is refused before it begins."""
 
     message: str
     hint: str

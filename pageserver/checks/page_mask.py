@@ -1,7 +1,7 @@
 """Masks the parts of a page that its WAL does not determine, so that pages can be compared. Pure.
 
     all          checksum, LSN, hints of pd_flags, prune xid, the hole between lower and upper
-    heap         hint bits, command ids, speculative tokens, padding behind tuples
+    heap         hint bits, command ids, speculative tokens, padding after tuples
     index        LP_DEAD of leaves; hints and cycle ids in the special area
     sequence     the value: 32 values are logged at once, and assigned without WAL
     SP-GiST      the cache of pages with free space; GIN, hash: unused pages
@@ -118,7 +118,7 @@ def masked(page: bytes, block: int) -> bytes:
             if found[special + 6] & _GIN_DELETED:
                 _mask_content(found, special)
         case PageKind.SPGIST:
-            if found[special] & _SPGIST_META:  # the magic stays
+            if found[special] & _SPGIST_META:  # except the magic number
                 found[_HEADER_BYTES + 4 : special] = bytes(special - _HEADER_BYTES - 4)
         case PageKind.BRIN:
             found[special + 4] &= ~_BRIN_EVACUATE & 0xFF

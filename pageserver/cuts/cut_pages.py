@@ -30,7 +30,7 @@ def fetch_frame(objects: PageObjects, index: PageIndex, cut: Cut, path: Path) ->
     for ref in index.frames:
         if ref.end_lsn == cut.end_lsn:
             return objects.fetch_frame(ref, path)
-    raise PageNotFound(f"the index names no frame of the cut at {format_lsn(cut.end_lsn)}")
+    raise PageNotFound(f"the index does not name a frame of the cut at {format_lsn(cut.end_lsn)}")
 
 
 def open_stack(

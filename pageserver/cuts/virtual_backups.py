@@ -136,7 +136,7 @@ class VirtualBackups:
         for cut in self._index.cuts:
             if cut.end_lsn == backup.stop_lsn:
                 return cut
-        raise PageNotFound(f"there is no cut {backup.backup_id}")
+        raise PageNotFound(f"cut {backup.backup_id} does not exist")
 
     def _frame(self, backup: Backup) -> Frame:
         if backup.backup_id not in self._frames:
