@@ -1,4 +1,4 @@
-"""Layers in memory for tests: written, opened, and a history of them at random."""
+"""Layers in memory for tests: written, opened, and a random history of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Files = dict[Fork, dict[int, bytes]]
 
 
 class Kept(io.BytesIO):
-    """What was written stays after close()."""
+    """Keeps its contents after close()."""
 
     content = b""
 
@@ -86,7 +86,7 @@ def pages_of(read: Iterator[Run]) -> dict[int, bytes]:
 
 
 class Base:
-    """Below all layers."""
+    """The pages below all layers."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -101,7 +101,7 @@ class Base:
 
 @dataclass(frozen=True)
 class ExpectedCut:
-    """The layers so far, on their base, and what is in the files then."""
+    """The base, the layers so far, and the expected contents of the files."""
 
     base: Base
     layers: list[Layer]
@@ -112,7 +112,7 @@ class ExpectedCut:
 
 
 def random_history(chance: random.Random, count: int) -> list[ExpectedCut]:
-    """Layer by layer: first what is gone, then what was changed."""
+    """For each layer: first removals, then changes."""
     numbers = iter(range(1, 100_000))
     files = random_files(chance, numbers)
     base = Base({fork: dict(own) for fork, own in files.items()})

@@ -1,4 +1,4 @@
-"""What a branch's server is told, and what a folder of branches is: without a server."""
+"""The settings of a branch's server, and the folder of branches, without a server."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def made(root: Path, name: str) -> BranchFolder:
     return folder
 
 
-def test_a_setting_that_keeps_it_apart_cannot_be_chosen() -> None:
+def test_fixed_settings_cannot_be_set() -> None:
     check_chosen({"work_mem": "7MB"})
     for name in fixed_settings("x", 1):
         with pytest.raises(BranchError, match="cannot be set"):
             check_chosen({name.upper(): "on"})
 
 
-def test_values_reach_the_server_as_they_are() -> None:
+def test_values_are_quoted() -> None:
     words = shlex.split(command_line({"cluster_name": "branch it's", "primary_conninfo": ""}))
     assert words == ["--cluster_name=branch it's", "--primary_conninfo="]
     assert "a = 'it''s \\\\'\n" in configuration({"a": "it's \\"})
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-a", ".a", "a b", "x" * 49, "\u00e4"])
-def test_a_name_is_a_folders_name(tmp_path: Path, name: str) -> None:
+def test_invalid_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(BranchError, match="is not a valid branch name"):
         BranchFolder(tmp_path, name)
 
@@ -67,8 +67,8 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         decode_branch(record("a").encode().replace(b'"format": 1', b'"format": 2'))
 
 
-def test_one_that_is_not_whole_is_listed_and_removed(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()  # killed before its first file
+def test_an_incomplete_branch_is_listed_and_removed(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()  # as after a kill before its first file
     begun = BranchFolder(tmp_path, "begun")
     begun.begin()
     (begun.path / "data").mkdir()
@@ -90,7 +90,7 @@ def test_one_that_is_not_whole_is_listed_and_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [foreign]
 
 
-def test_a_removal_that_broke_off_is_one_that_is_not_whole(tmp_path: Path) -> None:
+def test_an_interrupted_removal_leaves_an_incomplete_branch(tmp_path: Path) -> None:
     folder = made(tmp_path, "a")
     (folder.path / "branch.json").rename(folder.path / "incomplete")  # a removal's first step
     assert state_of(folder) is BranchState.INCOMPLETE
@@ -98,7 +98,7 @@ def test_a_removal_that_broke_off_is_one_that_is_not_whole(tmp_path: Path) -> No
     assert branch_folders(tmp_path) == []
 
 
-def test_one_at_a_time(tmp_path: Path) -> None:
+def test_a_branch_is_locked_by_one_process(tmp_path: Path) -> None:
     folder = made(tmp_path, "a")
     with folder.locked():
         assert state_of(folder) is BranchState.BUSY

@@ -1,4 +1,4 @@
-"""Pages of catalogs, relation maps and names of tables: read, or refused in words."""
+"""Pages of catalogs, relation maps and table names: valid and invalid ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from pageserver.pitr.table_name import TableName, quote_name
 
 
 def heap_page(rows: list[bytes], states: list[int] | None = None) -> bytes:
-    """Tuples with a header of 24 bytes, from the end of the page on; `states` of line pointers."""
+    """Tuples with a header of 24 bytes, placed from the end of the page. `states`: line
+    pointers."""
     page = bytearray(PAGE_BYTES)
     upper = PAGE_BYTES
     for number, row in enumerate(rows):
@@ -37,7 +38,7 @@ def heap_page(rows: list[bytes], states: list[int] | None = None) -> bytes:
     return bytes(page)
 
 
-def test_all_tuples_that_have_bytes_are_rows() -> None:
+def test_all_normal_tuples_are_rows() -> None:
     page = heap_page([b"one", b"dead", b"two", b"moved"], states=[1, 3, 1, 2])
     assert list(heap_rows(page)) == [b"one", b"two"]
     assert list(heap_rows(bytes(PAGE_BYTES))) == []
@@ -131,7 +132,7 @@ def test_a_name_of_a_table(text: str, expected: TableName) -> None:
 @pytest.mark.parametrize(
     "text", ["", "orders", "public.orders", "a.b.c.d", "a..c", 'a.b."c', "a.b.c."]
 )
-def test_what_is_no_name_of_a_table(text: str) -> None:
+def test_invalid_table_names_are_refused(text: str) -> None:
     with pytest.raises(TableNameError, match="not a valid table name") as raised:
         TableName.parse(text)
     assert "database.schema.table" in raised.value.hint

@@ -1,4 +1,4 @@
-"""Several layers as one: what is read at the horizon, and above it, stays as it was."""
+"""Merged layers: reads at and above the horizon return the same pages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read_all(stack: PageStack) -> Files:
 
 
 def check(cuts: list[ExpectedCut], horizon: int, seed: int) -> None:
-    """Those up to `horizon` are merged, as of that one."""
+    """Merges the layers up to `horizon`, as of that cut."""
     base, layers, files = cuts[horizon]
     parts = merged(layers, lengths_of(files), lengths_of(base.files))
     one = open_layer(parts)
@@ -66,7 +66,7 @@ def check(cuts: list[ExpectedCut], horizon: int, seed: int) -> None:
     assert one.page_count == live <= sum(layer.page_count for layer in layers)
 
 
-def test_what_is_read_stays_as_it_was() -> None:
+def test_reads_are_the_same_after_a_merge() -> None:
     for seed in range(SEEDS):
         chance = random.Random(seed)
         cuts = random_history(chance, 5)
@@ -84,8 +84,8 @@ def test_merged_layers_are_merged_again() -> None:
         check(again, 1, seed)
 
 
-def test_what_is_dead_is_left_out() -> None:
-    """Again in a newer layer; cut off; its fork is gone, or shorter; its database was dropped."""
+def test_dead_pages_are_omitted() -> None:
+    """Replaced by a newer layer, truncated, fork dropped or shorter, database dropped."""
     longer, _, dropped, left = FORKS
     old = {fork: {block: page(block) for block in range(10)} for fork in FORKS}
     new: Files = {longer: {3: page(99)}}
@@ -102,8 +102,8 @@ def test_what_is_dead_is_left_out() -> None:
     }
 
 
-def test_limits_are_kept_for_what_the_base_has() -> None:
-    """What is gone of it never comes back; of what it never had nothing is said for ever."""
+def test_limits_are_kept_for_pages_of_the_base() -> None:
+    """Removed pages of the base stay removed. Limits above all pages of the base are dropped."""
     there, short, never, other = FORKS
     early = Limits({there: 5, short: 8, never: 0}, frozenset([Database(1663, 77)]))
     late = Limits({there: 9, short: 8}, frozenset([Database(other.tablespace, other.database)]))
@@ -114,7 +114,7 @@ def test_limits_are_kept_for_what_the_base_has() -> None:
 
 
 def test_many_layers_are_read_with_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte of them about once; and with more than may be kept, still the same pages."""
+    """Each byte is read about once. With more layers than buffers the pages are still the same."""
     fork = Fork(1663, 5, 16384, ForkKind.MAIN)
     contents = [
         write({fork: {block: page(block) for block in range(number, 6000, 20)}}, no_limits())[0]

@@ -1,4 +1,4 @@
-"""What a server's log says of pages that its replay has missed."""
+"""Finds missing pages in the log of a server's replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG = """\
 """
 
 
-def test_relations_whose_pages_were_missed() -> None:
+def test_relations_with_missing_pages() -> None:
     assert invalid_relations(LOG.splitlines()) == {
         Fork(DEFAULT_TABLESPACE, 5, 16400, ForkKind.MAIN),
         Fork(DEFAULT_TABLESPACE, 5, 16401, ForkKind.MAIN),
