@@ -1,4 +1,4 @@
-"""Errors of `pageserver`. The message says what is wrong, `hint` what to do.
+"""Errors of `pageserver`. The message describes the error, `hint` the remedy.
 
 PageserverError
 |-- SurveyError       WAL cannot be surveyed or replayed: required data is missing

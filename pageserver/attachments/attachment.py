@@ -3,8 +3,8 @@
 `step(event) -> list[Action]` is the only mutator. Pure.
 
     claim -> list indices -> load the newest -> own index -> | upload objects -> index that names
-                                                             | them -> index without what is dropped
-                                                             | -> condemn that -> validate -> delete
+                                                             | them -> index without dropped objects
+                                                             | -> condemn them -> validate -> delete
     compaction: survey old layers -> merge -> upload its parts -> index with it, and without those
 
 Laws.

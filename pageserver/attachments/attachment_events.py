@@ -282,7 +282,7 @@ class MergeLayers:
 
 @dataclass(frozen=True, slots=True)
 class FreshIndex:
-    """The new index that a scrub asked for."""
+    """The new index that a scrub requested."""
 
     name: IndexName
 

@@ -1,6 +1,6 @@
 """The core that checks whether a process and its attachments are the newest. Pure.
 
-    begin (all note what is in the store) -> ask the service -> list greater claims -> announce
+    begin (all note the stored indices) -> ask the service -> list greater claims -> announce
 
 Laws. An attachment is VALID only under these conditions: after the beginning, the service confirmed
 its tenant and its node, and the store had no greater claim and no tombstone. An attachment missing

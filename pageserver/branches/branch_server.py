@@ -143,7 +143,8 @@ def choose_port(taken: Collection[int]) -> int:
         if port not in taken and is_port_free(port):
             return port
     raise BranchError(
-        f"no port from {PORT_FIRST} to {PORT_FIRST + PORTS - 1} is free", hint="Specify a port with --port."
+        f"no port from {PORT_FIRST} to {PORT_FIRST + PORTS - 1} is free",
+        hint="Specify a port with --port.",
     )
 
 

@@ -5,8 +5,8 @@
 
 Laws. X is read before the first page. While the server runs, a page read may be torn: a page that
 seems damaged is read again, and counts as damaged only if it stays so. A file that is neither in
-the cut nor in the WAL is counted, not judged. The check writes nothing. Source: Postgres
-`CreateCheckPoint` in `xlog.c`.
+the cut nor in the WAL is counted, not judged. The check writes nothing.
+Source: Postgres `CreateCheckPoint` in `xlog.c`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 Laws. A wrong checksum is damage, whatever the WAL contains. So is an LSN after the end of the WAL.
 Any other difference is damage only if the WAL contains all changes of the page as read: no record
-of the page lies between the beginning of the reading and X, and its LSN is not after X. Some
+of the page lies between the start of the reading and X, and its LSN is not after X. Some
 changes set no LSN: they are masked, or clear bits of the visibility map, which is valid.
 """
 

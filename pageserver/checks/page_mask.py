@@ -146,7 +146,7 @@ def _has_bounds(page: bytes | bytearray) -> bool:
 
 
 def _has_hole(kind: PageKind, page: bytearray, lower: int) -> bool:
-    """Whether pd_lower marks the begin of the hole."""
+    """Whether pd_lower marks the start of the hole."""
     if kind in (PageKind.GIN, PageKind.SPGIST):
         return lower > _HEADER_BYTES
     if kind is PageKind.BRIN:

@@ -11,8 +11,8 @@ position is complete and of this cluster and timeline; pg_resetwal has not been 
 
 Laws. No server is running, according to postmaster.pid and its process. The old page is durable
 before any byte of it is overwritten. Only whole pages are written: pages that the file has, or the
-one after its end. Source: Postgres `StartupXLOG` in `xlog.c`, `InitWalRecovery` in
-`xlogrecovery.c`.
+one after its end.
+Source: Postgres `StartupXLOG` in `xlog.c`, `InitWalRecovery` in `xlogrecovery.c`.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class PageObjects:
         *,
         ranges: RangeCache | None = None,
     ) -> LayerPart:
-        """`read_ahead` schedules layers that are read in parallel, each from begin to end. `ranges`
+        """`read_ahead` schedules layers that are read in parallel, each from start to end. `ranges`
         caches ranges for a caller that reads all forks in order. Raises LayerDamaged."""
         key = self.keys.key(ref.name)
         get_range = self._store.get_range if ranges is None else ranges.read

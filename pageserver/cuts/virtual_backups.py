@@ -4,7 +4,7 @@
       |----------|----------|----------X          the restore writes cut 3 and replays from there
 
 Law: as for any backup, `stopped_at` is not before the cut's last byte was written. The time of a
-checkpoint is its begin. So a cut ended before the next one began, and the newest one before now.
+checkpoint is its start. So a cut ended before the next one began, and the newest one before now.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from walrecords.record_index import RecordIndex, RecordIndexer
 _RM_XLOG = 0
 #: CHECKPOINT_SHUTDOWN and CHECKPOINT_ONLINE, info >> 4.
 _CHECKPOINTS = (0, 1)
-#: After the record header: id 255 and the length come first.
+#: After the record header: id 255 and the length.
 _MAIN_AT = RECORD_HEADER_SIZE + 2
 _MAIN_BYTES = 88
 

@@ -5,8 +5,8 @@
 Replayed unchanged, the record would create folders at the location, which may be those of a primary
 on the same host. Without a location Postgres creates an in-place tablespace, a folder in pg_tblspc
 (since 13.8, 14.5 and 15). The record keeps its length, so no position changes. Its CRC is computed
-again, in a copy of its segments. Source: Postgres `create_tablespace_directories` in
-`commands/tablespace.c`.
+again, in a copy of its segments.
+Source: Postgres `create_tablespace_directories` in `commands/tablespace.c`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`TrimReport`: tells safekeepers which pageserver has the timeline, and which WAL it has stored.
+"""`TrimReport`: reports to safekeepers the owner of the pages, and which WAL it does not need.
 
     START_REPLICATION PHYSICAL 0/5000000 TIMELINE 1 (pageserver '000007000300001A')
     status update 'r': write = flush = what was received, apply = visible_lsn

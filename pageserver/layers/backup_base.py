@@ -3,7 +3,7 @@
     base.tar, 16384.tar:  | header | file | header | file | ..     cut into parts of PART_BYTES
                                    ^ offset: determines the part of each page
 
-The archives are read once, from begin to end. This finds the position of every relation file, and
+The archives are read once, from start to end. This finds the position of every relation file, and
 copies all other files into the first frame. Afterwards reading a page fetches one part; recently
 used parts are cached.
 """

@@ -81,8 +81,8 @@ def _live(
     limits: Mapping[int, int],
     length: int,
 ) -> LivePages:
-    """`having` and `limits` contain numbers of layers. Goes from the newest layer to the oldest, so
-    that the first occurrence of each block is the newest."""
+    """`having` and `limits` contain numbers of layers. Iterates from the newest layer to the
+    oldest, so that the first occurrence of each block is the newest."""
     blocks: list[Numbers] = []
     owners: list[Numbers] = []
     has = set(having)

@@ -1,4 +1,4 @@
-"""`ReadAhead`: buffers for layers that are read at the same time, each once from begin to end.
+"""`ReadAhead`: buffers for layers that are read at the same time, each once from start to end.
 
     layer 1   | frame | frame | FRAME | FRAME | ...        capitals: read ahead in one request
     layer 2   | frame | FRAME | ...                        one frame of each layer is decompressed

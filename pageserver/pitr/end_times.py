@@ -1,8 +1,8 @@
 """Finds the WAL position of a time, from the end times of transactions in their records.
 
 Law: as in recovery, the position of a time is before the first COMMIT or ABORT with a later time,
-even if records with earlier times follow. Source: Postgres `recoveryStopsBefore` in
-`xlogrecovery.c`.
+even if records with earlier times follow.
+Source: Postgres `recoveryStopsBefore` in `xlogrecovery.c`.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class _Scan:
         return cut.end_lsn < self._begin_lsn
 
     def skip_epoch(self) -> None:
-        """Called after each epoch within the requested range: its begin has been reached."""
+        """Called after each epoch within the requested range: its start has been reached."""
         self._begin_time = None
 
     def feed(self, index: RecordIndex) -> None:

@@ -6,8 +6,8 @@ Laws. The server ignores invalid pages, because most files contain only holes. A
 determines which results are valid; the server cannot. It listens on a socket in a folder of its
 own, which only its account can enter. It runs only within the `with` block that started it, and
 writes only to its directory. Its new timeline must begin at the end of that record; otherwise the
-result is rejected. Source: Postgres `recoveryStopsAfter`, `PerformRecoveryXLogAction` in `xlog.c`,
-`xlogrecovery.c`.
+result is rejected.
+Source: Postgres `recoveryStopsAfter`, `PerformRecoveryXLogAction` in `xlog.c`, `xlogrecovery.c`.
 """
 
 from __future__ import annotations

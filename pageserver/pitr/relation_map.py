@@ -3,8 +3,8 @@
     magic i32 | mappings i32 | 62 or (since 16) 64 x (oid u32 | file number u32) | crc32c u32
 
 Before version 16 four empty bytes follow. The file in global/ maps shared catalogs. The file of
-each database maps pg_class and others, whose file number in pg_class is 0. Pure. Source: Postgres
-`utils/cache/relmapper.c`.
+each database maps pg_class and others, whose file number in pg_class is 0. Pure.
+Source: Postgres `utils/cache/relmapper.c`.
 """
 
 from __future__ import annotations
