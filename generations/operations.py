@@ -75,7 +75,7 @@ class Generations(GenerationService):
         def work(transaction: Transaction) -> NodeRegistration:
             before = tables.node_generation(transaction, node_id) or 0
             generation = bounds.greatest(_node(node_id), before) + 1
-            _check_left(_node(node_id), generation, NODE_GENERATION_MAX)
+            _check_not_exhausted(_node(node_id), generation, NODE_GENERATION_MAX)
             tables.put_node(transaction, NodeState(node_id, generation, incarnation, now))
             tables.add_change(transaction, now, "register", "", node_id, generation)
             attachments = tables.attachments_of_node(transaction, node_id)
@@ -229,7 +229,7 @@ class Generations(GenerationService):
         now, bounds = self._now(), self._returned.bounds()
 
         def work(transaction: Transaction) -> TenantState:
-            _raise_node(transaction, suffix, now)
+            _advance_node(transaction, suffix, now)
             state = _tenant_state(transaction, tenant)
             found = state.attachment_generation if state is not None else 0
             before = bounds.greatest(_tenant(tenant), found)
@@ -337,7 +337,7 @@ def _place_at(
     mode: AttachmentMode,
 ) -> None:
     """`generation` must be greater than all before. All other attachments become stale."""
-    _check_left(_tenant(tenant), generation, ATTACHMENT_GENERATION_MAX)
+    _check_not_exhausted(_tenant(tenant), generation, ATTACHMENT_GENERATION_MAX)
     tables.put_tenant(transaction, tenant, generation)
     tables.make_all_stale(transaction, tenant)
     if node_id is not None:
@@ -356,7 +356,7 @@ def _end_multi(transaction: Transaction, tenant: str) -> None:
         tables.put_attachment(transaction, single)
 
 
-def _raise_node(transaction: Transaction, suffix: Suffix, now: str) -> None:
+def _advance_node(transaction: Transaction, suffix: Suffix, now: str) -> None:
     before = tables.node_generation(transaction, suffix.node_id)
     if before is None or before < suffix.node_generation:
         node = NodeState(suffix.node_id, suffix.node_generation, "", "")
@@ -407,7 +407,7 @@ def _check_incarnation(text: str) -> None:
         )
 
 
-def _check_left(whose: str, generation: int, generation_max: int) -> None:
+def _check_not_exhausted(whose: str, generation: int, generation_max: int) -> None:
     """Numbers never start again."""
     if generation > generation_max:
         raise GenerationRefused(

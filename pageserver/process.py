@@ -107,9 +107,9 @@ class PageserverProcess:
         self.node_generation = registration.node_generation
         log.info("registered", node_id=self.config.node_id, node_generation=self.node_generation)
         self._attach(registration.attachments)
-        self._go_on()
+        self._start_queue_and_timers()
 
-    def _go_on(self) -> None:
+    def _start_queue_and_timers(self) -> None:
         """The service knows this process: from here on it may delete objects and release WAL."""
         suffix = Suffix.pack(0, self.config.node_id, self.node_generation)
         core = DeletionQueue(suffix, self.incarnation, int(self.config.grace_seconds * 1000))
@@ -266,7 +266,7 @@ class PageserverProcess:
             self._loop.call_later(REGISTER_RETRY_SECONDS, again)
             return
         self.emergency_notice = self.service_problem = ""
-        self._go_on()
+        self._start_queue_and_timers()
         for timeline, attached in self.attached.items():
             if timeline in answer.refused:
                 attached.refuse(answer.refused[timeline])

@@ -22,7 +22,7 @@ import structlog
 from pageserver.attachments import attachment_events as events
 from pageserver.attachments.attachment import Attachment
 from pageserver.attachments.event_loop import EventLoop
-from pageserver.attachments.layer_merger import LayerMerger, LayerSurvey, MergeOrder, MergeUnwanted
+from pageserver.attachments.layer_merger import LayerMerger, LayerSurvey, MergeCancelled, MergeOrder
 from pageserver.cuts.page_objects import PageObjects
 from pageserver.layers.fork_table import ForkTable
 
@@ -138,7 +138,7 @@ class CompactionShell:
 
     def _failed(self, error: Exception) -> None:
         self._end()
-        if not isinstance(error, MergeUnwanted):
+        if not isinstance(error, MergeCancelled):
             self.state.problem = " ".join(str(error).split())
             self._log.warning("could not merge old layers", reason=self.state.problem)
         self._step(events.MergeFailed(self._number))
@@ -151,7 +151,7 @@ class CompactionShell:
         def hand_over(path: Path) -> None:
             while not self._room.acquire(timeout=WAIT_SECONDS):
                 if not self._is_wanted():
-                    raise MergeUnwanted("the merge was cancelled")
+                    raise MergeCancelled("the merge was cancelled")
             self._loop.post(lambda: self._part(number, path))
 
         return hand_over

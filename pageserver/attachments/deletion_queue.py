@@ -194,7 +194,7 @@ class DeletionQueue:
                 self._listed(event)
             case HeaderRead(name, header):
                 self._headers[name] = header or QueueHeader("")
-                self._sweep()
+                self._handle_lists()
             case ListRead(name, deletions):
                 self._list_read(name, deletions)
             case ListDamaged():
@@ -314,9 +314,9 @@ class DeletionQueue:
         self._actions += (
             ReadHeader(name) for name in self._round.headers.values() if name not in self._headers
         )
-        self._sweep()
+        self._handle_lists()
 
-    def _sweep(self) -> None:
+    def _handle_lists(self) -> None:
         """Handles all lists of the listing once every header that covers them is read."""
         found = self._round
         if found is None or any(name not in self._headers for name in found.headers.values()):
@@ -345,7 +345,7 @@ class DeletionQueue:
         elif use is _ReadPurpose.EXECUTE and name not in self._requests:
             self._execute(name, deletions)
         elif use is _ReadPurpose.HINT and name not in self._hinted:
-            self._give_hints(name, deletions)
+            self._send_hints(name, deletions)
 
     # ---- deleting
 
@@ -391,7 +391,7 @@ class DeletionQueue:
 
     # ---- hints: law 4
 
-    def _give_hints(self, name: ListName, deletions: DeletionList) -> None:
+    def _send_hints(self, name: ListName, deletions: DeletionList) -> None:
         texts = defaultdict[TimelineId, list[str]](list)
         for attachment, found in deletions.names.items():
             texts[attachment.timeline] += found

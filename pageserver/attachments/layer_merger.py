@@ -27,7 +27,7 @@ from pageserver.layers.read_ahead import ReadAhead
 from pageserver.objects.page_index import Cut, LayerRef, PageIndex
 
 
-class MergeUnwanted(PageserverError):
+class MergeCancelled(PageserverError):
     """The merge was cancelled."""
 
 
@@ -50,7 +50,7 @@ class LayerSurvey:
 
 class LayerMerger:
     """Works in `folder`. The worker thread calls `is_wanted`. Every method raises PageserverError:
-    MergeUnwanted, LayerDamaged; ObjectStoreError, OSError."""
+    MergeCancelled, LayerDamaged; ObjectStoreError, OSError."""
 
     def __init__(
         self,
@@ -122,4 +122,4 @@ class LayerMerger:
 
     def _check_wanted(self) -> None:
         if not self._is_wanted():
-            raise MergeUnwanted("the merge was cancelled")
+            raise MergeCancelled("the merge was cancelled")

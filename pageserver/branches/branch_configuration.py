@@ -17,12 +17,12 @@ from types import MappingProxyType
 from pageserver.branches.branch_folder import BranchFolder
 from pageserver.branches.branch_settings import (
     AUTO_CONF,
+    CLUSTER_SUFFIX,
     CONF,
     HBA,
     IDENT,
     LOCAL_HBA,
-    OF_ANSWERS,
-    OF_CLUSTER,
+    OUTPUT_SETTINGS,
     configuration,
     own_settings,
 )
@@ -57,7 +57,7 @@ class BranchConfiguration:
         self._folder = folder
         self._redo = redo
         self._request = request
-        self._answer_settings: Mapping[str, str] = _NOTHING
+        self._output_settings: Mapping[str, str] = _NOTHING
 
     # ---- before any file is written
 
@@ -81,19 +81,19 @@ class BranchConfiguration:
 
     # ---- the files
 
-    def set_aside(self) -> None:
+    def rename_cluster_files(self) -> None:
         """Renames the cluster's configuration files."""
-        self._answer_settings = self._read_answer_settings()
+        self._output_settings = self._read_output_settings()
         for name in (CONF, AUTO_CONF, HBA, IDENT):
             path = self._folder.data / name
             if path.exists():
-                path.rename(path.with_name(name + OF_CLUSTER))
+                path.rename(path.with_name(name + CLUSTER_SUFFIX))
 
-    def _read_answer_settings(self) -> dict[str, str]:
+    def _read_output_settings(self) -> dict[str, str]:
         """Reads these settings from the cluster's files. Returns none if a file cannot be read on
         this machine: it may be outside the data directory, or include a missing file."""
         found = {}
-        for name in OF_ANSWERS:
+        for name in OUTPUT_SETTINGS:
             done = self._configured(self._folder.data, name)
             if done.returncode != 0:
                 return {}
@@ -102,7 +102,7 @@ class BranchConfiguration:
 
     def write(self, prepared_max: int) -> None:
         data = self._folder.data
-        conf = self._configuration(prepared_max, self._answer_settings)
+        conf = self._configuration(prepared_max, self._output_settings)
         if self._refusal(conf):  # for example, a time zone that this machine does not have
             conf = self._configuration(prepared_max)
         files = {CONF: conf.encode(), AUTO_CONF: b""}
@@ -113,14 +113,16 @@ class BranchConfiguration:
     def _access_files(self) -> dict[str, bytes]:
         if not self._request.cluster_hba:
             return {HBA: LOCAL_HBA.encode(), IDENT: b""}
-        hba, ident = (self._folder.data / (name + OF_CLUSTER) for name in (HBA, IDENT))
+        hba, ident = (self._folder.data / (name + CLUSTER_SUFFIX) for name in (HBA, IDENT))
         return {HBA: hba.read_bytes(), IDENT: ident.read_bytes() if ident.exists() else b""}
 
     # ---- checks by Postgres
 
-    def _configuration(self, prepared_max: int, answers: Mapping[str, str] = _NOTHING) -> str:
+    def _configuration(
+        self, prepared_max: int, output_settings: Mapping[str, str] = _NOTHING
+    ) -> str:
         settings = own_settings(self._folder.name, self._request.port, prepared_max)
-        return configuration({**answers, **settings, **self._request.settings})
+        return configuration({**output_settings, **settings, **self._request.settings})
 
     def _refusal(self, conf: str) -> str:
         """The error that Postgres reports for a configuration, or "" if it accepts it."""

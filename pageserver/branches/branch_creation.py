@@ -26,7 +26,7 @@ from objectstore.archive import TimelineArchive
 from pageserver.branches.branch_configuration import BranchConfiguration, BranchRequest
 from pageserver.branches.branch_folder import BranchFolder
 from pageserver.branches.branch_record import Branch
-from pageserver.branches.branch_settings import check_chosen
+from pageserver.branches.branch_settings import check_user_settings
 from pageserver.cuts.cut_files import CutFiles
 from pageserver.cuts.virtual_full import write_virtual_full
 from pageserver.epochs.in_place_tablespaces import WAL_FOLDER, link_range
@@ -96,7 +96,7 @@ class BranchCreation:
     def run(self) -> Branch:
         """Creates the branch, stopped. Raises PageserverError, BackupError, ObjectStoreError,
         StorageError, PgServerError; then no files are left."""
-        check_chosen(self._request.settings)
+        check_user_settings(self._request.settings)
         self._folder.begin()
         with self._folder.locked():
             try:
@@ -161,7 +161,7 @@ class BranchCreation:
             give=self._redo.give,
             progress=self._progress.more_bytes,
         )
-        self._configuration.set_aside()
+        self._configuration.rename_cluster_files()
 
     def _write_wal(self, point: RestorePoint, touches: Touches, stop: StopPoint) -> None:
         """Moves the files instead of linking them: the server keeps them, and removes them

@@ -19,7 +19,7 @@ from pageserver.branches.branch_folder import SOCKET
 from pageserver.errors import BranchError
 
 #: The cluster's configuration files are kept with this extension.
-OF_CLUSTER = ".cluster"
+CLUSTER_SUFFIX = ".cluster"
 CONF, AUTO_CONF = "postgresql.conf", "postgresql.auto.conf"
 HBA, IDENT = "pg_hba.conf", "pg_ident.conf"
 #: A dump locks all tables. Prepared transactions need as many locks as on the cluster.
@@ -35,7 +35,7 @@ host   all  all  ::1/128       md5
 """
 
 #: The cluster's settings that change the output of a query, and nothing else.
-OF_ANSWERS = (
+OUTPUT_SETTINGS = (
     "timezone", "datestyle", "intervalstyle", "default_text_search_config", "bytea_output",
     "search_path",
 )  # fmt: skip
@@ -67,7 +67,7 @@ def own_settings(name: str, port: int, prepared_max: int) -> dict[str, str]:
     }
 
 
-def check_chosen(chosen: Mapping[str, str]) -> None:
+def check_user_settings(chosen: Mapping[str, str]) -> None:
     """Checks the user's settings. Raises BranchError."""
     fixed = fixed_settings("", 0)
     refused = [name for name in chosen if name.lower() in fixed]

@@ -30,7 +30,7 @@ from pageserver.checks.page_comparison import (
     page_damage,
 )
 from pageserver.checks.page_sample import choose_pages
-from pageserver.checks.visibility_bits import are_valid
+from pageserver.checks.visibility_bits import are_bits_valid
 from pageserver.errors import PageserverError
 from pageserver.layers.control_file import CONTROL_FILE, ControlFile
 from pageserver.layers.fork import PAGE_BYTES, SEGMENT_BLOCKS, Fork, ForkKind
@@ -123,7 +123,7 @@ class DataDirectory:
                     os.close(fd)
         return found
 
-    def are_valid(
+    def are_bits_valid(
         self, fork: Fork, version_folder: str, heap_block: int, bits: int, at_lsn: int
     ) -> bool:
         """Whether the heap page allows these visibility map bits. A heap page newer than `at_lsn`
@@ -132,7 +132,7 @@ class DataDirectory:
         page = self.read(heap, version_folder, np.array([heap_block], np.uint32)).get(heap_block)
         if page is not None and PageHeader.parse(page).lsn > at_lsn:
             return True
-        return are_valid(bits, page)
+        return are_bits_valid(bits, page)
 
 
 class DirectoryCheck:
@@ -194,7 +194,7 @@ class DirectoryCheck:
             wanted = Expectation(
                 expected.get(block), pages.point.target_lsn, pages.is_known(fork),
                 end_lsn=self._end_lsn(),
-                are_valid=lambda heap_block, bits: self._directory.are_valid(
+                are_bits_valid=lambda heap_block, bits: self._directory.are_bits_valid(
                     fork, folder, heap_block, bits, pages.point.target_lsn
                 ),
             )  # fmt: skip

@@ -45,15 +45,15 @@ class Finding:
 class Expectation:
     """`content` is None if the page does not exist at `at_lsn`; `is_known` says whether its file
     does. `is_moving`: a record of the page begins between the reading and `at_lsn`. `end_lsn`: the
-    end of the server's WAL, if known. `are_valid(heap_block, bits)` says whether the server's heap
-    page allows these bits in the visibility map."""
+    end of the server's WAL, if known. `are_bits_valid(heap_block, bits)` says whether the server's
+    heap page allows these bits in the visibility map."""
 
     content: bytes | None
     at_lsn: int
     is_known: bool = True
     is_moving: bool = False
     end_lsn: int | None = None
-    are_valid: Callable[[int, int], bool] = lambda _, __: False
+    are_bits_valid: Callable[[int, int], bool] = lambda _, __: False
 
 
 def page_damage(page: bytes, block: int, *, has_checksum: bool) -> str:
@@ -101,7 +101,9 @@ def compare(
 def _compare_bits(block: int, page: bytes, expected: Expectation) -> Finding:
     """Judges visibility map bits that the WAL has not set."""
     extra = extra_bits(block, page, expected.content or ZERO_PAGE)
-    wrong = [heap_block for heap_block, bits in extra if not expected.are_valid(heap_block, bits)]
+    wrong = [
+        heap_block for heap_block, bits in extra if not expected.are_bits_valid(heap_block, bits)
+    ]
     if not wrong:
         return Finding(Verdict.SAME)
     return Finding(

@@ -99,7 +99,7 @@ class PageRepair:
         has_checksum = self._directory.control.has_checksums
         wanted = Expectation(
             good, at_lsn,
-            are_valid=lambda heap_block, bits: self._directory.are_valid(
+            are_bits_valid=lambda heap_block, bits: self._directory.are_bits_valid(
                 fork, folder, heap_block, bits, at_lsn
             ),
         )  # fmt: skip
@@ -123,7 +123,7 @@ class PageRepair:
                 f'a server has run in "{data_dir}" since the page was read',
                 hint="Run the command again.",
             )
-        kept = self._keep(repair, now) if repair.found is not None else None
+        kept = self._save_old_page(repair, now) if repair.found is not None else None
         at = repair.block % SEGMENT_BLOCKS * PAGE_BYTES
         with storage_errors(repair.path, "open"):
             # The next segment may not exist yet; its mode is that of the first one.
@@ -147,7 +147,7 @@ class PageRepair:
             sync_directory(repair.path.parent)
         return kept
 
-    def _keep(self, repair: Repair, now: datetime) -> Path:
+    def _save_old_page(self, repair: Repair, now: datetime) -> Path:
         """In a separate folder, because pg_checksums rejects unknown names beside relation
         files."""
         assert repair.found is not None

@@ -135,7 +135,7 @@ class _BatchCheck:
                 Expectation(
                     expected.get(block), pages.point.target_lsn, pages.is_known(fork),
                     self._is_moving(fork, block), self._batch.end_lsn,
-                    partial(self._are_right, served, block),
+                    partial(self._are_bits_valid, served, block),
                 ),
                 has_checksum=False,
             )  # fmt: skip
@@ -151,9 +151,9 @@ class _BatchCheck:
                 case Verdict.UNKNOWN:
                     self._report.skip(Skip.UNKNOWN, fork, block)
 
-    def _are_right(self, served: ServedFork, block: int, heap_block: int, _: int) -> bool:
+    def _are_bits_valid(self, served: ServedFork, block: int, heap_block: int, _: int) -> bool:
         """`_` is the bits that were read; the present bits may differ."""
-        return self._server.are_valid(served, block, heap_block)
+        return self._server.are_bits_valid(served, block, heap_block)
 
     def _is_moving(self, fork: Fork, block: int) -> bool:
         limit = self._later.limits.get(fork)

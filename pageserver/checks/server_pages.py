@@ -26,7 +26,7 @@ import psycopg
 from psycopg import sql
 
 from pageserver.checks.check_report import Skip
-from pageserver.checks.visibility_bits import are_valid, bits_of
+from pageserver.checks.visibility_bits import are_bits_valid, bits_of
 from pageserver.errors import PageserverError, ServerUnreachable
 from pageserver.layers.fork import DEFAULT_TABLESPACE, Fork, ForkKind
 from pgwal.lsn import Lsn
@@ -35,7 +35,7 @@ LOCK_MS = 200
 #: attempts to confirm visibility map bits that seem wrong
 READ_ATTEMPTS = 3
 #: On a standby: limit for the replay of one record, once it has begun to change pages.
-SETTLE_SECONDS, SETTLE_POLL_SECONDS = 1.0, 0.02
+REPLAY_SECONDS, REPLAY_POLL_SECONDS = 1.0, 0.02
 
 _RELATIONS = """
 SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.relpersistence::text,
@@ -109,7 +109,7 @@ class ServerPages:
     @contextmanager
     def connect(cls, dsn: str) -> Iterator[ServerPages]:
         """Connects as a superuser."""
-        with _asking():
+        with _server_errors():
             connection = psycopg.connect(dsn, autocommit=True, application_name="sk page check")
         with connection:
             found = cls(connection)
@@ -117,7 +117,7 @@ class ServerPages:
             yield found
 
     def _begin(self) -> None:
-        with _asking():
+        with _server_errors():
             self._connection.execute(f"SET lock_timeout = {LOCK_MS}")
             ((self.database, self.is_standby, is_superuser),) = self._rows(
                 "SELECT current_database(), pg_is_in_recovery(),"
@@ -143,7 +143,7 @@ class ServerPages:
     def position(self) -> tuple[int, int]:
         """(timeline, position): the insert position of a primary, or a standby's last
         checkpoint."""
-        with _asking():
+        with _server_errors():
             if self.is_standby:
                 query = "SELECT timeline_id, redo_lsn::text FROM pg_control_checkpoint()"
                 ((tli, lsn),) = self._rows(query)
@@ -155,7 +155,7 @@ class ServerPages:
 
     def inventory(self, table: str | None = None) -> Inventory:
         """Of all relations, or of one table with its indexes and its TOAST table."""
-        with _asking():
+        with _server_errors():
             wanted = None
             if table is not None:
                 wanted = [oid for (oid,) in self._rows(_FAMILY, (table, table))]
@@ -197,14 +197,14 @@ class ServerPages:
 
     def read(self, wanted: Iterable[tuple[ServedFork, int]]) -> Batch:
         """Reads these pages as one batch."""
-        with _asking():
+        with _server_errors():
             batch = Batch(self._lsn())
             for served, block in wanted:
                 self._read_one(batch, served, block)
-            batch.end_lsn = self._settled_lsn() if self.is_standby else self._lsn()
+            batch.end_lsn = self._standby_end_lsn() if self.is_standby else self._lsn()
         return batch
 
-    def are_valid(self, served: ServedFork, block: int, heap_block: int) -> bool:
+    def are_bits_valid(self, served: ServedFork, block: int, heap_block: int) -> bool:
         """Whether the bits of a heap page in page `block` of its visibility map are valid now.
 
         A backend that clears them in the heap page clears them in the map before it releases the
@@ -213,18 +213,18 @@ class ServerPages:
         """
         heap = replace(served, fork=replace(served.fork, kind=ForkKind.MAIN))
         for _ in range(READ_ATTEMPTS):
-            pages = [self._now(heap, heap_block), self._now(served, block)]
-            pages.append(self._now(heap, heap_block))
+            pages = [self._read_now(heap, heap_block), self._read_now(served, block)]
+            pages.append(self._read_now(heap, heap_block))
             if pages[1] is None:
                 return True  # dropped or truncated
             bits = bits_of(pages[1], heap_block)
-            if are_valid(bits, pages[0]) or are_valid(bits, pages[2]):
+            if are_bits_valid(bits, pages[0]) or are_bits_valid(bits, pages[2]):
                 return True
         return False
 
-    def _now(self, served: ServedFork, block: int) -> bytes | None:
+    def _read_now(self, served: ServedFork, block: int) -> bytes | None:
         batch = Batch(0)
-        with _asking():
+        with _server_errors():
             self._read_one(batch, served, block)
         return batch.pages.get((served.fork, block))
 
@@ -261,20 +261,20 @@ class ServerPages:
             raise PageserverError("the standby has not replayed anything yet")
         return int(Lsn.parse(lsn))
 
-    def _settled_lsn(self) -> int:
+    def _standby_end_lsn(self) -> int:
         """A position after the record that may have been in replay."""
-        return wait_settled(self._lsn)
+        return wait_next_position(self._lsn)
 
     def _rows(self, query: str, arguments: Any = None) -> list[tuple[Any, ...]]:
         return self._connection.execute(query, arguments).fetchall()
 
 
-def wait_settled(ask: Callable[[], int]) -> int:
-    """The first position greater than the first answer, or that one after SETTLE_SECONDS."""
+def wait_next_position(ask: Callable[[], int]) -> int:
+    """The first position greater than the first answer, or that one after REPLAY_SECONDS."""
     first = ask()
-    deadline = time.monotonic() + SETTLE_SECONDS
+    deadline = time.monotonic() + REPLAY_SECONDS
     while time.monotonic() < deadline:
-        time.sleep(SETTLE_POLL_SECONDS)
+        time.sleep(REPLAY_POLL_SECONDS)
         lsn = ask()
         if lsn > first:
             return lsn
@@ -282,7 +282,7 @@ def wait_settled(ask: Callable[[], int]) -> int:
 
 
 @contextmanager
-def _asking() -> Iterator[None]:
+def _server_errors() -> Iterator[None]:
     """Raises ServerUnreachable for errors of the server and of the connection."""
     try:
         yield

@@ -51,7 +51,7 @@ def bits_of(page: bytes, heap_block: int) -> int:
     return page[_HEADER_BYTES + place] >> 2 * number & 3
 
 
-def are_valid(bits: int, heap_page: bytes | None) -> bool:
+def are_bits_valid(bits: int, heap_page: bytes | None) -> bool:
     """`heap_page` is None if it does not exist."""
     if not bits:
         return True

@@ -63,7 +63,7 @@ def link_wal(
         return copied[segno]
 
     for tablespace in created:
-        _RecordBytes(tablespace.lsn, wal_seg_size, content).take_location_out(tablespace)
+        _RecordBytes(tablespace.lsn, wal_seg_size, content).remove_location(tablespace)
     for number, path in enumerate(segments):
         link = folder / path.name
         segno = first_lsn // wal_seg_size + number
@@ -90,7 +90,7 @@ class _RecordBytes:
         (length,) = _U32.unpack(self._bytes(0, _U32.size))
         self._gather(start_lsn, length)
 
-    def take_location_out(self, tablespace: NewTablespace) -> None:
+    def remove_location(self, tablespace: NewTablespace) -> None:
         """The location is the end of the main data, and so the end of the record."""
         location = tablespace.location.encode(errors="surrogateescape") + b"\0"
         length = len(self._places)

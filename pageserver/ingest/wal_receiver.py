@@ -144,9 +144,9 @@ class WalReceiver(threading.Thread):
             self.tli, self.problem = tli, ""
             self._pause_seconds = RETRY_SECONDS
             log.info("receiving WAL", safekeeper=safekeeper.name, lsn=format_lsn(self.received_lsn))
-            self._pump(ReplicationStream(pgconn, self.received_lsn, SILENCE_SECONDS))
+            self._receive_stream(ReplicationStream(pgconn, self.received_lsn, SILENCE_SECONDS))
 
-    def _pump(self, stream: ReplicationStream) -> None:
+    def _receive_stream(self, stream: ReplicationStream) -> None:
         reported_at, reported, visible_lsn = 0.0, -1, self._trim.visible_lsn
         for batch in stream.batches(BATCH_BYTES):
             size = sum(map(len, batch))

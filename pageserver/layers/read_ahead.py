@@ -47,7 +47,7 @@ class ReadAhead:
                 wanted = max(length, min(self._request_bytes, size_bytes - offset))
                 begin, content = offset, fetch(offset, wanted)
                 self.fetched_bytes += len(content)
-                self._keep(self._ahead, key, (begin, content), self._ahead_max)
+                self._cache(self._ahead, key, (begin, content), self._ahead_max)
             return content[offset - begin : offset - begin + length]
 
         return read
@@ -57,11 +57,11 @@ class ReadAhead:
         found = self._unpacked.get((key, number))
         if found is None:
             found = unpack()
-        self._keep(self._unpacked, (key, number), found, self._unpacked_max)
+        self._cache(self._unpacked, (key, number), found, self._unpacked_max)
         return found
 
     @staticmethod
-    def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    def _cache(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
         kept[key] = value
         kept.move_to_end(key)
         if len(kept) > most:

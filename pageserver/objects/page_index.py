@@ -254,11 +254,11 @@ def _problem(index: PageIndex) -> str:
     if index.cuts and index.horizon_lsn > index.cuts[0].end_lsn:
         return f"its first cut is below its horizon {index.horizon_lsn:X}"
     if len(index.names) != len(index.layers) + len(index.frames):
-        return f"it names {_first_double(index)} twice"
+        return f"it names {_first_duplicate(index)} twice"
     return ""
 
 
-def _first_double(index: PageIndex) -> str:
+def _first_duplicate(index: PageIndex) -> str:
     names: Counter[StoredName] = Counter(layer.name for layer in index.layers)
     names.update(frame.name for frame in index.frames)
     return names.most_common(1)[0][0].format()

@@ -64,7 +64,7 @@ class PageReader:
                 )
             content = pages.read(fork, wanted).get(block)
             if content is None:
-                raise _not_there(fork, block, point)
+                raise _missing_page(fork, block, point)
             is_replayed = len(pages.touched(fork, wanted)) > 0
         return FoundPage(content, PageOrigin.REPLAYED if is_replayed else PageOrigin.LAYERS)
 
@@ -148,7 +148,7 @@ class PagesAt:
         return found
 
 
-def _not_there(fork: Fork, block: int, point: RestorePoint) -> PageNotFound:
+def _missing_page(fork: Fork, block: int, point: RestorePoint) -> PageNotFound:
     length = point.frame.forks.get(fork)
     return PageNotFound(
         f"block {block} of {fork} does not exist at {point.target}",

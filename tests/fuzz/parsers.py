@@ -40,7 +40,7 @@ from objectstore.errors import ObjectDamaged
 from objectstore.keys import ArchiveKeys
 from pageserver.branches.branch_record import decode_branch
 from pageserver.checks.page_comparison import Expectation, compare
-from pageserver.checks.visibility_bits import are_valid
+from pageserver.checks.visibility_bits import are_bits_valid
 from pageserver.errors import BranchError, LayerDamaged, SurveyError, TableNameError
 from pageserver.layers.base_cache import decode_places
 from pageserver.layers.control_file import ControlFile
@@ -152,7 +152,7 @@ def _compare_page(case: bytes) -> object:
     """As a page of a heap, and of the visibility map of a heap that is such a page."""
     page = case[:PAGE_BYTES].ljust(PAGE_BYTES, b"\0")
     expected = Expectation(
-        seeds.HEAP_PAGE, 1 << 40, are_valid=lambda _, bits: are_valid(bits, page)
+        seeds.HEAP_PAGE, 1 << 40, are_bits_valid=lambda _, bits: are_bits_valid(bits, page)
     )
     return [compare(kind, 7, page, expected, has_checksum=False) for kind in ForkKind]
 

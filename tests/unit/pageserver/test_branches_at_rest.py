@@ -12,7 +12,7 @@ from pageserver.branches.branch_folder import BranchFolder, BranchState, branch_
 from pageserver.branches.branch_record import Branch, decode_branch
 from pageserver.branches.branch_server import state_of
 from pageserver.branches.branch_settings import (
-    check_chosen,
+    check_user_settings,
     command_line,
     configuration,
     fixed_settings,
@@ -39,10 +39,10 @@ def made(root: Path, name: str) -> BranchFolder:
 
 
 def test_fixed_settings_cannot_be_set() -> None:
-    check_chosen({"work_mem": "7MB"})
+    check_user_settings({"work_mem": "7MB"})
     for name in fixed_settings("x", 1):
         with pytest.raises(BranchError, match="cannot be set"):
-            check_chosen({name.upper(): "on"})
+            check_user_settings({name.upper(): "on"})
 
 
 def test_values_are_quoted() -> None:

@@ -11,7 +11,7 @@ import pytest
 from pageserver.checks.page_comparison import Expectation, Verdict, compare
 from pageserver.checks.page_mask import PageKind, is_blank, masked, page_kind
 from pageserver.checks.page_sample import choose_pages
-from pageserver.checks.visibility_bits import ALL_FROZEN, ALL_VISIBLE, are_valid, extra_bits
+from pageserver.checks.visibility_bits import ALL_FROZEN, ALL_VISIBLE, are_bits_valid, extra_bits
 from pageserver.layers.fork import PAGE_BYTES, Fork, ForkKind
 from pageserver.layers.page_header import page_checksum, page_checksums
 from pageserver.layers.page_stack import ZERO_PAGE
@@ -141,15 +141,17 @@ def test_visibility_map_bits_are_compared_with_the_heap() -> None:
     assert list(extra_bits(1, some, none)) == [(32676, 3), (32677, 1)]
     visible = changed(HEAP, 10, b"\4")
     frozen = changed(visible, TUPLE_AT + 20, struct.pack("<H", 0x0800 | 0x0300))
-    assert are_valid(ALL_VISIBLE, visible)
-    assert not are_valid(ALL_VISIBLE, HEAP)
-    assert not are_valid(ALL_VISIBLE, None)
-    assert not are_valid(ALL_FROZEN, frozen)
-    assert not are_valid(ALL_VISIBLE | ALL_FROZEN, visible)
-    assert are_valid(ALL_VISIBLE | ALL_FROZEN, frozen)
+    assert are_bits_valid(ALL_VISIBLE, visible)
+    assert not are_bits_valid(ALL_VISIBLE, HEAP)
+    assert not are_bits_valid(ALL_VISIBLE, None)
+    assert not are_bits_valid(ALL_FROZEN, frozen)
+    assert not are_bits_valid(ALL_VISIBLE | ALL_FROZEN, visible)
+    assert are_bits_valid(ALL_VISIBLE | ALL_FROZEN, frozen)
     judged = []
     for heap in (visible, HEAP):
-        expected = Expectation(none, LSN, are_valid=lambda _, bits, h=heap: are_valid(1, h))
+        expected = Expectation(
+            none, LSN, are_bits_valid=lambda _, bits, h=heap: are_bits_valid(1, h)
+        )
         judged.append(compare(ForkKind.VM, 0, some, expected, has_checksum=False).verdict)
     assert judged == [Verdict.SAME, Verdict.DAMAGED]
     assert compare(ForkKind.VM, 0, none, Expectation(some, LSN), has_checksum=False).verdict is (
