@@ -2,7 +2,7 @@
 
 PageserverError
 |-- SurveyError       WAL cannot be surveyed or replayed: required data is missing
-|-- RedoError         the server that replays an epoch stopped before the requested end
+|-- RedoError         a server that replays WAL failed, or its result is not valid
 |-- LayerDamaged      a layer or frame has unexpected contents
 |-- PagesDeleted      the pages of a timeline were permanently deleted
 |-- PageNotFound      the page, relation, database or cut does not exist
@@ -28,7 +28,7 @@ class SurveyError(PageserverError):
 
 
 class RedoError(PageserverError):
-    """The server that replays an epoch stopped before the requested end."""
+    """A server that replays WAL failed, or its result is not valid."""
 
 
 class LayerDamaged(PageserverError):

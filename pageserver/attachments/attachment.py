@@ -17,9 +17,10 @@ Laws.
 3. An index names only objects that are in the store. Objects that an index drops are condemned
    (queued for deletion) only when that index is in the store. Condemned objects are deleted only
    when a validation that began later returns VALID.
-4. WAL is released (`visible_lsn`) only up to the cut of an own index (`projected_lsn`). That index
+4. WAL is released (`visible_lsn`) only up to the cut of an index of its own (`projected_lsn`). That
+index
    must have been in the store before a validation began that returns VALID. The index that the
-   attachment began with does not count: an index between it and the own suffix may arrive late
+   attachment began with does not count: an index between it and its own suffix may arrive late
    and name fewer cuts.
 5. Each verdict but VALID makes the attachment stale: it uploads, deletes and releases nothing any
    more. It serves reads and ingests until it uses `local_bytes_max` of the local disk.
@@ -122,7 +123,7 @@ class Attachment:
         self.is_deleted = False
         self.history_seconds = history_seconds
         self.local_bytes_max = local_bytes_max
-        #: The newest known index in the store: an own one, or the one that it began with.
+        #: The newest known index in the store: its own, or the one that it began with.
         self.index = PageIndex()
         self.index_name: IndexName | None = None
         #: The contents of the next index.
@@ -136,7 +137,7 @@ class Attachment:
         self._next = Batch()
         self._writing: Writing | None = None
         self.compaction = Compaction()
-        #: Condemned names that are held back: before the first own index, and in MULTI.
+        #: Condemned names that are held back: before its own first index, and in MULTI.
         self._held: list[Condemn] = []
         self._actions: list[Action] = []
 
@@ -322,7 +323,7 @@ class Attachment:
             self._write_index()
 
     def _write_index(self) -> None:
-        """Writes one index at a time, and only if its contents changed. The first own index is
+        """Writes one index at a time, and only if its contents changed. Its first index is
         always written."""
         is_wanted = self._next.is_fresh or not self.has_own_index
         is_new = self.desired is not self.index
@@ -387,7 +388,7 @@ class Attachment:
                 self._actions.append(Condemn(names, condemned.hint))
 
     def _hinted(self, hint: ListName, names: Iterable[StoredName | IndexName]) -> None:
-        """Held until the first own index is written. An attachment that may not judge the names
+        """Held until its first index is written. An attachment that may not judge the names
         confirms none of them."""
         self._condemn(names, hint)
         if self.mode is Mode.STALE or self.phase in (Phase.REFUSED, Phase.BROKEN):

@@ -45,8 +45,8 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The claim exists and names `incarnation`. It is the own one if this request, or an earlier
-    one whose answer was lost, created the claim."""
+    """The claim exists and names `incarnation`. It is this attachment's if this request, or an
+    earlier one whose answer was lost, created the claim."""
 
     incarnation: str
 

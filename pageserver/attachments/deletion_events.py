@@ -31,7 +31,7 @@ class QueueBegun:
 
 @dataclass(frozen=True, slots=True)
 class HeaderCreated:
-    """The header exists and names `incarnation`: the own one, or that of another process."""
+    """The header exists and names `incarnation`: that of this process, or of another one."""
 
     name: HeaderName
     incarnation: str

@@ -132,7 +132,7 @@ class DeletionQueue:
         #: Names in memory, not in a list yet; and their total length.
         self._buffer: defaultdict[AttachmentId, list[str]] = defaultdict(list)
         self._buffer_bytes = 0
-        #: Own lists that are not removed yet, and the attachments whose names they contain.
+        #: Lists of this process that are not removed yet, and the attachments whose names they contain.
         self._lists: dict[int, frozenset[AttachmentId]] = {}
         self._unpersisted: set[int] = set()
         self._ticket = -1
@@ -158,12 +158,12 @@ class DeletionQueue:
 
     @property
     def list_count(self) -> int:
-        """Own lists that are not removed yet."""
+        """Lists of this process that are not removed yet."""
         return len(self._lists)
 
     @property
     def unvalidated_count(self) -> int:
-        """Own lists that no validation has covered yet."""
+        """Those of them that no validation has covered yet."""
         return sum(seq > self.header.validated_seq for seq in list(self._lists))
 
     # ---- the step

@@ -15,7 +15,7 @@ from generations.suffix import Suffix
 from pageserver.objects.page_index import FrameRef, PageIndex
 from pageserver.objects.page_keys import IndexName
 
-#: Newest indices of the own generation that are kept for manual inspection.
+#: Newest indices of its own generation that are kept for manual inspection.
 KEPT_INDICES = 3
 
 
@@ -42,9 +42,9 @@ def without_garbage(index: PageIndex, horizon_lsn: int) -> tuple[PageIndex, list
 def kept_indices(
     modified_ms: Mapping[IndexName, int], own: Suffix, now_ms: int, grace_ms: int
 ) -> Set[IndexName]:
-    """`modified_ms` are all listed indices up to the own suffix, with times of the store's clock.
+    """`modified_ms` are all listed indices up to `own`, with times of the store's clock.
 
-    Kept are the newest of the own suffix, the last one of an earlier suffix, all that are younger
+    Kept are the newest of suffix `own`, the last one of an earlier suffix, all that are younger
     than the grace period, and all that were the newest one during it: a reader may still use them.
     """
     names = sorted(modified_ms)

@@ -1,12 +1,12 @@
 """The core of one scrub of a timeline: finds objects that no index names. Pure.
 
-    new own index written -> list all of pages/ -> read all kept indices -> orphans
+    new index written     -> list all of pages/ -> read all kept indices -> orphans
 
 Laws. Objects are listed first and indices are read afterwards, so that an object named after the
 listing counts as named. Any error ends the run without a result; an object counts as missing only
-if the store answers 404. The own index must be in the listing. Its time there is the current time:
+if the store answers 404. Its own index must be in the listing. Its time there is the current time:
 the age of objects is measured by the store's clock, never by the local one. The scrub does not
-judge objects above the own suffix, or unknown objects. It passes its result to the attachment,
+judge objects above its own suffix, or unknown objects. It passes its result to the attachment,
 which knows the uploads in progress. The deletion queue then deletes the objects.
 """
 
@@ -114,7 +114,7 @@ class Scrub:
 
     def _listed(self, modified_ms: Mapping[PageName, int]) -> list[Action]:
         if self.fresh not in modified_ms:
-            return self._end(f"expected the own index {self.fresh.format()}, found none")
+            return self._end(f"expected index {self.fresh.format()} in the listing, found none")
         if TombstoneName() in modified_ms:
             return self._end("the timeline was deleted")
         if any(suffix_of(name) > self.suffix for name in modified_ms):

@@ -69,7 +69,8 @@ class AskService:
 
 @dataclass(frozen=True, slots=True)
 class ListClaims:
-    """In one request: the keys of `pages/` after the own claim, up to the tombstone's."""
+    """In one request: the keys of `pages/` after the claim of `attachment`, up to the
+    tombstone's."""
 
     ticket: int
     attachment: AttachmentId

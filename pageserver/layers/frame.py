@@ -215,7 +215,7 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether it is a file of ours, or an unsafe path, and not a file of the data directory."""
+    """Whether it is not a file of the data directory: .forks, .tablespaces, or an unsafe path."""
     return name.startswith((".", "/")) or ".." in Path(name).parts
 
 
