@@ -17,11 +17,10 @@ Laws.
 3. An index names only objects that are in the store. Objects that an index drops are condemned
    (queued for deletion) only when that index is in the store. Condemned objects are deleted only
    when a validation that began later returns VALID.
-4. WAL is released (`visible_lsn`) only up to the cut of an index of its own (`projected_lsn`). That
-index
-   must have been in the store before a validation began that returns VALID. The index that the
-   attachment began with does not count: an index between it and its own suffix may arrive late
-   and name fewer cuts.
+4. WAL is released (`visible_lsn`) only up to the cut of an index of its own (`projected_lsn`).
+   That index must have been in the store before a validation began that returns VALID. The index
+   that the attachment began with does not count: an index between it and its own suffix may arrive
+   late and name fewer cuts.
 5. Each verdict but VALID makes the attachment stale: it uploads, deletes and releases nothing any
    more. It serves reads and ingests until it uses `local_bytes_max` of the local disk.
 6. In MULTI nothing is condemned until the mode is SINGLE. In EMERGENCY nothing is validated either.

@@ -132,7 +132,7 @@ class DeletionQueue:
         #: Names in memory, not in a list yet; and their total length.
         self._buffer: defaultdict[AttachmentId, list[str]] = defaultdict(list)
         self._buffer_bytes = 0
-        #: Lists of this process that are not removed yet, and the attachments whose names they contain.
+        #: This process's lists that are not removed yet, and the attachments of their names.
         self._lists: dict[int, frozenset[AttachmentId]] = {}
         self._unpersisted: set[int] = set()
         self._ticket = -1

@@ -4,9 +4,9 @@
 
 Laws. Objects are listed first and indices are read afterwards, so that an object named after the
 listing counts as named. Any error ends the run without a result; an object counts as missing only
-if the store answers 404. Its own index must be in the listing. Its time there is the current time:
-the age of objects is measured by the store's clock, never by the local one. The scrub does not
-judge objects above its own suffix, or unknown objects. It passes its result to the attachment,
+if the store answers 404. The index `fresh` must be in the listing. Its time there is the current
+time: the age of objects is measured by the store's clock, never by the local one. The scrub does
+not judge objects above its own suffix, or unknown objects. It passes its result to the attachment,
 which knows the uploads in progress. The deletion queue then deletes the objects.
 """
 
