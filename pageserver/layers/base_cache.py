@@ -1,5 +1,4 @@
-"""Stored positions of the files of a base backup, so that a page is found without reading all of
-it.
+"""Stored positions of the files of a base backup, to find a page without reading all of them.
 
     on the local disk of a pageserver:
     base-BACKUP_ID.places     msgpack: [[tablespace, database, number, kind, GiB, archive, offset,
