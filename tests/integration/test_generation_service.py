@@ -136,7 +136,7 @@ def test_a_service_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         process.kill()
         with pytest.raises(GenerationServiceUnavailable, match="Connection refused") as lost:
             client.validate(3, 1, [TenantGeneration(TENANT, 1)])
-        assert "Start it" in lost.value.hint
+        assert "Start the service" in lost.value.hint
         process.start()
         process.wait_ready()
         assert client.validate(3, 1, [TenantGeneration(TENANT, 1)]).is_valid(TENANT, 1)
@@ -346,7 +346,7 @@ def test_wrong_usage(tmp_path: Path) -> None:
         done, 1, "No such file or directory", "Create the database with sk generations serve"
     )
     done = sk("generations", "status", "--service", "http://127.0.0.1:1")
-    assert_refused(done, 4, "Connection refused", "Start it")
+    assert_refused(done, 4, "Connection refused", "Start the service")
     done = sk("generations", "status", "--service", "ftp://h")
     assert_refused(done, 1, "expected a service URL")
     done = sk("generations", "status", "--token-file", tmp_path / "none")
