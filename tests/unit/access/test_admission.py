@@ -93,7 +93,7 @@ def test_the_oldest_stranger_gives_way(world: World) -> None:
     assert [number for number in world.far if world.is_cut_off(number)] == [2, 3, 4]
     assert world.admission.unauthenticated == LIMITS.unauthenticated_max
     assert world.admission.evicted_count == 3
-    with refused("53300", "gave way to newer ones"):
+    with refused("53300", "closed for newer ones"):
         world.admission.admit(2, "late", frozenset())
     world.admission.admit(7, "bob", frozenset())
 
@@ -112,7 +112,7 @@ def test_tls_that_takes_the_socket_away_does_not_save_a_stranger(world: World) -
 def test_a_server_that_stops_turns_strangers_away(world: World) -> None:
     world.enter(1, "alice")
     world.arrive(2)
-    world.admission.turn_away()
+    world.admission.close_unauthenticated()
     assert [number for number in world.far if world.is_cut_off(number)] == [2]
 
 

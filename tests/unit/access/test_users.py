@@ -45,9 +45,9 @@ def test_a_file_with_comments() -> None:
         ),
         (f"alice:Admin:{VERIFIER}", "unknown role"),
         ("alice:admin:secret", "invalid SCRAM verifier"),
-        (f":admin:{VERIFIER}", "a user name has 1 to 63 bytes"),
-        (f"{'é' * 32}:admin:{VERIFIER}", "a user name has 1 to 63 bytes"),
-        (f"al\tice:admin:{VERIFIER}", "a user name has 1 to 63 bytes"),
+        (f":admin:{VERIFIER}", "a user name must have 1 to 63 bytes"),
+        (f"{'é' * 32}:admin:{VERIFIER}", "a user name must have 1 to 63 bytes"),
+        (f"al\tice:admin:{VERIFIER}", "a user name must have 1 to 63 bytes"),
         (f"alice:admin:{VERIFIER}:more", "invalid SCRAM verifier"),
     ],
 )
@@ -59,7 +59,7 @@ def test_what_is_no_user_is_refused_by_its_line(line: str, sentence: str) -> Non
 
 
 def test_a_user_twice_is_refused() -> None:
-    with pytest.raises(UserFileError, match="line 2: its user is in a line above already"):
+    with pytest.raises(UserFileError, match="line 2: its user is already in a line above"):
         parse_users(f"{ALICE}\n{ALICE}\n")
 
 

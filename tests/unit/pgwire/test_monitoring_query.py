@@ -64,7 +64,7 @@ def test_statements(text: str, query: MonitoringQuery) -> None:
 def test_all_other_sql_is_none(text: str) -> None:
     with pytest.raises(CommandSyntaxError) as error:
         parse_command(text)
-    assert error.value.hint == "this server runs no SQL"
+    assert error.value.hint == "This server does not execute SQL."
 
 
 @pytest.mark.parametrize("piece", ["'", "''", "SELECT ", " ", "(", "a'"])

@@ -162,7 +162,7 @@ def test_a_wrong_password_and_no_such_user_look_the_same(user: str) -> None:
 
 
 def test_a_client_without_a_password_gives_up() -> None:
-    with pytest.raises(ConnectionRefused, match="server asks for a password, and none was given"):
+    with pytest.raises(ConnectionRefused, match="server requests a password, but none was given"):
         FakeLink(SCRAM).shake_hands()
 
 
@@ -261,7 +261,7 @@ def test_a_client_refuses_mechanisms_it_does_not_know() -> None:
     client = ClientConnection()
     handshake = ClientHandshake(client, STARTUP, password="pencil", nonce="n")
     handshake.start()
-    with pytest.raises(ConnectionRefused, match="server offers no SCRAM-SHA-256"):
+    with pytest.raises(ConnectionRefused, match="server offers .*, expected SCRAM-SHA-256"):
         handshake.receive(AuthenticationSasl(("SCRAM-SHA-256-PLUS",)))
 
 

@@ -204,7 +204,7 @@ def test_rule_3_another_common_point_is_refused(start: int) -> None:
     problem = the_refusal(acceptor.step(elected(C, position(start), terms)))
     assert problem == (
         f"proposer {C} wants to stream from 0/{position(start):X}, "
-        f"the logs part at 0/{position(200):X}"
+        f"the logs diverge at 0/{position(200):X}"
     )
     assert acceptor.control.promised == B1
     assert acceptor.written_lsn == position(500)

@@ -22,19 +22,19 @@ def test_the_first_in_line_never_looks() -> None:
     turn = ArchiveTurn(0, 3)
     assert turn.is_ours
     assert not turn.must_look(100.0, is_due=True)
-    turn.met_another(100.0)
+    turn.found_archived(100.0)
     assert turn.is_ours
 
 
 def test_the_next_looks_when_nothing_comes_and_takes_over_when_it_sees_nothing() -> None:
     turn = ArchiveTurn(1, 3)
-    assert turn.patience_seconds == TAKEOVER_SECONDS / 2
+    assert turn.wait_seconds == TAKEOVER_SECONDS / 2
     assert not turn.must_look(10.0, is_due=True)
-    assert turn.must_look(10.0 + turn.patience_seconds, is_due=True)
+    assert turn.must_look(10.0 + turn.wait_seconds, is_due=True)
     turn.looked(12.0, has_progressed=True)
     assert not turn.is_ours
     assert not turn.must_look(12.1, is_due=True)
-    assert turn.must_look(12.0 + turn.patience_seconds, is_due=True)
+    assert turn.must_look(12.0 + turn.wait_seconds, is_due=True)
     turn.looked(14.0, has_progressed=False)
     assert turn.is_ours
 
@@ -51,7 +51,7 @@ def test_who_took_over_steps_back_when_it_meets_another() -> None:
     turn.must_look(0.0, is_due=True)
     turn.looked(2.0, has_progressed=False)
     assert turn.is_ours
-    turn.met_another(3.0)
+    turn.found_archived(3.0)
     assert not turn.is_ours
     assert not turn.must_look(3.1, is_due=True)
-    assert turn.must_look(3.0 + turn.patience_seconds, is_due=True)
+    assert turn.must_look(3.0 + turn.wait_seconds, is_due=True)

@@ -106,16 +106,16 @@ def test_who_hangs_is_replaced_up_to_a_limit(
     wait_until(lambda: all(a.is_at_work for a in stuck), TIMEOUT, "both to hang")
     other = Turns("other", 3, done)
     workers.offer(other)
-    workers.attend()
+    workers.replace_hanging()
     assert done == [], "they may still end in time"
     clock.seconds += 11
     assert workers.slow_count == 2
-    workers.attend()
+    workers.replace_hanging()
     wait_until(lambda: done == ["other"] * 3, TIMEOUT, "the other one's turns")
     more = hanging(workers, 3, done)
     wait_until(lambda: sum(a.is_at_work for a in more) == 2, TIMEOUT, "two more to hang")
     clock.seconds += 11
-    workers.attend()
+    workers.replace_hanging()
     assert sum(a.is_at_work for a in more) == 2, "twice as many are all there are"
     for archivist in (*stuck, *more):
         archivist.gate.set()
@@ -130,7 +130,7 @@ def test_the_number_of_threads_is_bounded_and_falls_again(
 
     def at_work_later() -> int:
         clock.seconds += 11
-        workers.attend()
+        workers.replace_hanging()
         return sum(archivist.is_at_work for archivist in archivists)
 
     wait_until(lambda: at_work_later() == 4, TIMEOUT, "four at work")

@@ -21,11 +21,11 @@ from pgwire.messages import CopyData, Query
 from safekeeper.archive_progress import ArchiveProgress, ArchiverState, ArchiveSettings
 from safekeeper.archive_turn import TAKEOVER_SECONDS, ArchiveTurn
 from safekeeper.archiver import Archiver
-from safekeeper.mend import MENDED, Mender
+from safekeeper.segment_repair import MENDED, SegmentRepair
 from safekeeper.status import timeline_status
 
 SECOND_LSN = START_LSN + WAL_SEG_SIZE
-DAMAGE = "is damaged: its bytes are not what was written"
+DAMAGE = "is damaged: its bytes are not the bytes that were written"
 TIMEOUT_SECONDS = 10.0
 
 
@@ -61,7 +61,7 @@ class Member:
         session = client.start()
         client.send(Query("MEND_SEGMENT"))
         session.read_command()
-        mending = Thread(target=Mender(self.timeline, lsn).run, args=(session,))
+        mending = Thread(target=SegmentRepair(self.timeline, lsn).run, args=(session,))
         mending.start()
         client.receive_until(State.COPY_BOTH)
         client.send(CopyData(segment))

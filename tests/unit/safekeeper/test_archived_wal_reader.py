@@ -222,7 +222,7 @@ def test_a_disk_that_becomes_full(world: World, monkeypatch: pytest.MonkeyPatch)
 def test_room_is_left_for_new_wal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is unpacked into the room that a timeline needs to go on."""
     Statvfs = namedtuple("Statvfs", ["f_bavail", "f_frsize"])
-    needed_bytes = SEG_SIZE + world.timeline.room.bytes_to_begin
+    needed_bytes = SEG_SIZE + world.timeline.room.bytes_to_resume
     monkeypatch.setattr(os, "statvfs", lambda path: Statvfs(needed_bytes - 1, 1))
     error = world.failure(SEG_SIZE)
     assert error.sqlstate == "53100"

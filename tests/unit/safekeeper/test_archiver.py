@@ -224,7 +224,7 @@ def test_what_rotted_on_the_disk_is_not_archived(world: World) -> None:
     with path.open("r+b") as file:
         file.seek(WAL_SEG_SIZE - 1000)
         file.write(b"rot")
-    with pytest.raises(WalDamaged, match="its bytes are not what was written"):
+    with pytest.raises(WalDamaged, match="its bytes are not the bytes that were written"):
         world.step()
     assert world.objects() == []
     assert list(world.store.root.rglob(".tmp-*")) == []
@@ -247,7 +247,7 @@ def test_a_new_archiver_learns_from_the_store_alone(world: World) -> None:
 def test_what_was_pruned_is_not_uploaded_again(world: World) -> None:
     end_lsn = world.commit(4)
     world.step()
-    world.timeline.keep_house()  # remembers how far it was archived
+    world.timeline.maintain_files()  # remembers how far it was archived
     archive = world.archive()
     first = START_LSN // WAL_SEG_SIZE
     for segno in (first, first + 1):

@@ -180,8 +180,8 @@ def test_one_that_sleeps_is_asked_nothing_until_it_wakes(
 def test_a_deleted_timeline_is_let_go(timelines: Timelines, running: Archiving) -> None:
     pushers = [filled(timelines, name, 1.5) for name in NAMES[:2]]
     wait_until(lambda: all(map(is_archived, pushers)), TIMEOUT, "both to be archived")
-    running.attend()
+    running.update_readers()
     timelines.delete(NAMES[0])
-    running.attend()
+    running.update_readers()
     wait_until(lambda: len(running._archivers) == 1, TIMEOUT, "its archiver to go")
     assert len(running._readers) == 1

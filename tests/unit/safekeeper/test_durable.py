@@ -82,7 +82,7 @@ def test_a_full_disk_that_an_fsync_met_does_not_heal(tmp_path: Path, error: int)
     """The pages may have been dropped: free space does not bring them back."""
     with (
         pytest.raises(StorageError) as caught,
-        durable.storage_errors(tmp_path, "fdatasync", heals=False),
+        durable.storage_errors(tmp_path, "fdatasync", resumable=False),
     ):
         raise OSError(error, os.strerror(error))
     assert caught.value.sqlstate == "58030"

@@ -101,7 +101,7 @@ def test_while_a_proposer_streams_it_is_refused(tmp_path: Path) -> None:
         pusher = Pusher(timeline).lead()
         with pytest.raises(TimelineError, match="streams to this safekeeper") as caught:
             timelines.force(TIMELINE, alone)
-        assert "Stop it first" in caught.value.hint
+        assert "Stop the proposer first" in caught.value.hint
         timeline.disconnect(pusher)
         timelines.force(TIMELINE, alone)
         assert timeline.control.forced

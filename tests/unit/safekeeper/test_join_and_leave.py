@@ -122,7 +122,7 @@ def test_the_first_elected_brings_the_switch_above_the_start(timelines: Timeline
     leader.send(told(whole))
     assert timeline.control.tli_history == whole
     for other in (TimelineHistory(1), TimelineHistory(3, (switch,))):
-        with pytest.raises(Refused, match="now it says"):
+        with pytest.raises(Refused, match="but now sends"):
             leader.send(told(other))
 
 
@@ -197,7 +197,7 @@ def test_a_join_that_failed_can_be_repeated_in_the_same_process(
 def test_who_leaves_keeps_its_control_file_and_nothing_else(timelines: Timelines) -> None:
     leader = joined_leader(timelines)
     leader.timeline.slots.create("standby", JOIN_LSN)
-    leader.timeline.keep_house()
+    leader.timeline.maintain_files()
     assert len(files_of(timelines)) > 3
     timeline = left(timelines)
     assert files_of(timelines) == {"control"}
@@ -206,7 +206,7 @@ def test_who_leaves_keeps_its_control_file_and_nothing_else(timelines: Timelines
     assert (timeline.control.promised, timeline.control.membership) == (A, without_four(A, 1))
     assert timeline.slots.all() == []
     assert leader.closed_reason == "this member has left the timeline"
-    leader.timeline.keep_house()
+    leader.timeline.maintain_files()
     leader.timeline.save_positions()
     assert files_of(timelines) == {"control"}, "what is under way in another thread writes nothing"
 

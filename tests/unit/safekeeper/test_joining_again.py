@@ -142,7 +142,7 @@ def test_no_timeline_is_made_where_one_of_its_system_was_left(timelines: Timelin
         server, members = replace(SERVER, system_id=system_id), Membership(Stamp.FIRST, (4,))
         timelines.create(OTHER, server, members, START_LSN, TimelineHistory(1))
 
-    with pytest.raises(TimelineError, match="was left here, and lives on") as caught:
+    with pytest.raises(TimelineError, match="was left here, and continues on") as caught:
         create(SERVER.system_id)
     assert caught.value.sqlstate == "55000"
     assert "1 at 10.0.0.1:5454" in caught.value.hint

@@ -133,7 +133,7 @@ class LossyMember:
             )
         )  # fmt: skip
         pusher.timeline.slots.create("standby", JOIN_LSN)
-        pusher.timeline.keep_house()
+        pusher.timeline.maintain_files()
 
     def stream(self, offer: TimelineOffer) -> None:
         """The first of its WAL comes in small pieces: the rest of a record, and whole ones."""

@@ -111,7 +111,7 @@ def house_kept(world: LossyTimeline) -> None:
     """Spares, hints, and the removal of segments that nobody needs."""
     three_segments(world)
     world.push(commits=True)
-    world.timeline.keep_house()
+    world.timeline.maintain_files()
     fill_segment(world.log, "c")
     world.log.append("R", 2000)
     world.push(commits=True)
@@ -263,15 +263,15 @@ def _configure(world: LossyTimeline, random: Random) -> None:
         world.configure(membership.joint_with(stamp, tuple(map(Member, new))))
 
 
-def _keep_house(world: LossyTimeline, random: Random) -> None:
-    world.timeline.keep_house()
+def _run_housekeeping(world: LossyTimeline, random: Random) -> None:
+    world.timeline.maintain_files()
     commit_lsn = world.timeline.positions.commit_lsn  # one from before a power loss may be greater
     lsn = commit_lsn - commit_lsn % WAL_SEG_SIZE
     if random.random() < 0.5 and lsn > world.timeline.control.local_start_lsn:
         world.remove_wal(lsn)
 
 
-DEEDS = (_write, _write, _write, _take_over, _write_unflushed, _end, _keep_house, _configure)
+DEEDS = (_write, _write, _write, _take_over, _write_unflushed, _end, _run_housekeeping, _configure)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -124,7 +124,7 @@ def test_a_reader_holds_it_awake(tmp_path: Path) -> None:
     """Also its tail can be read, whose checksums are not on disk."""
     pusher = asleep(tmp_path)
     timeline = pusher.timeline
-    with timeline.sleep.held_off():
+    with timeline.sleep.prevented():
         timeline.sleep.maybe_begin(0)
         assert not timeline.sleep.is_asleep
         lsn = pusher.log.lsn - 1000
@@ -247,8 +247,8 @@ def test_who_could_not_wake_it_does_not_hold_it_awake(
     with monkeypatch.context() as failing:
         failing.setattr(sleep, "_load", raising(OSError(errno.EMFILE, "Too many open files")))
         with pytest.raises(OSError, match="Too many open files"):
-            sleep.hold_off()
-    with sleep.held_off():
+            sleep.prevent()
+    with sleep.prevented():
         assert not sleep.is_asleep
     sleep.maybe_begin(0)
     assert sleep.is_asleep
@@ -296,7 +296,7 @@ def test_it_stays_awake_for_who_came_first(tmp_path: Path) -> None:
     with timeline.lock:
         sleeping = in_thread(lambda: timeline.sleep.maybe_begin(0))
         sleeping.join(0.05)  # it waits for the lock, or comes to it later: both are meant
-        timeline.sleep._users += 1  # what hold_off does under the lock
+        timeline.sleep._users += 1  # what prevent does under the lock
     sleeping.join(TIMEOUT)
     assert not timeline.sleep.is_asleep
 
@@ -318,17 +318,17 @@ def test_everybody_at_once(tmp_path: Path) -> None:
         return loop
 
     def read() -> None:
-        with timeline.sleep.held_off():
+        with timeline.sleep.prevented():
             end_lsn = timeline.positions.flush_lsn
             assert read_wal(timeline, end_lsn - 500, 500) == pusher.log.read(end_lsn - 500, end_lsn)
         ended.wait(0.005)  # or nobody else would ever find the timeline unused
 
-    def keep_house() -> None:
+    def run_housekeeping() -> None:
         timeline.save_positions()
         remove_old_wal(timeline)
         timeline.sleep.maybe_begin(0)
 
-    threads = [in_thread(until_the_end(run)) for run in (read, keep_house, keep_house)]
+    threads = [in_thread(until_the_end(run)) for run in (read, run_housekeeping, run_housekeeping)]
     slept = 0
     try:
         for number in range(10, 90):
@@ -357,7 +357,7 @@ def test_deleted_in_its_sleep_it_is_not_woken(tmp_path: Path) -> None:
     timeline.close("it was deleted")
     with pytest.raises(TimelineError, match="is stopped: it was deleted"):
         timeline.connect(Pusher(timeline, 9))
-    with timeline.sleep.held_off():
+    with timeline.sleep.prevented():
         assert timeline.state is TimelineState.STOPPED
 
 

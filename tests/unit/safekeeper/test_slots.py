@@ -111,7 +111,7 @@ def test_a_damaged_file_is_never_taken_for_an_empty_one(tmp_path: Path) -> None:
     """Every single byte counts."""
     slots = Slots(tmp_path)
     slots.create("archive", 0x1000)
-    slots.introduce(0x700000300001A)
+    slots.register(0x700000300001A)
     file = tmp_path / SLOTS_FILE_NAME
     good = file.read_bytes()
     for at in range(len(good)):
@@ -119,7 +119,7 @@ def test_a_damaged_file_is_never_taken_for_an_empty_one(tmp_path: Path) -> None:
         damaged = Slots(tmp_path)
         assert damaged.damaged is not None
         for use in (lambda d: d.find("archive"), lambda d: d.create("x", 0),
-                    lambda d: d.introduce(1 << 63), lambda d: d.forget_pageserver()):  # fmt: skip
+                    lambda d: d.register(1 << 63), lambda d: d.forget_pageserver()):  # fmt: skip
             with pytest.raises(SafekeeperError) as error:
                 use(damaged)
             assert sqlstate_of(error) == "XX001"
@@ -154,7 +154,7 @@ def test_a_file_of_a_release_before_is_read_and_written_as_it_was(tmp_path: Path
     slots.advance(slots.all()[0], 0x2000)
     slots.save()
     assert (tmp_path / SLOTS_FILE_NAME).read_bytes()[:8] == b"QSLT\0\0\0\1"
-    slots.introduce(7)
+    slots.register(7)
     assert (tmp_path / SLOTS_FILE_NAME).read_bytes()[:8] == b"QSLT\0\0\0\2"
     slots.forget_pageserver()
     assert (tmp_path / SLOTS_FILE_NAME).read_bytes()[:8] == b"QSLT\0\0\0\1"
@@ -165,16 +165,16 @@ def test_a_pageserver_is_known_before_it_streams_and_its_horizon_is_saved_later(
 ) -> None:
     slots = Slots(tmp_path)
     slots.create("s", 5)
-    slots.introduce(7)
+    slots.register(7)
     assert Slots(tmp_path).trim == Trim(7)
     slots.report(7, 0x1000)
     assert (slots.trim, Slots(tmp_path).trim) == (Trim(7, 0x1000), Trim(7))
     slots.save()
     again = Slots(tmp_path)
     assert (again.trim, len(again.all())) == (Trim(7, 0x1000), 1)
-    again.introduce(9)
+    again.register(9)
     with pytest.raises(SafekeeperError, match="is stale: 0000000000000009 has") as error:
-        again.introduce(8)
+        again.register(8)
     assert sqlstate_of(error) == "55006"
     for use in (lambda: again.report(7, 0x9000), lambda: again.check_newest(7)):
         with pytest.raises(SafekeeperError, match="is stale"):
@@ -192,14 +192,14 @@ def test_a_pageserver_is_not_known_before_the_disk_knows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slots = Slots(tmp_path)
-    slots.introduce(7)
+    slots.register(7)
 
     def fail(*_: object) -> None:
         raise StorageError("pulled")
 
     monkeypatch.setattr(durable, "replace_file", fail)
     with pytest.raises(StorageError):
-        slots.introduce(9)
+        slots.register(9)
     assert slots.trim == Trim(7)
     with pytest.raises(StorageError):
         slots.forget_pageserver()

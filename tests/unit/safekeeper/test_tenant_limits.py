@@ -93,10 +93,10 @@ def test_it_comes_back_when_there_is_room_again(timelines: Timelines) -> None:
     fill(second.log, 0.5 * WAL_SEG_SIZE)
     with pytest.raises(StorageError):
         second.push()
-    second.timeline.maybe_heal(1 << 50)
+    second.timeline.maybe_resume(1 << 50)
     assert second.timeline.state is TimelineState.STOPPED
     timelines.delete(first.timeline.control.timeline)
-    second.timeline.maybe_heal(1 << 50)
+    second.timeline.maybe_resume(1 << 50)
     assert state_of(second.timeline) is TimelineState.ACTIVE
 
 

@@ -97,13 +97,13 @@ def test_hints_are_never_ahead_of_the_disk(tmp_path: Path, monkeypatch: pytest.M
     saved = []
 
     def flush() -> None:
-        pusher.timeline.keep_house()
+        pusher.timeline.maintain_files()
         saved.append(ControlFile.read(tmp_path).state.commit_lsn)
 
     monkeypatch.setattr(pusher.timeline.store, "flush", flush)
     pusher.push(commit_lsn=pusher.log.lsn)
     assert saved == [START_LSN]
-    pusher.timeline.keep_house()
+    pusher.timeline.maintain_files()
     assert ControlFile.read(tmp_path).state.commit_lsn == pusher.log.lsn
 
 
@@ -112,7 +112,7 @@ def test_a_promise_does_not_take_the_hints_back(tmp_path: Path) -> None:
     pusher = leading_pusher(tmp_path)
     pusher.log.append("R1")
     pusher.push(commit_lsn=pusher.log.lsn, truncate_lsn=pusher.log.lsn)
-    pusher.timeline.keep_house()
+    pusher.timeline.maintain_files()
     other = Pusher(pusher.timeline, number=2, node_id=C)
     other.timeline.connect(other)
     other.vote()
@@ -135,7 +135,7 @@ def test_the_housekeeper_is_called_when_the_hints_lag_too_far(
         pusher.push(commit_lsn=pusher.log.lsn)
     ends = list(pusher.log.ends)
     assert calls == ends[2:], "again and again until it comes"
-    pusher.timeline.keep_house()
+    pusher.timeline.maintain_files()
     pusher.push(commit_lsn=pusher.log.lsn)
     assert calls == ends[2:]
 
@@ -211,7 +211,7 @@ def test_a_closed_timeline_refuses_everything(tmp_path: Path) -> None:
             command()
     pusher.timeline.disconnect(pusher)
     pusher.timeline.close("again")
-    pusher.timeline.keep_house()
+    pusher.timeline.maintain_files()
 
 
 # ---- activation
@@ -268,8 +268,8 @@ def check_damaged(timeline: Timeline, *words: str) -> None:
         with pytest.raises(TimelineError, match="is damaged: ") as caught:
             command()
         assert caught.value.sqlstate == "XX001"
-    timeline.keep_house()
-    timeline.maybe_heal(1 << 50)
+    timeline.maintain_files()
+    timeline.maybe_resume(1 << 50)
     timeline.close("the test is over")
     assert timeline.state is TimelineState.DAMAGED
     assert files_of(timeline.directory) == before

@@ -83,8 +83,8 @@ def test_a_failed_fsync_stops_the_timeline_and_is_never_retried(
     check_stopped(pusher, os.strerror(error.errno or 0))
     timeline = pusher.timeline
     timeline.disconnect(pusher)
-    timeline.keep_house()
-    timeline.maybe_heal(1 << 50)
+    timeline.maintain_files()
+    timeline.maybe_resume(1 << 50)
     timeline.close("the process ends")
     assert (fdatasync.calls, fsync.calls) == (1, 0)
     assert timeline.state is TimelineState.STOPPED
@@ -133,7 +133,7 @@ def test_nothing_is_answered_when_the_rename_of_the_control_file_fails(
 
 
 @pytest.mark.parametrize("error", [ENOSPC, EDQUOT], ids=["ENOSPC", "EDQUOT"])
-def test_a_full_disk_heals_with_all_that_was_acknowledged(
+def test_a_timeline_resumes_after_a_full_disk_with_all_that_was_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
     pusher = with_one_record(tmp_path)
@@ -144,11 +144,11 @@ def test_a_full_disk_heals_with_all_that_was_acknowledged(
         with pytest.raises(StorageError, match="could not write") as caught:
             pusher.push()
         assert caught.value.sqlstate == "53100"
-        assert "comes back by itself" in caught.value.hint
+        assert "resumes without a restart" in caught.value.hint
         check_stopped(pusher, os.strerror(error.errno or 0))
-        pusher.timeline.maybe_heal(free_bytes=WAL_SEG_SIZE)
+        pusher.timeline.maybe_resume(free_bytes=WAL_SEG_SIZE)
         assert state_of(pusher.timeline) is TimelineState.STOPPED, "too little space yet"
-    pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
+    pusher.timeline.maybe_resume(free_bytes=100 * WAL_SEG_SIZE)
     assert state_of(pusher.timeline) is TimelineState.ACTIVE
     assert pusher.timeline.stopped_reason == ""
     assert pusher.timeline.positions.flush_lsn == acknowledged_lsn
@@ -157,7 +157,7 @@ def test_a_full_disk_heals_with_all_that_was_acknowledged(
     assert load_timeline(tmp_path).positions.flush_lsn == pusher.log.lsn
 
 
-def test_a_half_written_record_is_cut_when_the_disk_heals(
+def test_a_half_written_record_is_cut_when_there_is_space_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pwrite takes some bytes, then says that the disk is full."""
@@ -170,13 +170,13 @@ def test_a_half_written_record_is_cut_when_the_disk_heals(
         full.setattr(os, "pwrite", lambda *args: next(answers)(*args))
         with pytest.raises(StorageError):
             pusher.push()
-    pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
+    pusher.timeline.maybe_resume(free_bytes=100 * WAL_SEG_SIZE)
     assert pusher.timeline.positions.flush_lsn == acknowledged_lsn
     tail = pusher.timeline.store.read(acknowledged_lsn, WAL_SEG_SIZE)
     assert not tail.strip(b"\0")
 
 
-def test_a_disk_that_is_still_full_when_it_heals_stops_again(
+def test_a_disk_that_is_still_full_stops_the_timeline_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pusher = with_one_record(tmp_path)
@@ -187,9 +187,9 @@ def test_a_disk_that_is_still_full_when_it_heals_stops_again(
         full.setattr(os, "pwrite", lambda *args: next(answers)(*args))
         with pytest.raises(StorageError):
             pusher.push()
-        pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
+        pusher.timeline.maybe_resume(free_bytes=100 * WAL_SEG_SIZE)
         assert state_of(pusher.timeline) is TimelineState.STOPPED
-    pusher.timeline.maybe_heal(free_bytes=100 * WAL_SEG_SIZE)
+    pusher.timeline.maybe_resume(free_bytes=100 * WAL_SEG_SIZE)
     assert state_of(pusher.timeline) is TimelineState.ACTIVE
 
 
@@ -212,7 +212,7 @@ def test_a_housekeeper_on_a_full_disk_harms_nothing(
     with monkeypatch.context() as full:
         FailingCall(full, "pwrite", ENOSPC)
         with pytest.raises(StorageError):
-            pusher.timeline.keep_house()
+            pusher.timeline.maintain_files()
     assert state_of(pusher.timeline) is TimelineState.ACTIVE
     pusher.log.append("R2")
     assert pusher.push().flush_lsn == pusher.log.lsn
@@ -235,7 +235,7 @@ def test_a_bug_while_executing_stops_the_timeline(
             pusher.push()
     check_stopped(pusher, "unexpected OSError")
     pusher.timeline.disconnect(pusher)
-    pusher.timeline.maybe_heal(1 << 50)
+    pusher.timeline.maybe_resume(1 << 50)
     assert state_of(pusher.timeline) is TimelineState.STOPPED
     assert pusher.timeline.positions.flush_lsn == acknowledged_lsn
 

@@ -41,7 +41,7 @@ def pusher(tmp_path: Path) -> Pusher:
     pusher.push()
     pusher.push(commit_lsn=pusher.log.lsn, truncate_lsn=pusher.log.lsn)
     assert segments_of(tmp_path) == list(range(1, SEGMENTS + 2))
-    pusher.timeline.keep_house()
+    pusher.timeline.maintain_files()
     return pusher
 
 
@@ -117,7 +117,7 @@ def test_a_slot_holds_what_it_needs_until_its_limit(pusher: Pusher, tmp_path: Pa
 def test_a_pageserver_holds_what_it_has_not_made_durable(pusher: Pusher, tmp_path: Path) -> None:
     """Also after a restart, and not beyond the limit; what has gone is gone for a newer one."""
     timeline = pusher.timeline
-    timeline.slots.introduce(7)
+    timeline.slots.register(7)
     timeline.slots.report(7, 6 * WAL_SEG_SIZE + 5)
     assert horizon_of(timeline) == Horizon(6 * WAL_SEG_SIZE, "pageserver")
     remove_old_wal(timeline)
@@ -126,7 +126,7 @@ def test_a_pageserver_holds_what_it_has_not_made_durable(pusher: Pusher, tmp_pat
     again = load_timeline(tmp_path)
     again.retention = timeline.retention
     assert again.slots.trim == Trim(7, 6 * WAL_SEG_SIZE + 5)
-    again.slots.introduce(8)
+    again.slots.register(8)
     again.slots.report(8, 3 * WAL_SEG_SIZE)
     assert horizon_of(again) == Horizon(6 * WAL_SEG_SIZE, "pageserver")
     again.retention = RetentionPolicy(0, 2 * WAL_SEG_SIZE)
@@ -161,7 +161,7 @@ def test_a_full_disk_is_given_room_by_who_lets_go(
     remove_old_wal(timeline)
     assert segments_of(tmp_path)[0] == 7
     assert timeline.state is TimelineState.STOPPED
-    timeline.maybe_heal(1 << 40)
+    timeline.maybe_resume(1 << 40)
     assert state_of(timeline) is TimelineState.ACTIVE
     assert timeline.control.local_start_lsn == 7 * WAL_SEG_SIZE
 
