@@ -1,4 +1,4 @@
-"""The user file: what a line is, what is refused, and that an edit touches one line."""
+"""The user file: valid lines, refused lines, and edits of one line."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_file_with_comments() -> None:
         (f"alice:admin:{VERIFIER}:more", "invalid SCRAM verifier"),
     ],
 )
-def test_what_is_no_user_is_refused_by_its_line(line: str, sentence: str) -> None:
+def test_an_invalid_line_is_refused_with_its_number(line: str, sentence: str) -> None:
     with pytest.raises(UserFileError, match=r"^line 2: ") as caught:
         parse_users(f"# users\n{line}\n")
     assert sentence in str(caught.value)
