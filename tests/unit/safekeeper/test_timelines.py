@@ -110,7 +110,10 @@ def test_creating_again_with_other_facts_is_refused(
         ({"start_lsn": 0}, "start 0 is not a segment's start"),
         ({"start_lsn": START_LSN + 8}, "start 100008 is not a segment's start"),
         ({"membership": first_membership(2, 3)}, "safekeeper 1 is not one of the members"),
-        ({"membership": MEMBERS.stamped(Stamp(NodeId.ZERO, 2))}, "not the first one of a new timeline"),
+        (
+            {"membership": MEMBERS.stamped(Stamp(NodeId.ZERO, 2))},
+            "not the first one of a new timeline",
+        ),
         (
             {"membership": replace(MEMBERS, roster=(Member(1, b"another!"),))},
             "the membership says 616e6f7468657221",
