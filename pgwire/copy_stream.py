@@ -102,14 +102,14 @@ class CopyStream:
             return False
         return True
 
-    def wait(self, timeout: float, *, hears: bool = True) -> bool:
+    def wait(self, timeout: float, *, for_data: bool = True) -> bool:
         """Waits until there is data for drain(), for wake(), or for `timeout` seconds. Returns
-        whether there is data. `hears=False`: only for a disconnect. For one thread."""
-        if hears and self.has_buffered():
+        whether there is data. `for_data=False`: only for a disconnect. For one thread."""
+        if for_data and self.has_buffered():
             return True
         poll = select.poll()
         poll.register(self._interrupt, select.POLLIN)
-        poll.register(self, select.POLLRDHUP | (select.POLLIN if hears else 0))
+        poll.register(self, select.POLLRDHUP | (select.POLLIN if for_data else 0))
         ready = dict(poll.poll(math.ceil(timeout * 1000)))
         if self._interrupt.fileno() in ready:
             self._interrupt.clear()

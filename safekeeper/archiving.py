@@ -77,8 +77,8 @@ class Archiving:
 
     def _offer_work(self) -> None:
         present = self._timelines.all()
-        for gone in self._archivers.keys() - set(present):
-            del self._archivers[gone]
+        for removed in self._archivers.keys() - set(present):
+            del self._archivers[removed]
         for timeline in self._timelines.awake():
             archiver = self._archiver_of(timeline)
             if archiver is None or self._workers.is_busy_with(archiver):

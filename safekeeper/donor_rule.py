@@ -1,7 +1,7 @@
 """Whether a donor's stream may continue: rule 8 of the safekeeper. Pure.
 
 A donor's reader is a proposer. It names the NodeId for which it recovers, and gets the log beyond
-the commit. A greater NodeId may cut that part at any time and write it anew. So the promise is
+the commit. A greater NodeId may cut that part at any time and rewrite it. So the promise is
 checked twice: before a read, which also ends a stream that waits, and after it, before the bytes
 are sent.
 

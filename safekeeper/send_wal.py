@@ -123,16 +123,16 @@ class WalSender(ABC):
         """Waits until there is more to send or to read, the reader disconnects or cancels, or a
         keepalive is due."""
         now = time.monotonic()
-        keepalive_at, hears_at = self._sent_at + KEEPALIVE_SECONDS, now + ANSWERS_WAIT_SECONDS
+        keepalive_at, answers_at = self._sent_at + KEEPALIVE_SECONDS, now + ANSWERS_WAIT_SECONDS
         with self.timeline.watchers.woken(stream.wake):
             while self.limit_lsn() <= self.sent_lsn and not self.is_over():
                 stream.check_canceled()
                 if now >= keepalive_at:
                     self.send_keepalive(stream)
                     return
-                hears = now >= hears_at
-                until = keepalive_at if hears else min(keepalive_at, hears_at)
-                if stream.wait(until - now, hears=hears):
+                for_data = now >= answers_at
+                until = keepalive_at if for_data else min(keepalive_at, answers_at)
+                if stream.wait(until - now, for_data=for_data):
                     return
                 now = time.monotonic()
 

@@ -149,7 +149,7 @@ class Slots:
             self._changed.notify_all()
 
     def advance(self, slot: Slot, flush_lsn: int) -> None:
-        """The client has flushed everything below `flush_lsn`; 0 means that it did not say."""
+        """The client has flushed everything below `flush_lsn`; 0 means not reported."""
         with self._changed:
             if not slot.is_lost:
                 slot.restart_lsn = max(slot.restart_lsn, flush_lsn)
