@@ -68,8 +68,8 @@ class Acceptor:
     """`flush_lsn` is the end of the last whole record on disk, found by decoding after a start.
 
     An end below the position flushed before is damage, not a torn tail. Then `control.lost_lsn` is
-    set, the bytes behind the end stay on disk, and this member follows without a vote until a
-    leader has sent again the WAL that it lost.
+    set, and the bytes behind the end stay on disk. This member follows without a vote until a
+    leader has sent the lost WAL again.
 
     The rules are the same for members and other safekeepers: the proposer decides which answers
     count. A safekeeper that has left answers greetings only. `instance` is the data directory's.

@@ -1,8 +1,8 @@
 """FORCE_MEMBERSHIP: an operator sets other members after a quorum is lost for good. Pure.
 
 There is no vote. Laws: the stamp and the promise only grow. The promise becomes the new author's,
-so the previous leader is fenced. This membership and every later one are marked, because commits
-that were acknowledged may be missing in the log of the only member, which all later members get.
+so the previous leader is fenced. This membership and every later one are marked: acknowledged
+commits may be missing in the log of the only member, and all later members get this log.
 Other safekeepers that receive this membership keep their log, and are in no set.
 """
 

@@ -74,7 +74,7 @@ class WalStore:
         first_lsn: int | None = None,
         valid_lsn: int | None = None,
     ) -> EndOfWal:
-        """Finds the end of the log from `start_lsn` on (a boundary or a segment's start), syncs the
+        """Finds the end of the log from `start_lsn` on (a boundary or a segment's start). Syncs the
         bytes read, and zeroes the rest, so that no stale tail can be taken for WAL.
 
         An end below `known_lsn` is damage: then nothing is zeroed. If no record is valid behind
