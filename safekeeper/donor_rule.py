@@ -54,7 +54,7 @@ class DonorRule:
     def _check_follows(self) -> None:
         if self._follows is not None and (follows := self._follows()) != self.node_id:
             raise SafekeeperError(
-                f"log is read for {self.node_id}, but still follows {follows}",
+                f"log is read for {self.node_id}, but it still follows {follows}",
                 sqlstate=WRONG_STATE,
             )
 

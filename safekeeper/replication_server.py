@@ -372,7 +372,7 @@ def _about(sender: ReplicaSender) -> dict[str, object]:
 def _unsupported(command: Command) -> SafekeeperError:
     return SafekeeperError(
         f"{command_name(command)} is not supported by a safekeeper: it stores WAL, but no data "
-        "files and no catalogs",
-        hint="Connect to the primary. A safekeeper serves physical replication only.",
+        "files and no catalogs; connect to the primary for it",
+        hint="A safekeeper serves physical replication only. Take base backups from the primary.",
         sqlstate=FEATURE_NOT_SUPPORTED,
     )

@@ -292,7 +292,7 @@ def test_a_timeline_of_another_primary(parts: Parts) -> None:
     timeline = sk("timeline", "create", *members, *facts).stdout.strip()
     before = parts.state()
     done = attach(parts.postgres.dsn(), parts.addresses, "--timeline", timeline)
-    assert_refused(done, 1, "the timeline belongs to 7", "Attach the primary that this")
+    assert_refused(done, 1, "the timeline belongs to 7", "Attach the primary this timeline was")
     assert parts.state() == before
     assert sk("timeline", "delete", timeline, *members, "--yes").returncode == 0
 
