@@ -176,7 +176,7 @@ def test_an_old_segment_that_rotted_is_not_passed_on_and_is_mended(
 
     error = refused_wal(rotten, lsn - lsn % (1 << 20))
     assert error.sqlstate == "XX001"
-    assert "is damaged: its bytes are not what was written" in error.message
+    assert "is damaged: its bytes are not the bytes that were written" in error.message
     (damage,) = damage_of(rotten)
     assert f"segment {wal_path(rotten, lsn).name} at " in damage
     assert not vote_of(rotten).granted
