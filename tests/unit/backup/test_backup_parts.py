@@ -13,12 +13,12 @@ from threading import Event
 import pytest
 
 from backup import parts as parts_module
-from backup import patience
+from backup import retry
 from backup.backup_catalog import BackupCatalog
 from backup.backup_record import Backup, BackupArchive, format_backup_id, parse_backup_id
 from backup.errors import BackupError
 from backup.parts import PartReader, PartWriter
-from backup.patience import patiently
+from backup.retry import with_retries
 from backup.unpack import Unpacking
 from consensus.ids import TimelineId
 from objectstore.archive import ArchivedTimeline, TimelineArchive
@@ -141,7 +141,7 @@ def test_names_of_backups() -> None:
 
 
 def test_patience_is_for_what_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(retry, "PAUSE_SECONDS", 0.001)
     tries: list[bool] = []
 
     def fails(is_transient: bool) -> None:
@@ -149,17 +149,17 @@ def test_patience_is_for_what_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         if len(tries) < 3:
             raise ObjectStoreError("no", is_transient=is_transient)
 
-    patiently(lambda: fails(True), Event())
+    with_retries(lambda: fails(True), Event())
     assert len(tries) == 3
     tries.clear()
     with pytest.raises(ObjectStoreError):
-        patiently(lambda: fails(False), Event())
+        with_retries(lambda: fails(False), Event())
     assert len(tries) == 1
     stopping = Event()
     stopping.set()
     tries.clear()
     with pytest.raises(ObjectStoreError):
-        patiently(lambda: fails(True), stopping)
+        with_retries(lambda: fails(True), stopping)
     assert len(tries) == 1
 
 

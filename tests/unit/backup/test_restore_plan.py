@@ -196,7 +196,7 @@ def test_safekeepers_have_what_is_not_archived(archived: Archiving) -> None:
     planned = RestorePlanner(archive, live(world)).plan(both, Latest())
     assert planned.backup == second
     assert planned.end.lsn == world.writer.lsn
-    with pytest.raises(BackupError, match=r"but behind .* some is missing"):
+    with pytest.raises(BackupError, match=r"but WAL after .* is missing"):
         RestorePlanner(archive, live(world, archived_lsn + 8)).plan([first], Latest())
     with pytest.raises(BackupError, match="the log does not reach"):
         RestorePlanner(archive).plan([second], Latest())
@@ -216,12 +216,12 @@ def test_a_gap_behind_the_backup(archived: Archiving) -> None:
     planner = RestorePlanner(archive)
     assert planner.plan([older, newer], Latest()).backup == newer
     assert planner.plan([older, newer], AtLsn(START_LSN + MIB)).backup == older
-    with pytest.raises(BackupError, match="is not before the end of what exists: 0/3FF"):
+    with pytest.raises(BackupError, match="is not before the end of the log: 0/3FF"):
         planner.plan([older, newer], AtLsn(START_LSN + 2 * MIB))
     for target, wanted in ((AtTime(NOW), None), (Latest(), older)):
-        with pytest.raises(BackupError, match="the log is whole up to 0/400000 only"):
+        with pytest.raises(BackupError, match="the log is complete only up to 0/400000"):
             planner.plan([older, newer], target, wanted)
-    with pytest.raises(BackupError, match=r"up to 0/70.*, but behind 0/3FF... some is missing"):
+    with pytest.raises(BackupError, match=r"up to 0/70.*, but WAL after 0/3FF... is missing"):
         planner.plan([older], Latest())
 
 

@@ -77,10 +77,10 @@ def test_a_transaction_is_reached_from_before_its_end() -> None:
 @pytest.mark.parametrize(
     ("target", "sentence"),
     [
-        (AtLsn(9_961), "target 0/26E9 is not before the end of what exists: 0/2710, last commit"),
+        (AtLsn(9_961), "target 0/26E9 is not before the end of the log: 0/2710, last commit"),
         (AtLsn(1_099), "no backup leads to 0/44B: the oldest ends at 0/44C"),
         (AtTime(DAY_0), "no backup leads to 2026-11-01 00:00:00+00:00: the oldest ends at"),
-        (AtTime(DAY_0 + timedelta(days=9)), "is not before the end of what exists"),
+        (AtTime(DAY_0 + timedelta(days=9)), "is not before the end of the log"),
         (AtXid(5), "the log has no end of transaction 5"),
     ],
     ids=str,

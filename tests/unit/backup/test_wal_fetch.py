@@ -117,12 +117,12 @@ def test_whoever_has_it_whole_makes_good_for_the_others() -> None:
 
 def test_what_may_pass_is_tried_again() -> None:
     source = Source(WHOLE, trouble=PASSING, failures=1)
-    assert fetch_wal_file(NAME, [source], patience_seconds=30) == WHOLE
+    assert fetch_wal_file(NAME, [source], retry_seconds=30) == WHOLE
     assert len(source.asked) == 2
     for trouble in (LASTING, ObjectStoreError("no")):
         source = Source(WHOLE, trouble=trouble, failures=1)
         with pytest.raises(type(trouble)):
-            fetch_wal_file(NAME, [source], patience_seconds=30)
+            fetch_wal_file(NAME, [source], retry_seconds=30)
         assert len(source.asked) == 1
 
 
@@ -208,7 +208,7 @@ def test_what_is_no_segment_of_this_place(archive: TimelineArchive) -> None:
     with pytest.raises(WalFormatError, match="is of timeline 4"):
         fetched(archive, 1, 7)
     put(archive, 1, bytes(8), 8)
-    with pytest.raises(WalFormatError, match="are no page"):
+    with pytest.raises(WalFormatError, match="are not a page"):
         fetched(archive, 1, 8)
 
 
@@ -265,7 +265,7 @@ def test_a_gap_is_not_the_end(archive: TimelineArchive) -> None:
     """What is missing between others is missed; what lies before all or behind all is not."""
     for segno in (4, 5, 7):
         put(archive, 1, log_of(segno), segno)
-    with pytest.raises(WalSourceError, match="before and behind segment 000000010000000000000006"):
+    with pytest.raises(WalSourceError, match="before and after segment 000000010000000000000006"):
         fetched(archive, 1, 6)
     assert fetched(archive, 1, 3) is None  # it may have been pruned, or be older than the archive
     assert fetched(archive, 1, 8) is None

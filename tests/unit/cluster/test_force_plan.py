@@ -18,7 +18,7 @@ from cluster_pages import (
     silent,
 )
 
-from cluster.force_plan import TERMS_AHEAD, plan_force, untold
+from cluster.force_plan import TERMS_AHEAD, plan_force, uninformed
 from consensus.ids import NodeId
 from walproposer.errors import Refusal
 from walproposer.timelines.discovery import SafekeeperReport
@@ -43,14 +43,14 @@ def test_the_only_one_left_goes_on() -> None:
     assert plan.membership.members == (2,)
     assert plan.membership.is_forced
     assert plan.membership.member(2).instance.hex() == instance(2)
-    assert (plan.told, plan.lost) == ((), (1, 3))
+    assert (plan.informed, plan.lost) == ((), (1, 3))
     assert plan.warning.splitlines() == [
-        "Kept: the log of safekeeper 2 (10.0.0.2:5454) to 0/2000000, known as committed to "
-        "0/2000000.",
-        "Acknowledged commits above 0/2000000 may be missing or replaced, above 0/2000000 they are "
-        "gone, unless the old primary lives or a standby is as far: attach that one.",
-        "Safekeepers 1, 3 must never come back: together they are a second log. Destroy their "
-        "disks.",
+        "Kept: the log of safekeeper 2 (10.0.0.2:5454) up to 0/2000000. It is known to be "
+        "committed up to 0/2000000.",
+        "Acknowledged commits above 0/2000000 may be missing or replaced. Those above 0/2000000 "
+        "are lost, unless the old primary or a standby has them: run sk attach for that server.",
+        "Safekeepers 1, 3 must never come back: together they would form a second log. Destroy "
+        "their disks.",
     ]
 
 
@@ -60,7 +60,7 @@ def test_the_greatest_ballot_comes_before_the_greatest_position() -> None:
     newer = holder(2, term=5, **five)
     plan = plan_force(answers(longer, newer, silent(3)).view(), [3, 4, 5], UUID)
     assert plan.keeper.safekeeper_id == 2
-    assert [member.safekeeper_id for member in plan.told] == [1]
+    assert [member.safekeeper_id for member in plan.informed] == [1]
     assert str(plan.commit_lsn) == "0/2800000"
 
 
@@ -78,25 +78,25 @@ REFUSED: list[tuple[Answers, list[int], str, str]] = [
     (answers(holder(1), holder(2), silent(3)), [3], "a quorum of the members answers", "replace"),
     (answers(silent(1), holder(2), silent(3)), [1], "3 .* is unreachable", "force 1 3"),
     (answers(silent(1), holder(2), silent(3)), [1, 2, 3], "2 answers", "leave it out"),
-    (answers(silent(1), holder(2), silent(3)), [1, 3, 7], "7 is no member", ""),
+    (answers(silent(1), holder(2), silent(3)), [1, 3, 7], "7 is not a member", ""),
     (answers(silent(1), safekeeper(2), silent(3)), [1, 3], "streams to safekeeper 2", "Stop it"),
     (answers(emptied(1), holder(2), silent(3)), [3], "1 .* lost its data", "force 1 3"),
     (
         answers(holder(1, state="stopped", stopped_reason="full"), holder(2), silent(3)),
         [3],
         "safekeeper 1 .* is stopped .full.",
-        "may have what is missing",
+        "may have the missing WAL",
     ),
     (
         answers(holder(1, damage=["a hole"]), holder(2), silent(3)),
         [3],
         "safekeeper 1 .* is damaged",
-        "Bring it back",
+        "Start it",
     ),
     (
         answers(holder(1, damage=["a hole"]), silent(2), silent(3)),
         [1, 2, 3],
-        "no safekeeper that answers has a log",
+        "no safekeeper that answers has a usable log",
         "sk restore",
     ),
 ]
@@ -124,10 +124,10 @@ def test_a_quorum_of_both_sets_is_needed() -> None:
     assert plan_force(found.view(), [3, 4, 5], UUID).membership.members in ((1,), (2,))
 
 
-def test_after_a_crash_the_rest_is_told() -> None:
+def test_after_a_crash_the_rest_is_informed() -> None:
     alone = {"membership": membership(2, term=1 << 20, generation=2), "forced": True}
     view = answers(holder(1), holder(2, **alone), silent(3)).view()
-    assert [other.safekeeper_id for other in untold(view)] == [1]
-    told = holder(1, membership=alone["membership"])
-    assert untold(answers(told, holder(2, **alone)).view()) == []
-    assert untold(answers(holder(1), holder(2), silent(3)).view()) == []
+    assert [other.safekeeper_id for other in uninformed(view)] == [1]
+    informed = holder(1, membership=alone["membership"])
+    assert uninformed(answers(informed, holder(2, **alone)).view()) == []
+    assert uninformed(answers(holder(1), holder(2), silent(3)).view()) == []

@@ -109,7 +109,7 @@ def test_a_change_is_told_with_what_it_waits_for() -> None:
     answers = joint_answers()
     answers.pages = {HTTP: changing("catching up", waits_for="safekeeper 4: 12 MB behind")}
     assert change_line(answers.view()) == (
-        "the members are changed to 1, 2, 4: catching up; safekeeper 4: 12 MB behind"
+        "the members are being changed to 1, 2, 4: catching up; safekeeper 4: 12 MB behind"
     )
 
 
@@ -127,7 +127,9 @@ def test_a_change_without_a_proposer_is_told() -> None:
     answers = joint_answers()
     answers.safekeepers = [safekeeper(i, membership=JOINT, proposer=None) for i in (1, 2, 4)]
     answers.pages = {}
-    assert change_line(answers.view()).startswith("the members are changed from 1, 2, 3 to 1, 2, 4")
+    assert change_line(answers.view()).startswith(
+        "the members are being changed from 1, 2, 3 to 1, 2, 4"
+    )
 
 
 def test_complete_is_on_the_disks_of_a_quorum() -> None:
@@ -174,8 +176,9 @@ def test_a_membership_on_the_disks_of_no_quorum_is_told() -> None:
     rest = [safekeeper(i, membership=joint) for i in (2, 3, 4, 5)]
     answers = Answers([safekeeper(1, membership=newer), *rest])
     assert change_line(answers.view()) == (
-        "the members are 1, 2, 3 on the disks of 1 alone, and a quorum of them is needed: who was "
-        "removed is needed still; the next proposer completes it, or the same command again"
+        "the membership 1, 2, 3 is on disk only on safekeeper 1, and a quorum is needed: removed "
+        "members are still needed; the next proposer completes the change, or run the same command "
+        "again"
     )
     answers.safekeepers[1] = safekeeper(2, membership=newer)
     assert change_line(answers.view()) == ""
@@ -195,7 +198,7 @@ def test_commits_that_wait_in_a_joint_membership_say_for_whom() -> None:
     answers = joint_answers()
     blocked = {**changing("entered"), "quorum": {"ok": False, "since": None}}
     answers.pages = {HTTP: blocked}
-    assert "2 of 1, 2, 3 and 2 of 1, 2, 4 are needed, as the members are changed" in str(
+    assert "2 of 1, 2, 3 and 2 of 1, 2, 4 are needed, because the members are being changed" in str(
         judge(answers.view())
     )
 

@@ -150,4 +150,4 @@ def test_a_deposed_primary_that_acknowledges_commits_is_said_to() -> None:
 def test_a_history_that_cannot_be_read_is_no_reason_to_call_it_away() -> None:
     view = server_view(ADDRESS, HEALTHY, "permission denied", [log_of(FIRST)])
     assert view.role is Role.PRIMARY
-    assert view.remarks == ("it cannot be told whether it was deposed: permission denied",)
+    assert view.remarks == ("could not find out whether it was deposed: permission denied",)

@@ -112,8 +112,8 @@ def test_a_safekeeper_has_no_room_for_three_segments(free_mb: int, is_short: boo
     full = replace(safekeeper(2), disk={"free_bytes": free_mb << 20, "total_bytes": 160 << 20})
     text = verdict_of(Answers([safekeeper(1), full, safekeeper(3)]))
     assert text == (
-        "DEGRADED: commits proceed with 3 of 3 safekeepers; safekeeper 2 (10.0.0.2:5454) stops "
-        "soon, 47 of 160 MB are free on its disk: free some space"
+        "DEGRADED: commits proceed with 3 of 3 safekeepers; safekeeper 2 (10.0.0.2:5454) will "
+        "stop soon, 47 of 160 MB are free on its disk: free some space"
         if is_short
         else "OK: commits proceed, 3 of 3 safekeepers"
     )
@@ -134,7 +134,7 @@ def test_a_safekeeper_lost_its_data() -> None:
         ("could not write: No space left on device", "free some space"),
         (
             "could not fdatasync: Input/output error",
-            "mend its disk and restart it, or sk member replace 2 NEWADDR",
+            "repair its disk and restart it, or sk member replace 2 NEWADDR",
         ),
     ],
 )
@@ -273,7 +273,8 @@ def test_a_proposer_that_is_silent_hangs() -> None:
     [
         (
             {"stalled_seconds": 7.2},
-            f"HUNG: proposer 5/00000000 ({HTTP}) stands for 7 s, commits wait: restart it",
+            f"HUNG: proposer 5/00000000 ({HTTP}) has made no progress for 7 s, commits wait: "
+            "restart it",
         ),
         (
             {"primary": {"dsn": "host=db", "connected": True, "silent_seconds": 8.0}},
@@ -282,7 +283,8 @@ def test_a_proposer_that_is_silent_hangs() -> None:
         ),
         (
             {"unconfirmed_seconds": 9.0, "commit_lsn": "0/5"},
-            "BLOCKED: commits wait: commit_lsn stands at 0/5 for 9 s, though a quorum is connected",
+            "BLOCKED: commits wait: commit_lsn has been 0/5 for 9 s, although a quorum is "
+            "connected",
         ),
     ],
 )
@@ -306,7 +308,7 @@ STUCK = CommitWaits(3, 2, 12.4)
         (server(dangers=(DANGER,)), f"UNPROTECTED: commits return without the quorum: {DANGER}", 0),
         (
             server(commit_waits=STUCK),
-            "BLOCKED: 3 commits wait, the longest for 12 s; yet OK: commits proceed, 3 of 3",
+            "BLOCKED: 3 commits wait, the longest for 12 s; otherwise OK: commits proceed, 3 of 3",
             False,
         ),
         (server(risks=("r: s",)), "DEGRADED: commits proceed, 3 of 3 safekeepers; r: s", True),
@@ -336,7 +338,7 @@ def test_what_the_primary_says_beside_what_is_wrong_already() -> None:
     assert str(judged).startswith("NO PROPOSER: ")
     assert str(judged).endswith("; 3 commits wait, the longest for 12 s")
     judged = judge(nobody, [server(dangers=(DANGER,))])
-    assert str(judged).startswith(f"UNPROTECTED: commits return without the quorum: {DANGER}; besi")
+    assert str(judged).startswith(f"UNPROTECTED: commits return without the quorum: {DANGER}; also")
     assert "NO PROPOSER" in judged.text
     assert judged.commits_proceed
     assert not judged.is_well
@@ -350,15 +352,15 @@ def test_several_primaries_are_never_well(proposers: str) -> None:
     rivals = [server(dsn=dsn, role=Role.CONTENDER) for dsn in ("host=a", "host=b")]
     judged = judge(view, rivals)
     assert str(judged).startswith(
-        "CONTESTED: 2 servers are primaries that could go on with the log: host=a, host=b; run sk "
+        "CONTESTED: 2 servers are primaries that could continue the log: host=a, host=b; run sk "
         "attach for one of them"
     )
-    assert ("; besides, NO PROPOSER: " if proposers == "none" else "; besides, OK: ") in judged.text
+    assert ("; also, NO PROPOSER: " if proposers == "none" else "; also, OK: ") in judged.text
     assert not judged.is_well
     assert not judged.commits_proceed
     unsafe = [rivals[0], server(dsn="host=b", role=Role.CONTENDER, dangers=(DANGER,))]
     assert str(judge(view, unsafe)).startswith("UNPROTECTED: ")
-    assert "; besides, CONTESTED: " in judge(view, unsafe).text
+    assert "; also, CONTESTED: " in judge(view, unsafe).text
 
 
 def test_a_deposed_proposer_is_named_beside_the_leader() -> None:
@@ -378,7 +380,7 @@ def test_a_proposer_was_deposed_and_nobody_follows() -> None:
     )
     assert verdict_of(answers) == (
         f"FENCED: proposer 5/00000000 ({HTTP}) was deposed by 6/00000000, which does not stream: "
-        "run sk attach for the primary that is to go on"
+        "run sk attach for the primary that should continue"
     )
 
 
@@ -424,7 +426,7 @@ def test_the_newest_membership_counts() -> None:
         (
             {"qsync": {"owner": "ab", "refuses": "5 transactions wait, of at most 5"}},
             "DEGRADED: commits proceed with 3 of 3 safekeepers; qsync admits no transaction: 5 "
-            "transactions wait, of at most 5: sk qsync list",
+            "transactions wait, of at most 5: run sk qsync list",
         ),
         (
             {"qsync": {"owner": None, "refuses": "could not listen on db:5455: Address in use"}},
@@ -433,7 +435,7 @@ def test_the_newest_membership_counts() -> None:
         ),
         (
             {"failover": {"finished": False, "error": "role a may not commit; Give another one."}},
-            "BLOCKED: the failover is not finished, clients are kept out: role a may not commit; "
+            "BLOCKED: the failover is not finished, clients cannot connect: role a may not commit; "
             "Give another one.",
         ),
         (

@@ -79,7 +79,7 @@ class Session:
 @pytest.fixture
 def input_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SafekeeperInput]:
     monkeypatch.setattr(safekeeper_input, "SafekeeperSession", Session)
-    monkeypatch.setattr(safekeeper_input, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(safekeeper_input, "WAIT_SECONDS", 0.05)
     monkeypatch.setattr(safekeeper_input, "RETRY_SECONDS", 0.01)
 
     def make(*members: Member) -> SafekeeperInput:
@@ -108,7 +108,7 @@ def test_what_all_have_removed_is_lost(input_of: InputOf, members: tuple[Member,
         ((REMOVED, away, away), "safekeeper sk2: connection failed.*safekeeper sk3: connection"),
         ((REMOVED, REMOVED, away), "safekeeper sk3: connection failed"),
         ((away, REMOVED), "safekeeper sk1: connection failed"),
-        ((REMOVED, BEHIND), "safekeeper sk2 has not come so far"),
+        ((REMOVED, BEHIND), "safekeeper sk2 has not received it yet"),
         ((REMOVED, damaged), "safekeeper sk2: WAL is damaged"),
     ],
     ids=["two are away", "one is away", "the first is away", "one is behind", "one is damaged"],

@@ -48,7 +48,7 @@ def test_a_process_that_is_stopped_is_killed() -> None:
         process.send_signal(signal.SIGSTOP)
         assert process.wait(TIMEOUT) == -signal.SIGKILL
         assert process.stderr is not None
-        assert f"process {process.pid} gave no sign of life for 2 s" in process.stderr.read()
+        assert f"process {process.pid} sent no heartbeat for 2 s" in process.stderr.read()
 
 
 def test_a_process_that_lives_is_not() -> None:
@@ -81,4 +81,4 @@ def test_a_service_without_a_guard_goes_on() -> None:
         os.kill(killer, signal.SIGKILL)
         output, _ = process.communicate(timeout=TIMEOUT)
         assert process.returncode == 0
-        assert "no guard against a hang any more" in output
+        assert "no guard against hangs any more" in output

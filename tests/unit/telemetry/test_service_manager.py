@@ -79,7 +79,7 @@ def test_the_watchdog_hears_of_us_while_there_are_signs_of_life(told: socket.soc
         silent_seconds = 60.0
         while (message := told.recv(1000)) == b"WATCHDOG=1":
             continue
-        assert message == b"STATUS=the loop stands: the watchdog is told nothing"
+        assert message == b"STATUS=the loop makes no progress: the watchdog is not notified"
         told.settimeout(2 * WATCHDOG_SECONDS)
         with pytest.raises(TimeoutError):
             told.recv(1000)
