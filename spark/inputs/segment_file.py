@@ -54,8 +54,8 @@ class SegmentFile:
 
     def blocks(self, wal_seg_size: int, offset: int = 0) -> Iterator[bytes]:
         """The content from `offset` on, which must be a multiple of BLOCK_BYTES. Every block but
-        the last has BLOCK_BYTES. Raises LostWal if the file is truncated or damaged, RemovedSegment,
-        WalInputError."""
+        the last has BLOCK_BYTES. Raises LostWal if the file is truncated or damaged,
+        RemovedSegment, WalInputError."""
         length = offset
         try:
             with self.path.open("rb", buffering=0) as file:

@@ -9,7 +9,7 @@ from typing import Self
 import pyarrow as pa
 import structlog
 
-from spark.changes.alteration_search import look_for_alterations
+from spark.changes.alteration_search import find_alterations
 from spark.changes.alterations import unseen_note
 from spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
 from spark.changes.change_schema import CHANGES_SCHEMA
@@ -46,7 +46,7 @@ class IngestedChanges(IngestedRange):
         """A copy that knows the tables altered before the batch. A note about unseen WAL goes to
         the log and not into a file, because a file depends on its range alone."""
         starts = WalRange(batch.start_lsn, batch.ranges[-1][0], batch.end_lsn)
-        known = look_for_alterations(
+        known = find_alterations(
             self.options.wal_input, self.changes.catalog, starts, self.options.on_damage,
             self.changes.alterations,
         )  # fmt: skip

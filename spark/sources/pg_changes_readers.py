@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark.changes.alteration_search import look_for_alterations
+from spark.changes.alteration_search import find_alterations
 from spark.changes.alterations import Alterations
 from spark.changes.change_reader import ChangeOptions, read_changes, restart_lsn
 from spark.inputs.wal_reader import OnDamage, WalRange
@@ -90,9 +90,7 @@ def _altered_before(
 ) -> Alterations:
     """The alterations that all tasks need; `known` from the last batch. Raises WalInputError."""
     starts = replace(parts[0], end_lsn=parts[-1].start_lsn)
-    return look_for_alterations(
-        options.wal_input, changes.catalog, starts, options.on_damage, known
-    )
+    return find_alterations(options.wal_input, changes.catalog, starts, options.on_damage, known)
 
 
 def _tasks(parts: Sequence[WalRange], known: Alterations) -> list[InputPartition]:
