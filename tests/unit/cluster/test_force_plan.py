@@ -1,4 +1,4 @@
-"""A quorum is lost for good: who goes on, by which stamp, and when that is refused."""
+"""A permanently lost quorum: which log survives, with which stamp, and when force is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def answers(*reports: SafekeeperReport) -> Answers:
     return Answers(list(reports), {})
 
 
-def test_the_only_one_left_goes_on() -> None:
+def test_the_only_survivor_continues() -> None:
     plan = plan_force(answers(silent(1), holder(2), silent(3)).view(), [1, 3], UUID)
     assert plan.membership.stamp.author == NodeId(5 + TERMS_AHEAD, UUID)
     assert plan.membership.stamp.generation == 2
@@ -64,8 +64,8 @@ def test_the_greatest_ballot_comes_before_the_greatest_position() -> None:
     assert str(plan.commit_lsn) == "0/2800000"
 
 
-def test_its_stamp_is_above_all_that_was_seen() -> None:
-    """Of promises, of authors, of one that has left, too."""
+def test_its_stamp_is_above_all_known_stamps() -> None:
+    """Those of promises, of authors, and of a safekeeper that has left."""
     five = {"membership": membership(1, 2, 3, 4, 5, generation=4)}
     promised = holder(1, **five, promised=node_id(9))
     left = departed(8, membership=membership(1, 2, term=4, generation=7), promised=node_id(12))
@@ -109,7 +109,7 @@ def test_what_is_refused(found: Answers, destroyed: list[int], reason: str, hint
     assert hint in caught.value.hint
 
 
-def test_a_proposer_that_runs_without_streaming_is_in_the_way() -> None:
+def test_a_running_proposer_that_does_not_stream_prevents_it() -> None:
     last = {"address": "10.0.0.9:40000", "http": HTTP}
     found = answers(silent(1), holder(2, last_proposer=last), silent(3))
     found.pages = {HTTP: page(state="connecting")}
@@ -124,7 +124,7 @@ def test_a_quorum_of_both_sets_is_needed() -> None:
     assert plan_force(found.view(), [3, 4, 5], UUID).membership.members in ((1,), (2,))
 
 
-def test_after_a_crash_the_rest_is_informed() -> None:
+def test_after_a_crash_the_others_are_informed() -> None:
     alone = {"membership": membership(2, term=1 << 20, generation=2), "forced": True}
     view = answers(holder(1), holder(2, **alone), silent(3)).view()
     assert [other.safekeeper_id for other in uninformed(view)] == [1]

@@ -1,4 +1,4 @@
-"""What a command on the members comes to: done, under way, not begun, or refused, with reasons."""
+"""The plan of a command that changes the members: done, under way, not begun, or refused."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_move_changes_the_address_alone() -> None:
 
 
 def test_a_move_to_the_same_address_changes_the_label() -> None:
-    """As of a member from before there were labels."""
+    """A member of an older release, without labels."""
     plan = plan_move(THREE, at_site(2, "b"))
     assert plan.is_only_addresses
     assert [m.site for m in plan.wanted] == ["", "b", ""]
@@ -91,7 +91,7 @@ def wiped(number: int) -> Member:
     return replace(listed(number), instance=b"new disk")
 
 
-#: No change was ever made here.
+#: A log whose members were never changed.
 FIRST = THREE.stamped(Stamp(NodeId(5, b"proposer".ljust(16)), 1))
 
 REFUSED: list[tuple[Plan, Membership, str, str]] = [
@@ -119,13 +119,13 @@ REFUSED: list[tuple[Plan, Membership, str, str]] = [
 
 
 @pytest.mark.parametrize(("plan", "present", "reason", "hint"), REFUSED)
-def test_what_is_refused(plan: Plan, present: Membership, reason: str, hint: str) -> None:
+def test_refusals(plan: Plan, present: Membership, reason: str, hint: str) -> None:
     with pytest.raises(Refusal, match=reason) as caught:
         plan(present)
     assert hint in caught.value.hint
 
 
-def test_a_change_needs_a_quorum_of_what_is_and_of_what_will_be() -> None:
+def test_a_change_needs_a_quorum_of_both_sets() -> None:
     replaced = plan_replace(THREE, 3, listed(4))
     check_quorums(replaced, {1, 2, 4}, {})
     check_quorums(replaced, {1, 2}, {})
@@ -138,7 +138,7 @@ def test_a_change_needs_a_quorum_of_what_is_and_of_what_will_be() -> None:
         check_quorums(plan_remove(THREE, [3]), {1, 3}, {})
 
 
-def test_who_is_damaged_gives_no_vote_to_the_set_that_is_wanted() -> None:
+def test_a_damaged_member_does_not_vote_in_the_wanted_set() -> None:
     damaged = {3: "the segment at 0/3000000 is damaged: it is short"}
     with pytest.raises(Refusal, match=r"only 1 of the 2 members wanted .* not alive: 3") as caught:
         check_quorums(plan_remove(THREE, [2]), {1, 2, 3}, damaged)
@@ -147,14 +147,14 @@ def test_who_is_damaged_gives_no_vote_to_the_set_that_is_wanted() -> None:
     check_quorums(plan_replace(THREE, 3, listed(4)), {1, 2, 3, 4}, damaged)
 
 
-def test_who_is_damaged_and_follows_a_leader_may_be_replaced_beside_a_dead_one() -> None:
-    """With 2 dead, commits and the change go by 1 and 3; afterwards by 1 and 4."""
+def test_a_damaged_follower_can_be_replaced_while_another_member_is_dead() -> None:
+    """With 2 dead, 1 and 3 confirm commits and the change; afterwards 1 and 4 do."""
     damaged = {3: "the segment at 0/3000000 is damaged: it is short"}
     check_quorums(plan_replace(THREE, 3, listed(4)), {1, 3, 4}, damaged)
     check_quorums(plan_replace(THREE, 2, listed(4)), {1, 3, 4}, damaged)
 
 
-def test_even_counts_are_lawful_and_warned_of() -> None:
+def test_an_even_count_is_allowed_with_a_warning() -> None:
     assert warnings_of(plan_replace(THREE, 3, listed(4))) == []
     (four,) = warnings_of(plan_add(THREE, [listed(4)]))
     assert four.startswith("4 members tolerate the loss of 1, no more than 3 would")
@@ -162,7 +162,7 @@ def test_even_counts_are_lawful_and_warned_of() -> None:
     assert two.startswith("2 members tolerate the loss of none, no more than 1 would")
 
 
-def test_the_steps_in_their_order() -> None:
+def test_the_steps_in_order() -> None:
     assert steps_of(plan_replace(THREE, 3, listed(4))) == [
         "safekeeper 4 (10.0.0.4:5454) receives the log, and is not counted until it has caught up",
         "each commit needs a quorum of 1, 2, 3 and one of 1, 2, 4",
