@@ -211,7 +211,7 @@ class Postgres:
             self._first_settings = {}
 
     def _refused_settings(self) -> list[str]:
-        """Settings in the files that are invalid, now and after a restart."""
+        """Settings in the files that take effect neither now nor after a restart."""
         with self.connect() as connection:
             # This query parses the files and sets pending_restart, which the second query reads.
             rows = connection.execute(

@@ -47,7 +47,7 @@ class ServiceManager:
                 sock.settimeout(1.0)
                 sock.sendto("\n".join(assignments).encode(), self._address)
         except OSError as error:
-            log.warning("could not tell the service manager", reason=str(error))
+            log.warning("could not notify the service manager", reason=str(error))
 
     @contextmanager
     def watched(self, what: str, silent_seconds: Callable[[], float]) -> Iterator[None]:

@@ -35,7 +35,7 @@ def plan_batch(
     wal_input, facts = options.wal_input, options.wal_input.facts()
     limit_lsn = newest_lsn = wal_input.newest_lsn()
     if options.end_lsn is not None and options.end_lsn < newest_lsn:
-        # A record that starts below end_lsn is included, also one that crosses into a segment.
+        # A record that starts below end_lsn is included, even across the start of a segment.
         behind = options.end_lsn + (0 if options.end_lsn % facts.wal_seg_size else RECORD_ALIGNMENT)
         limit_lsn = boundary_at(wal_input, facts, behind, newest_lsn)
     if limit_lsn <= start_lsn:

@@ -51,7 +51,7 @@ def test_without_a_service_manager_nothing_is_sent() -> None:
 def test_a_missing_socket_is_not_an_error(tmp_path: Path) -> None:
     with capture_logs() as lines:
         ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "nowhere")}).notify("READY=1")
-    assert [line["event"] for line in lines] == ["could not tell the service manager"]
+    assert [line["event"] for line in lines] == ["could not notify the service manager"]
 
 
 @pytest.mark.parametrize(
