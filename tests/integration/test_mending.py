@@ -83,7 +83,7 @@ class Cluster:
             self._fill(safekeeper)
         self.rotten, self.donor = (s.timelines.get(TIMELINE) for s in self.safekeepers)
         wait_until(self._is_archived, TIMEOUT, "the log to be archived")
-        self.keep_house(1, lambda: self.donor.control.local_start_lsn > OLD_LSN)
+        self.run_housekeeping(1, lambda: self.donor.control.local_start_lsn > OLD_LSN)
         assert self.donor.control.local_start_lsn < LATE_LSN
 
     def _fill(self, safekeeper: Safekeeper) -> None:
@@ -108,7 +108,7 @@ class Cluster:
         archive = self.donor.archive
         return archive is not None and archive.archived_lsn > LATE_LSN
 
-    def keep_house(self, member: int, is_done: Callable[[], bool]) -> None:
+    def run_housekeeping(self, member: int, is_done: Callable[[], bool]) -> None:
         """Sooner than it would by itself."""
         self.safekeepers[member]._wake_housekeeper.set()
         wait_until(is_done, TIMEOUT, "old WAL to go")
@@ -181,7 +181,7 @@ def test_what_no_member_and_no_archive_has_stays_damaged(cluster: Cluster) -> No
     assert cluster.votes() == [False, True]
     assert timeline_status(cluster.rotten)["retention"]["held_by"] == "wal_keep"
     cluster.rotten.retention = KEEP_LITTLE
-    cluster.keep_house(0, lambda: cluster.votes() == [True, True])
+    cluster.run_housekeeping(0, lambda: cluster.votes() == [True, True])
     assert damage_of(cluster.rotten) == []
 
 

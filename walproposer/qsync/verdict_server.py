@@ -24,7 +24,7 @@ import structlog
 
 from access.access import Access, AccessConfig
 from access.admission import ConnectionLimits
-from access.open_files import FILES_OF_STRANGER, raise_limit
+from access.open_files import FILES_OF_UNAUTHENTICATED, raise_limit
 from pgwire.blocking import Authenticated, ServerConfig, authenticate
 from pgwire.errors import ConnectionRefused, WireError
 from telemetry.accept_trouble import RETRY_SECONDS, AcceptTrouble
@@ -111,7 +111,7 @@ class VerdictServer:
         self._is_closing = True
         self.loop.unwatch(self._listener)
         self._listener.close()
-        self.access.admission.turn_away()
+        self.access.admission.close_unauthenticated()
         deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
         for thread in list(self._handshakes.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -220,7 +220,11 @@ class VerdictServer:
 
 def files_needed(limits: ConnectionLimits) -> int:
     """With all connections that the limits allow."""
-    return limits.connections_max + FILES_OF_STRANGER * limits.unauthenticated_max + FILES_BESIDE
+    return (
+        limits.connections_max
+        + FILES_OF_UNAUTHENTICATED * limits.unauthenticated_max
+        + FILES_BESIDE
+    )
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -285,7 +285,7 @@ class Leader:
     def take_steady(self, steady: SteadyLeader) -> None:
         """What it sent and heard on the steady path, which reported each commit itself."""
         if steady.wal:
-            self._boundary.went_to(steady.next_lsn)
+            self._boundary.advance_to(steady.next_lsn)
             for wal in joined(steady.wal):
                 self.window.append(wal, self.window.end_lsn + len(wal))
         assert self.window.end_lsn == steady.next_lsn
