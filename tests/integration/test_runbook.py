@@ -174,7 +174,12 @@ def test_an_unfinished_timeline_is_deleted(cluster: QuorumCluster, tmp_path: Pat
     server = ServerFacts(1_234_567, 150018, SEGMENT_BYTES)
     safekeeper = cluster.safekeepers[0]
     create_timeline(
-        safekeeper.address, timeline, server, members=(1, 2, 3), start_lsn=0, activate=False
+        safekeeper.address,
+        timeline,
+        server,
+        members=(1, 2, 3),
+        start_lsn=SEGMENT_BYTES,
+        activate=False,
     )
     shell = shell_of(cluster, tmp_path, TIMELINE=str(timeline))
     shell.wait_verdict("UNFINISHED")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 
@@ -89,6 +90,21 @@ def test_the_page_sets_each_variable_that_its_commands_use() -> None:
     exports = [re.match(r"export ([A-Z]+)=", line) for line in ENTRIES[SETTINGS].commands]
     used = set().union(*(e.variables for e in ENTRIES.values() if e.heading != SETTINGS))
     assert {found[1] for found in exports if found} == used
+
+
+def words_of(package: str) -> str:
+    """All texts in the code of a package."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / package).rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return "\n".join(node.value for node in nodes if isinstance(node.value, str))
+
+
+def test_sk_status_has_the_words_that_the_page_quotes() -> None:
+    texts = words_of("cluster") + words_of("walproposer")
+    rows = re.findall(r"^\| (`.*) \| ", ENTRIES["DEGRADED"].text, re.MULTILINE)
+    quoted = [words for row in rows for words in re.findall(r"`([^`]+)`", row)]
+    assert len(quoted) > 10
+    assert [words for words in quoted if words not in texts] == []
 
 
 OURS = sorted({c for e in ENTRIES.values() for c in e.commands if c.startswith("sk ")})
