@@ -10,10 +10,9 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from runbook_page import read_entries
 
@@ -31,48 +30,35 @@ POSTGRES_UNIT = "postgresql@15-main"
 REPORTS = ("sk status", "sk check", "sk qsync status", "sk qsync check")
 
 
-class Unit(Protocol):
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def kill(self) -> None: ...
-    @property
-    def is_active(self) -> bool: ...
-    @property
-    def log(self) -> str: ...
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What systemd can do to a service."""
+
+    start: Callable[[], object]
+    stop: Callable[[], object]
+    kill: Callable[[], object]
+    is_active: Callable[[], bool]
+    log: Callable[[], str]
 
 
-class ServiceUnit:
-    """One of our services."""
-
-    def __init__(self, process: ServiceProcess) -> None:
-        self._process = process
-        self.start = process.start
-        self.stop = process.terminate
-        self.kill = process.kill
-
-    @property
-    def is_active(self) -> bool:
-        return self._process.alive
-
-    @property
-    def log(self) -> str:
-        return self._process.log_text()
+def service_unit(process: ServiceProcess) -> Unit:
+    return Unit(
+        start=process.start,
+        stop=process.terminate,
+        kill=process.kill,
+        is_active=lambda: process.alive,
+        log=process.log_text,
+    )
 
 
-class PostgresUnit:
-    def __init__(self, postgres: Postgres) -> None:
-        self._postgres = postgres
-        self.start = postgres.start
-        self.stop = lambda: postgres.stop("immediate")
-        self.kill = postgres.crash
-
-    @property
-    def is_active(self) -> bool:
-        return self._postgres.is_running
-
-    @property
-    def log(self) -> str:
-        return str(self._postgres.port)
+def postgres_unit(postgres: Postgres) -> Unit:
+    return Unit(
+        start=postgres.start,
+        stop=lambda: postgres.stop("immediate"),
+        kill=postgres.crash,
+        is_active=lambda: postgres.is_running,
+        log=postgres.log_text,
+    )
 
 
 class RunbookShell:
@@ -103,7 +89,7 @@ class RunbookShell:
             return self._systemctl(words[1], words[-1])
         if words[0] == "journalctl":
             (name,) = [word.removeprefix("--unit=") for word in words if "--unit=" in word]
-            return "".join(unit.log for unit in self.units[name])
+            return "".join(unit.log() for unit in self.units[name])
         done = self._bash(line)
         codes = (0, 3) if line.startswith(REPORTS) else (0,)
         assert done.returncode in codes, f"{line}\n{done.returncode}: {done.stdout}{done.stderr}"
@@ -122,20 +108,33 @@ class RunbookShell:
             said[0] = self.look()
             return any(line.startswith(f"{condition}:") for line in said[0].splitlines())
 
-        with suppress(DeadlineExceeded):
+        try:
             wait_until(is_said, TIMEOUT, condition)
-            return
-        raise AssertionError(f"waited for {condition}: {said[0]}")
+        except DeadlineExceeded as error:
+            raise AssertionError(f"{error}: {said[0]}") from None
 
     def wait_over(self) -> None:
         """Return when each command with which the page asks that ends with exit code 0."""
         for line in self._entries[OVER].commands:
-            wait_until(lambda line=line: self._bash(line).returncode == 0, TIMEOUT, line)
+            self._wait_done(line)
+
+    def _wait_done(self, line: str) -> None:
+        said = [""]
+
+        def is_done() -> bool:
+            done = self._bash(line)
+            said[0] = done.stdout + done.stderr
+            return done.returncode == 0
+
+        try:
+            wait_until(is_done, TIMEOUT, line)
+        except DeadlineExceeded as error:
+            raise AssertionError(f"{error}: {said[0]}") from None
 
     def _systemctl(self, action: str, name: str) -> str:
         for unit in self.units[name]:
             match action:
-                case "start" if unit.is_active:
+                case "start" if unit.is_active():
                     continue
                 case "start":
                     unit.start()

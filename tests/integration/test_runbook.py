@@ -18,7 +18,7 @@ from hand_written_proposer import create_timeline
 from members_world import MembersWorld
 from qsync_world import SETTINGS, qsync_arguments
 from runbook_page import read_entries
-from runbook_shell import PostgresUnit, RunbookShell, ServiceUnit
+from runbook_shell import POSTGRES_UNIT, RunbookShell, postgres_unit, service_unit
 from sk_command import sk
 from test_cli_protection import come_first, receiver
 from test_cli_states import (
@@ -69,9 +69,9 @@ def shell_of(cluster: QuorumCluster, folder: Path, **variables: str) -> RunbookS
     if shutil.which("psql") is None:
         pytest.skip("psql is not installed: apt-get install postgresql-client")
     units = {
-        "sk-safekeeper": [ServiceUnit(safekeeper) for safekeeper in cluster.safekeepers],
-        "sk-proposer": [ServiceUnit(cluster.proposer)],
-        "postgresql@15-main": [PostgresUnit(cluster.postgres)],
+        "sk-safekeeper": [service_unit(safekeeper) for safekeeper in cluster.safekeepers],
+        "sk-proposer": [service_unit(cluster.proposer)],
+        POSTGRES_UNIT: [postgres_unit(cluster.postgres)],
     }
     addresses = ",".join(safekeeper.address for safekeeper in cluster.safekeepers)
     http = f"http://{cluster.safekeepers[1].http_address}"
@@ -91,6 +91,17 @@ def members_hung(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def no_quorum_to_elect(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
+    """The primary restarts while the quorum is lost: the proposer needs a new term."""
+    for safekeeper in cluster.safekeepers[1:]:
+        safekeeper.kill()
+    cluster.postgres.crash()
+    cluster.postgres.start()
+    yield
+
+
+@contextmanager
+def no_quorum_to_start_with(cluster: QuorumCluster, folder: Path) -> Iterator[None]:
+    """Too few safekeepers answer a proposer that starts: it ends, or it waits."""
     cluster.proposer.kill()
     for safekeeper in cluster.safekeepers[1:]:
         safekeeper.kill()
@@ -131,6 +142,7 @@ WALK: list[tuple[str, State, tuple[int, ...]]] = [
     ("ELECTION", no_quorum_to_elect, (0,)),
     ("NO PRIMARY", primary_down, (0,)),
     ("NO PROPOSER", proposer_down, (0,)),
+    ("NO PROPOSER", no_quorum_to_start_with, (1,)),
     ("UNPROTECTED", no_standby_names, (0,)),
     ("UNPROTECTED", another_client_in_the_seat, (1,)),
 ]  # fmt: skip
@@ -302,7 +314,7 @@ def test_one_of_two_promoted_servers_is_chosen(
     for standby in (chosen, other):
         assert standby.execute("SELECT pg_promote(true, 60)") == [(True,)]
     with new_proposer(cluster, chosen) as (_, shell):
-        shell.units["postgresql@15-main"] = [PostgresUnit(other)]
+        shell.units[POSTGRES_UNIT] = [postgres_unit(other)]
         shell.env.update(DSN=chosen.dsn(), STANDBY=other.dsn())
         assert "CONTESTED:" in shell.do("CONTESTED")
         shell.wait_over()
@@ -317,7 +329,7 @@ def new_proposer(
     log_path = cluster.root / "new-proposer.log"
     proposer = ProposerProcess(primary.dsn(), addresses, log_path=log_path, configure=True)
     shell = shell_of(cluster, cluster.root, STANDBY=primary.dsn())
-    shell.units["sk-proposer"] = [ServiceUnit(proposer)]
+    shell.units["sk-proposer"] = [service_unit(proposer)]
     try:
         yield proposer, shell
     finally:
