@@ -249,7 +249,7 @@ def _fails(session: Session) -> None:
 @pytest.mark.parametrize(
     ("scripts", "kind", "words"),
     [
-        (sends(wal_at(8, 16)), ConnectionLost, "^WAL at 0/1008 came, expected 0/1000$"),
+        (sends(wal_at(8, 16)), ConnectionLost, "^expected WAL at 0/1000, got 0/1008$"),
         (sends(wal_at(0, 16)), ConnectionLost, "^the server ended the stream$"),
         (sends(wal_at(0, 16), then=leave), ConnectionLost, "^server closed the connection"),
         (sends(wal_at(0, 16), then=_fails), ServerError, "^requested WAL segment has already"),
