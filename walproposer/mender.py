@@ -1,8 +1,8 @@
-"""Mending: segments that rotted on one safekeeper are brought to it from another one.
+"""Repairs corrupted segments of a safekeeper with the bytes of another safekeeper.
 
-Only the proposer knows all addresses, so it asks the members from time to time which of their
-segments are damaged, and hands each the bytes of another one, which reads them with its own checks.
-Committed bytes are the same everywhere. It runs in a thread of its own, off the commit path.
+Only the proposer knows all addresses. It asks the members periodically for their damaged segments,
+and copies each from another member, which verifies the bytes as it reads them. Committed bytes are
+the same on all members. This runs in its own thread, outside the commit path.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from walproposer.stream.peer import open_donor, open_mend
 
 log = structlog.get_logger()
 
-#: How often the members are asked.
+#: Interval between two checks of the members.
 LOOK_SECONDS = 10.0
-#: How long a member may take for a piece of a segment, or for checking the whole.
+#: Time limit for a member to send or receive a piece of a segment, or to verify the segment.
 ANSWER_SECONDS = 60.0
 
 MENDED = b"mended"
 
 
 class Mender:
-    """`leader()` is the NodeId that leads now, None while nobody does; `addresses()` are those of
-    the members at that moment."""
+    """`leader()` returns the NodeId that leads now, or None. `addresses()` returns the current
+    addresses of the members."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Mender:
         self._timeline = timeline
         self._seg_size = wal_seg_size
         self._leader = leader
-        #: What went wrong with whom last: said once.
+        #: The last error of each safekeeper, to log it once.
         self._said: dict[SafekeeperAddress, str] = {}
 
     def run(self, stopping: StopSignal) -> None:
@@ -62,7 +62,7 @@ class Mender:
         try:
             holes = self._holes_of(address)
         except WalProposerError:
-            return  # that it cannot be reached, others say
+            return  # other code reports an unreachable safekeeper
         try:
             for begin_lsn in holes:
                 self._mend(address, begin_lsn)
@@ -74,10 +74,10 @@ class Mender:
     def _say(self, address: SafekeeperAddress, reason: str) -> None:
         if self._said.get(address) != reason:
             self._said[address] = reason
-            log.warning("could not mend", safekeeper=str(address), reason=reason)
+            log.warning("could not repair WAL segment", safekeeper=str(address), reason=reason)
 
     def _holes_of(self, address: SafekeeperAddress) -> list[int]:
-        """Where its damaged segments begin. Raises WalProposerError."""
+        """The start positions of its damaged segments. Raises WalProposerError."""
         named = {
             "tenant_id": self._timeline.tenant_id.hex(),
             "timeline_id": self._timeline.timeline_id.hex(),
@@ -87,7 +87,8 @@ class Mender:
         return [int(Lsn.parse(lsn)) for lsn in status.get("holes", [])]
 
     def _mend(self, address: SafekeeperAddress, begin_lsn: int) -> None:
-        """From the first that has it. Raises WalProposerError when nobody has."""
+        """Repair from the first member that has the segment. Raises WalProposerError if none has
+        it."""
         failure: WalProposerError | None = None
         for donor in self._addresses():
             node_id = self._leader()
@@ -99,7 +100,7 @@ class Mender:
                 failure = error
             else:
                 log.info(
-                    "WAL segment mended",
+                    "WAL segment repaired",
                     safekeeper=str(address),
                     donor=str(donor),
                     lsn=str(Lsn(begin_lsn)),
@@ -132,7 +133,7 @@ class Mender:
 
 
 def _send(target: CopyConnection, part: bytes) -> None:
-    """All of it: what it does not take now must not pile up here."""
+    """Send all of `part`, and wait if the socket is full, so that nothing accumulates here."""
     target.send(part)
     while target.wants_write:
         _wait(target, writes=True)
@@ -147,9 +148,10 @@ def _await_mended(target: CopyConnection) -> None:
 
 
 def _wait(copy: CopyConnection, *, writes: bool) -> None:
-    """Until the socket is ready. Raises WalProposerError when the other side has ended."""
+    """Wait until the socket is ready. Raises WalProposerError if the other side has closed the
+    connection."""
     if copy.end is not None:
         raise copy.end
     reading, writing = ([], [copy]) if writes else ([copy], [])
     if not any(select.select(reading, writing, [], ANSWER_SECONDS)):
-        raise Unreachable(f"nothing came for {ANSWER_SECONDS:g} s")
+        raise Unreachable(f"no message for {ANSWER_SECONDS:g} s")

@@ -289,7 +289,7 @@ def test_the_admins_token_is_demanded_and_the_proposer_that_hides_is_not_fenced(
     with proposer:
         wait_until(lambda: streams_to(world), TIMEOUT, "it to stream")
         term = promised_term(world)
-        with pytest.raises(Unreachable, match="its HTTP port cannot be asked"):
+        with pytest.raises(Unreachable, match="its HTTP port is not reachable"):
             change_members(world.config(), request)
         bearer = {"Authorization": f"Bearer {tokens['--http-token-file']}"}
         code, _ = world.ask("POST", "/members", request_page(request), **bearer)

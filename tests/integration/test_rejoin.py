@@ -184,7 +184,7 @@ def test_what_pg_rewind_cannot_do_is_said(
         stranger = postgres_factory("stranger", fresh=True, start=False)
         stranger.init()
         refused = sk(*rejoin_arguments(world, stranger, standby))
-        assert_refused(refused, 1, "the data directory belongs to system", "never been one")
+        assert_refused(refused, 1, "the data directory belongs to system", "two different clusters")
         for mode in STOP_MODES:  # a server of the same timeline, as if it had been promoted, too
             with standby.base_backup(tmp_path / mode) as twin:
                 twin.stop(mode)

@@ -1,11 +1,11 @@
-"""`change_members`: other members for a timeline, by its proposer.
+"""`change_members`: changes the members of a timeline through its proposer.
 
     its proposer runs:   POST /members, then GET /members until it is done
-    no proposer runs:    an incarnation without a primary, which is asked for just this
+    no proposer runs:    an incarnation without a primary, which only makes this change
 
-Whatever breaks off on the way, the same request again goes on with it: it finds the change done,
-under way or not begun. Law: a proposer that may live is never fenced here, since commits of its
-primary would wait.
+If it is interrupted, the same request continues the change: it finds it done, in progress or not
+begun. Law: a proposer that may be alive is never fenced here, because commits of its primary would
+wait.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from walproposer.timelines.discovery import Discovery, discover
 from walproposer.timelines.status_page import PageAccess, PageAddress, ask_page
 from walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
 
-#: One that is being started, or a failover, has so long to show itself before it is outvoted.
+#: Time for a starting proposer or a failover to appear before this process becomes the proposer.
 SECOND_LOOK_SECONDS = 2.0
-#: How often the progress of a change is looked at.
+#: Interval at which the progress of a change is read.
 LOOK_SECONDS = 0.2
-#: A proposer that answers no more, or has no term at the moment, is asked again for so long.
+#: Time to retry if a proposer does not answer, or has no term at the moment.
 PATIENCE_SECONDS = 60.0
 
 ENDS = {state.value for state in (ChangeState.DONE, ChangeState.REFUSED, ChangeState.GONE_BACK)}
@@ -52,11 +52,9 @@ def change_members(
     *,
     http_token: str = "",
 ) -> None:
-    """Until the change is complete. `on_progress` is told whenever there is something new to say.
-
-    Raises Refusal when it was refused or went back, Unreachable when nobody who could serve it
-    answers, and any other WalProposerError.
-    """
+    """Returns when the change is complete. `on_progress` is called with each new progress line.
+    Raises Refusal if the change was refused or cancelled, Unreachable if no proposer that could
+    make it answers, and any other WalProposerError."""
     teller = _Teller(on_progress)
     may_be_starting = True
     while True:
@@ -64,7 +62,7 @@ def change_members(
         proposer = running_proposer(config, found.timeline, http_token)
         if proposer is None and may_be_starting:
             may_be_starting = False
-            teller.tell("no proposer runs: this will be one, unless one shows itself")
+            teller.tell("no proposer runs: this process will make the change, unless one appears")
             time.sleep(SECOND_LOOK_SECONDS)
             continue
         try:
@@ -76,13 +74,13 @@ def change_members(
         except _TryAgain as error:
             if time.monotonic() - teller.heard_at > PATIENCE_SECONDS:
                 raise Unreachable(str(error), hint="sk status shows what is missing.") from error
-            teller.tell(f"{error}; asking again")
+            teller.tell(f"{error}; retrying")
             time.sleep(LOOK_SECONDS)
 
 
 def cancel_change(config: ProposerConfig, *, http_token: str = "") -> None:
-    """Let the running proposer go back. Raises Refusal when it is too late, or there is nothing to
-    cancel; without a proposer no change goes on."""
+    """Cancel the change of the running proposer. Raises Refusal if it is too late, or there is
+    nothing to cancel: without a proposer no change is in progress."""
     _, found = require_timeline(config.safekeepers, None, config.timeline)
     proposer = running_proposer(config, found.timeline, http_token)
     if proposer is None:
@@ -91,11 +89,11 @@ def cancel_change(config: ProposerConfig, *, http_token: str = "") -> None:
 
 
 class _TryAgain(Exception):
-    """It may pass by itself."""
+    """Temporary; the caller retries."""
 
 
 class _Teller:
-    """Says each thing once. `heard_at`: when somebody last told how the change stands."""
+    """Reports each line once. `heard_at`: when a proposer last reported the state of the change."""
 
     def __init__(self, on_progress: Progress) -> None:
         self.heard_at = time.monotonic()
@@ -114,7 +112,7 @@ class _Teller:
 
 
 def _check_end(change: Mapping[str, Any]) -> bool:
-    """Whether it is complete. Raises Refusal when it came to nothing."""
+    """Returns whether the change is complete. Raises Refusal if it was refused or cancelled."""
     if change["state"] == ChangeState.DONE.value:
         return True
     if change["state"] in ENDS:
@@ -122,7 +120,7 @@ def _check_end(change: Mapping[str, Any]) -> bool:
     return False
 
 
-# ---- the proposer that runs
+# ---- a running proposer
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +129,7 @@ class RunningProposer:
     access: PageAccess
 
     def change(self, request: ChangeRequest, teller: _Teller) -> None:
-        """Raises _TryAgain when it has gone, or another one leads."""
+        """Raises _TryAgain if the proposer ended, or another one leads."""
         body = msgspec.json.encode(request_page(request))
         answer = self._ask("POST", PATH, body)
         wanted = list(request.ids)
@@ -140,7 +138,7 @@ class RunningProposer:
             if change is None or change["wanted"] != wanted:
                 if self._has(request, answer):
                     return
-                raise _TryAgain(f"proposer {self.page} knows of no such change")
+                raise _TryAgain(f"proposer {self.page} has no such change")
             teller.tell_of(change)
             if _check_end(change):
                 return
@@ -154,7 +152,8 @@ class RunningProposer:
             raise Unreachable(str(error)) from error
 
     def name_outsider(self, place: SafekeeperAddress) -> None:
-        """Who answers there is in no set: the leader meets it, and tells it. Raises Unreachable."""
+        """The safekeeper at `place` is in no set: the leader connects to it and sends it the order
+        to leave. Raises Unreachable."""
         try:
             self._ask("POST", OUTSIDE_PATH, msgspec.json.encode({"address": str(place)}))
         except _TryAgain as error:
@@ -162,7 +161,7 @@ class RunningProposer:
             raise Unreachable(str(error), hint=hint) from error
 
     def _has(self, request: ChangeRequest, answer: Mapping[str, Any]) -> bool:
-        """It was done before it was asked for, and is in force."""
+        """Whether the change was already done and in force before the request."""
         wanted = {(m.id, m.instance.hex(), m.address, m.site) for m in request.members}
         present = {
             (m["id"], m["instance"], m["address"], m["site"])
@@ -187,8 +186,8 @@ class RunningProposer:
 def running_proposer(
     config: ProposerConfig, timeline: TimelineId, http_token: str
 ) -> RunningProposer | None:
-    """The newest that answers for this timeline; None when none streams. Raises Unreachable when
-    one may live that cannot be asked."""
+    """The newest proposer that answers for this timeline; None if none streams. Raises Unreachable
+    if a proposer may be alive but its page cannot be reached."""
     discovery = discover(config.safekeepers, http_token)
     answering = [
         (report.page["node_id"]["term"] if report.page.get("node_id") else 0, report.http)
@@ -202,8 +201,8 @@ def running_proposer(
         return RunningProposer(PageAddress.parse(http, ""), PageAccess(conninfo, http_token))
     if streaming:
         raise Unreachable(
-            f"a proposer ({streaming}) streams to the timeline, and its HTTP port cannot be asked",
-            hint="Run this on its machine, or give it an --http that can be reached, "
+            f"a proposer ({streaming}) streams to the timeline, but its HTTP port is not reachable",
+            hint="Run this on its machine, or start it with an --http address that can be reached, "
             "--tls-cert and --admin-token-file.",
         )
     return None
@@ -222,7 +221,7 @@ def _streaming(discovery: Discovery, timeline: TimelineId) -> str:
     return ""
 
 
-# ---- no proposer runs
+# ---- no running proposer
 
 
 def _be_the_proposer(
@@ -257,9 +256,9 @@ def _judge(incarnation: Incarnation, result: Stop | BaseException | None) -> Non
     if isinstance(result, BaseException):
         raise result
     if result is not None and result.outcome in (Outcome.RESTART, Outcome.FENCED):
-        raise _TryAgain(result.message)  # whoever fenced us can be asked
+        raise _TryAgain(result.message)  # the proposer that fenced us can make the change
     if result is not None and result.outcome is Outcome.REFUSED:
         raise Refusal(result.message, hint=result.hint)
     change = incarnation.core.change
     if change is None or not _check_end(change_status(change)):
-        raise WalProposerError("the change was broken off", hint="The same command goes on.")
+        raise WalProposerError("the change was interrupted", hint="Run the same command again.")

@@ -167,7 +167,7 @@ def test_a_deposed_primary_is_not_promoted(its: TimelineHistory, attaches: bool)
     words = "the server is a primary that was deposed: it left the quorum's log at 0/4000000"
     with pytest.raises(Refusal, match=words) as refused:
         made._check_promoted(its, log_with(promoted_at(FORK)), attaches=attaches)
-    assert refused.value.hint == "Stop it, then sk rejoin makes it a standby."
+    assert refused.value.hint == "Stop it, then make it a standby with sk rejoin."
 
 
 def test_a_primary_that_was_promoted_at_the_log_s_end_is_no_deposed_one() -> None:

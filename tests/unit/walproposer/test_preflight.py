@@ -101,7 +101,7 @@ WARNINGS: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"slot": Slot("physical", "unreserved", None, "")}, "keeps more than", "Attach soon"),
     ({"settings": {"max_slot_wal_keep_size": "-1"}}, "disk is full (51200 MB", "'25600MB'"),
-    ({"settings": {"max_slot_wal_keep_size": "999999"}}, "more than the disk", "'25600MB'"),
+    ({"settings": {"max_slot_wal_keep_size": "999999"}}, "more than the free disk", "'25600MB'"),
     ({"settings": {"max_slot_wal_keep_size": "64"}}, "64 MB", "'25600MB'"),
     ({"settings": {"wal_sender_timeout": "0"}}, "none", "'60s'"),
     ({"settings": {"wal_sender_timeout": "1000"}}, "1000 ms", "'60s'"),
@@ -111,7 +111,7 @@ WARNINGS: list[tuple[dict[str, Any], str, str]] = [
         "synchronous_standby_names = 'walproposer'",
     ),
     ({"standbys": (OTHER,)}, "commits wait now", "sk detach"),
-    ({"settings": {"full_page_writes": "off"}}, "tear a page", "full_page_writes = 'on'"),
+    ({"settings": {"full_page_writes": "off"}}, "write partial pages", "full_page_writes = 'on'"),
     ({"clock_ahead_seconds": -7.0}, "7.0 s behind ours", "NTP"),
 ]
 

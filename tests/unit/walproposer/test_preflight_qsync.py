@@ -108,11 +108,11 @@ def test_a_standby_of_another_primary() -> None:
 def test_every_preflight_names_what_is_prepared_and_who_is_kept_out() -> None:
     by_name = {finding.check: finding for finding in check_primary(HEALTHY, ADDRESS)}
     assert by_name["max_prepared_transactions"].level is Level.OK
-    assert "qsync needs" in by_name["max_prepared_transactions"].text
+    assert "qsync cannot be used" in by_name["max_prepared_transactions"].text
     busy = replace(READY, prepared=(prepared(OURS, 1.0), prepared("a", 2.0)))
     by_name = {finding.check: finding for finding in check_primary(busy, ADDRESS)}
     text = by_name["max_prepared_transactions"].text
     assert text == "100; 1 of qsync are prepared, 1 of others"
     finding = only(check_primary(with_settings(default_transaction_read_only="on"), ADDRESS))
     assert (finding.check, finding.level) == ("read_only", Level.WARN)
-    assert "sk attach ends it" in finding.remedy
+    assert "sk attach ends the read-only state" in finding.remedy
