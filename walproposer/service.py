@@ -1,9 +1,9 @@
-"""The proposer process: incarnation after incarnation, until it is fenced, refused or stopped.
+"""The proposer process: one incarnation after another, until it is fenced, refused or stopped.
 
     wait for the primary -> incarnation -> primary lost -> wait for the primary -> ...
 
-The one file that knows everybody. A new incarnation of the same process gives way to whoever was
-promised more than its predecessor; a new process (an operator's decision) takes the term over.
+This file connects all parts. A new incarnation of the same process yields to a proposer with a
+greater promise than its predecessor. A new process, which an operator starts, takes the term over.
 """
 
 from __future__ import annotations
@@ -75,27 +75,28 @@ log = structlog.get_logger()
 WAITING_FOR_LOCK = "waiting_for_lock"
 WAITING_FOR_PRIMARY = "waiting_for_primary"
 WAITING_FOR_PROMOTION = "waiting_for_promotion"
-#: Who waits for its turn is as it should be: a supervisor must not restart it.
+#: A proposer in these states is healthy: a supervisor must not restart it.
 HEALTHY_WAITS = (WAITING_FOR_LOCK, WAITING_FOR_PROMOTION)
 PRIMARY_RETRY_SECONDS = 0.5
 RESTART_SECONDS = 0.5
-# A thread that wakes up with WAL in hand waits at most this long for one that computes.
+# A thread that wakes up with WAL waits at most this long for a computing thread.
 SWITCH_INTERVAL_SECONDS = 0.0005
 
 
 class WalProposer:
-    """`run` returns when stopped, and raises a WalProposerError when it cannot go on."""
+    """`run` returns when stopped, and raises WalProposerError if it cannot continue."""
 
     def __init__(self, config: ProposerConfig, stopping: StopSignal) -> None:
         self.config = config
         self._stopping = stopping
         stopping.on_set(self._stop_incarnation)
         self._incarnation: Incarnation | None = None
-        #: That, or while there is none the one before it: metrics go on.
+        #: The running incarnation, or else the previous one, so that metrics continue.
         self._measured: Incarnation | None = None
         self._commit_watch = CommitWatch(config.primary, stopping, self._is_streaming)
         self._found: FoundTimeline | None = None
-        #: Of the members, as the last incarnation knew them; those given, before there was one.
+        #: The addresses of the members, as the last incarnation knew them; before the first one,
+        #: those given.
         self._addresses = config.safekeepers
         #: For the first incarnation, from `prepare`.
         self._upstream: Upstream | None = None
@@ -107,7 +108,7 @@ class WalProposer:
         self._limbo_max = 0
         self._coordination: Coordination | None = None
         if config.qsync is not None:
-            # Here, as a start without --qsync imports a tenth less.
+            # Imported here, because a start without --qsync then imports a tenth less.
             from walproposer.qsync.coordination import Coordination
 
             self._coordination = Coordination(config, stopping)
@@ -121,7 +122,7 @@ class WalProposer:
         return incarnation is not None and incarnation.primary_silent_seconds is not None
 
     def is_starting(self) -> bool:
-        """Whether commits are to begin, and have not."""
+        """Whether commits should begin but have not yet."""
         incarnation = self._incarnation
         if incarnation is None:
             return self._waiting_for not in HEALTHY_WAITS
@@ -134,7 +135,7 @@ class WalProposer:
         return Pages(self.status, self.health, self._registry, requests.routes)
 
     def _registry(self) -> CollectorRegistry:
-        from walproposer.metrics import ProposerCollector  # by who serves the pages: it takes long
+        from walproposer.metrics import ProposerCollector  # slow: not at the start
 
         collector = ProposerCollector(
             lambda: self._measured, self._coordination, self._commit_watch
@@ -175,22 +176,22 @@ class WalProposer:
         if not incarnation.quorum_watch.ok:
             return "the quorum is lost, commits wait"
         if self._opening is not None and self._opening.error:
-            return f"clients are kept out: {self._opening.error}"
+            return f"clients cannot write: {self._opening.error}"
         qsync_error = self._coordination.error if self._coordination is not None else ""
         return hung_reason(incarnation) or qsync_error
 
     @property
     def stalled_seconds(self) -> float:
-        """How long the loop that commits go through is late; 0 while there is none."""
+        """The delay of the loop that commits go through; 0 while there is none."""
         incarnation = self._incarnation
         return incarnation.stalled_seconds if incarnation is not None else 0.0
 
     def waits_for(self, state: str) -> None:
-        """What the status says until there is an incarnation."""
+        """The state in the status until there is an incarnation."""
         self._waiting_for = state
 
     def _is_configured(self) -> bool | None:
-        """Whether --configure has done what it does, once; None without it."""
+        """Whether --configure has taken effect, once; None without it."""
         if not self.config.configure:
             return None
         return self._configured is not None and self._configured.is_set()
@@ -213,10 +214,8 @@ class WalProposer:
     # ---- run
 
     def wait_for_lock(self) -> bool:
-        """Until the configured lock is ours; at once without one. False when stopped meanwhile.
-
-        Raises Refusal.
-        """
+        """Wait until we hold the configured lock; returns at once without one. Returns False if
+        stopped meanwhile. Raises Refusal."""
         if self.config.lock is None:
             return True
         if self._lease is None:
@@ -227,7 +226,7 @@ class WalProposer:
         return self._lease.is_held or self._lease.wait(self._stopping)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._coordination is not None:
             self._coordination.close()
         self.let_go_of_primary()
@@ -235,7 +234,7 @@ class WalProposer:
             self._lease.close()
 
     def prepare(self) -> FoundTimeline:
-        """Everything that can be wrong is found out before anything is changed.
+        """Make all checks before anything changes.
 
         Raises WalProposerError.
         """
@@ -260,7 +259,7 @@ class WalProposer:
         log_of_primary.check(found, members, named)
         if self.config.qsync is not None:
             self._limbo_max = limbo_max(self.config.qsync, address)
-        self.let_go_of_primary()  # of one that was prepared for before
+        self.let_go_of_primary()  # of an earlier call
         upstream = Upstream(address, shared=questions)
         try:
             primary = upstream.primary
@@ -279,7 +278,8 @@ class WalProposer:
         return found
 
     def let_go_of_primary(self) -> None:
-        """What it said in `prepare` grows old when it is long until `run`, which asks again."""
+        """Drop the answers of `prepare`, which may be out of date by the time of `run`. `run` then
+        reads them again."""
         if self._upstream is not None:
             self._upstream.close()
             self._upstream = None
@@ -298,7 +298,7 @@ class WalProposer:
         predecessor: NodeId | None = None
         while not self._stopping.is_set:
             if self._lease is not None and not self._lease.is_held:
-                predecessor = None  # who gets the lock takes the term over, as a new process does
+                predecessor = None  # the holder of the lock takes the term over, like a new process
                 if not self.wait_for_lock():
                     return
             upstream, self._upstream = self._upstream or self._wait_for_primary(found), None
@@ -354,14 +354,14 @@ class WalProposer:
         if stop.outcome is Outcome.FENCED:
             if self._lease is None:
                 raise Fenced(stop.message, hint=stop.hint)
-            self._lease.close()  # the other one should have it, and we wait for our turn
+            self._lease.close()  # the other proposer should have it, and we wait for our turn
         if stop.outcome is Outcome.REFUSED:
             raise Refusal(stop.message, hint=stop.hint)
         log.warning("new incarnation", reason=stop.message)
         self._stopping.wait(RESTART_SECONDS)
 
     def _wait_for_primary(self, found: FoundTimeline) -> Upstream | None:
-        """Until the primary answers as one; None when stopped meanwhile."""
+        """Wait until the primary answers as a primary. Returns None if stopped meanwhile."""
         self._waiting_for = WAITING_FOR_PRIMARY
         last_reason = ""
         while not self._stopping.is_set:
@@ -376,7 +376,7 @@ class WalProposer:
 
 
 def _timeline_status(found: FoundTimeline | None) -> dict[str, Any]:
-    """Which log this process is for, once it is known."""
+    """The timeline of this process, once it is known."""
     if found is None:
         return {}
     timeline = found.timeline
@@ -384,7 +384,8 @@ def _timeline_status(found: FoundTimeline | None) -> dict[str, Any]:
 
 
 def without_primary(config: ProposerConfig, found: FoundTimeline) -> Incarnation:
-    """One that completes the tail on a quorum, and what it is asked for, and stops then."""
+    """An incarnation that completes the tail of the log on a quorum, does what it was asked for,
+    and stops."""
     return Incarnation(config, _candidacy(config, found, found.addresses), None)
 
 
@@ -394,7 +395,7 @@ def _candidacy(
     addresses: Sequence[SafekeeperAddress],
     predecessor: NodeId | None = None,
 ) -> Candidacy:
-    """Of the addresses that are known, those that the operator gave are never dropped."""
+    """Addresses that the operator gave are never dropped, others may be."""
     known = [(address.host, address.port) for address in addresses]
     given = {(address.host, address.port) for address in config.safekeepers}
     return Candidacy(
@@ -408,7 +409,8 @@ def _candidacy(
 
 
 def elect(config: ProposerConfig, found: FoundTimeline) -> int:
-    """An election with no primary: completes the tail on a quorum, returns the end of the log.
+    """Hold an election without a primary: completes the tail on a quorum, returns the end of the
+    log.
 
     Raises WalProposerError.
     """
@@ -421,7 +423,8 @@ def elect(config: ProposerConfig, found: FoundTimeline) -> int:
 
 
 def _check_fit(found: FoundTimeline, members: list[Member], primary: Primary) -> None:
-    """What the safekeepers say now is no proof, but a misfit seen here need not cost a term.
+    """The safekeepers' present state proves nothing, but a mismatch seen here avoids the cost of a
+    term.
 
     Raises Refusal.
     """

@@ -1,12 +1,11 @@
-"""The coordinator's hands on the primary, for as long as one incarnation leads: threads that may
-wait, so that the coordinator's own need not.
+"""The coordinator's sessions on the primary, while one incarnation leads. They run on threads that
+may wait, so that the coordinator's own thread does not.
 
-    read, ask, write_wal --> one reader      finish --> a finisher a database
-    a stream a database with transactions of ours not long ago, or a slot of ours
+    read, ask, write_wal --> one reader      finish --> one finisher per database
+    one stream per database that recently had transactions of qsync, or has a slot of ours
 
-Law: what comes from here names the incarnation that it was asked for; what is late is dropped by
-the core. Nothing is waited for when it ends. A bug in a thread is told; whatever it was there for
-is done by nobody.
+Law: each event from here has the NodeId of its incarnation, and the core drops late ones. Closing
+does not wait. A bug in a thread is reported, and the coordinator then ends.
 """
 
 from __future__ import annotations
@@ -72,30 +71,30 @@ class PrimarySessions:
     def _session(self, database: str = "") -> PrimarySession:
         return PrimarySession(self._address, self._primary, database)
 
-    # ---- asked by the coordinator's thread
+    # ---- for the coordinator's thread
 
     def read(self) -> None:
-        """Once more after the reading that is under way, if there is one."""
+        """Read the limbo; if a reading is in progress, once more after it."""
         self._reads_again = self._is_reading
         if not self._is_reading:
             self._is_reading = True
             self._reader.put(self._read)
 
     def was_read(self, entries: Iterable[LimboEntry]) -> None:
-        """What `read` has told, when the coordinator takes it."""
+        """Called when the coordinator takes the result of `read`."""
         self._is_reading = False
         used = {entry.database for entry in entries if Gid.is_ours(entry.gid)}
         for database in used:
             self.watch(database).use()
         for database in self._slot_databases:
             if database not in self._streams:
-                self.watch(database)  # nobody else takes what its slot holds
+                self.watch(database)  # otherwise its slot would hold WAL
         self._let_go_all_but(used.union(self._slot_databases))
         if self._reads_again:
             self.read()
 
     def watch(self, database: str) -> LimboStream:
-        """Have a stream of it."""
+        """Start a stream for the database, if there is none."""
         stream = self._streams.get(database)
         if stream is None or stream.is_over:
             stream = self._streams[database] = LimboStream(
@@ -104,8 +103,8 @@ class PrimarySessions:
         return stream
 
     def _let_go_all_but(self, needed: set[str]) -> None:
-        """Others have no slot. It may have been dropped, with its database perhaps; or it is not
-        made yet."""
+        """The other databases have no slot. It may have been dropped, perhaps with its database; or
+        it is not created yet."""
         for database in self._streams.keys() - needed:
             stream = self._streams[database]
             has_lost_slot = stream.has_streamed and stream.state != STREAMING
@@ -114,8 +113,8 @@ class PrimarySessions:
                 del self._streams[database]
 
     def ask(self, gid: Gid, lsn: int | None, done: Callable[[Witness | Unanswered], None]) -> None:
-        """`done` is called on another thread. `lsn`: what its client knows of the end of PREPARE, 0
-        for nothing; None if the log is known to have it."""
+        """`done` is called on another thread. `lsn`: the end of PREPARE that its client knows, or
+        0; None if the log is known to have it."""
 
         def ask() -> None:
             try:
@@ -130,8 +129,8 @@ class PrimarySessions:
         self._reader.put(ask)
 
     def _look_for(self, gid: Gid, lsn: int, witness: Witness) -> bool | None:
-        """Its PREPARE, in the log. Only if its xid is that of a transaction which was committed,
-        and may be somebody else's."""
+        """Search the log for its PREPARE. Only if its xid has committed, and may belong to another
+        transaction."""
         primary = self._primary
         history, server = primary.tli_history, (primary.tli_history.tli, primary.start_us)
         if witness.is_prepared or witness.xid_status is not XidStatus.COMMITTED:
@@ -143,11 +142,11 @@ class PrimarySessions:
         try:
             return has_prepare(session, primary, gid, end_lsn)
         except WalProposerError as error:
-            log.info("the log of a transaction cannot be read", gid=str(gid), reason=str(error))
+            log.info("could not read the log of a transaction", gid=str(gid), reason=str(error))
             return None
 
     def write_wal(self) -> None:
-        """Something that the safekeepers must take, if it can be had."""
+        """Write WAL that the safekeepers must acknowledge, if the primary accepts it."""
 
         def write() -> None:
             try:

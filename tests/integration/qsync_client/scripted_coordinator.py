@@ -89,7 +89,7 @@ class ScriptedCoordinator:
             case Admit():
                 question.answer(Admission(TERM, 0))
             case WaitLsn(gid=Gid(begin_lsn=begin_lsn)) if verb.lsn <= begin_lsn:
-                question.refuse("22023", f"{Lsn(verb.lsn)} is no end of a PREPARE")
+                question.refuse("22023", f"{Lsn(verb.lsn)} is not the end of a PREPARE")
             case WaitLsn() | Barrier():
                 with self._lock:
                     due = time.monotonic() + verb.timeout_ms / 1000

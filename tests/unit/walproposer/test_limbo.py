@@ -118,7 +118,7 @@ def test_a_position_below_the_begin_of_its_prepare_is_an_error() -> None:
     (refusal,) = Coordinator.deciding().wait(1100, gid=gid_of(begin_lsn=1100))
     assert isinstance(refusal, RefuseWait)
     assert refusal.sqlstate == "22023"
-    assert refusal.text == "0/44C is no end of a PREPARE that begins at 0/44C or above"
+    assert refusal.text == "0/44C is not the end of a PREPARE that begins at 0/44C or above"
 
 
 def test_the_end_that_the_stream_tells_counts_more_than_the_clients() -> None:
@@ -297,7 +297,7 @@ def test_a_barrier_of_another_server_is_refused(server: tuple[int, int]) -> None
     (refusal,) = coordinator.step(barrier(800, after_round=0, server=server))
     assert isinstance(refusal, RefuseWait)
     assert refusal.sqlstate == "55000"
-    assert "another server than the primary" in refusal.text
+    assert "not of the primary" in refusal.text
     assert "expected timeline 2, started at 1970-01-01 00:00:00.000077 UTC" in refusal.text
 
 

@@ -95,7 +95,7 @@ def test_with_parameters_and_prepared_after_a_while(port: Port) -> None:
             found = connection.execute("WAIT_LSN %s TIMEOUT %s GID %s", sent)
             assert row(found)[0] == "confirmed"
             assert row(connection.execute("ADMIT")) == (TERM, 0)
-        with pytest.raises(psycopg.errors.InvalidParameterValue, match="is no LSN"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="is not an LSN"):
             connection.execute("WAIT_LSN %s TIMEOUT %s GID %s", ("x", 1, GID))
         assert row(connection.execute("ADMIT")) == (TERM, 0)
     verbs = [question.verb for question in port.verdicts.asked]
@@ -180,7 +180,7 @@ def test_an_error_has_its_sqlstate_and_the_connection_lives(
 
 def test_a_connection_that_begins_transactions_is_told(port: Port) -> None:
     with psycopg.connect(port.conninfo()) as connection:
-        with pytest.raises(psycopg.errors.SyntaxError, match="connect with autocommit"):
+        with pytest.raises(psycopg.errors.SyntaxError, match="Connect with autocommit"):
             connection.execute("ADMIT")
         connection.autocommit = True
         assert row(connection.execute("ADMIT")) == (TERM, 0)
@@ -299,7 +299,7 @@ def test_when_the_port_closes_everybody_is_told(threads: ThreadPoolExecutor) -> 
         found = threads.submit(waiter.execute, f"WAIT_LSN 0/10 TIMEOUT {LONG_MS}")
         waiting(port.verdicts, 1)
         port.server.post(port.server.close)
-        with pytest.raises(psycopg.errors.AdminShutdown, match="the coordinator ends"):
+        with pytest.raises(psycopg.errors.AdminShutdown, match="the coordinator is shutting down"):
             found.result(DEADLINE_SECONDS)
         with pytest.raises(psycopg.errors.AdminShutdown):
             idle.execute("ADMIT")
