@@ -259,7 +259,7 @@ def test_a_change_under_way_keeps_others_out_and_can_be_cancelled(
     thread = Thread(target=ask)
     thread.start()
     wait_until(lambda: (world.page()["change"] or {}).get("state") == "joining", TIMEOUT, "it")
-    assert "to take the timeline: 4" in world.page()["change"]["waits_for"]
+    assert "to get the timeline: 4" in world.page()["change"]["waits_for"]
     with pytest.raises(Refusal, match="another change is under way"):
         change_members(world.config(), other)
     ledger.wait_for_progress(50, TIMEOUT)

@@ -1,4 +1,4 @@
-# The C types of `steady_leader.py`, as it is compiled.
+# The C types of `steady_leader.py` when compiled.
 
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t

@@ -1,11 +1,11 @@
-"""Watches the server that a proposer lives with, in a thread, and says when to attach and to end.
+"""Watches the supervised server in a thread, and decides when to attach and when to end.
 
     data directory, connection --Seen--> Supervision --Tell--> log, status page, service manager
                                                      --Attach--> wait_for_primary returns
                                                      --End--> the process is told to stop
 
-Law: it decides nothing about WAL. Whether a server can be the primary of its log is found out by
-attaching, and refused there.
+Law: it decides nothing about WAL. Attaching checks whether a server can be the primary of its log,
+and refuses otherwise.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ T = TypeVar("T")
 
 
 class ServerWatch:
-    """`tell` is called at each change of state, by the watching thread. The main thread gets what
-    went wrong there: `wait_for_primary` and `check` raise it."""
+    """The watching thread calls `tell` at each change of state. Its errors are raised in the main
+    thread, by `wait_for_primary` and `check`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ServerWatch:
         Thread(target=self._run, name="supervise", daemon=True).start()
 
     def wait_for_primary(self) -> bool:
-        """False when told to stop, also by the server's end. Raises WalProposerError."""
+        """Returns False if told to stop, also because the server ended. Raises WalProposerError."""
         while not self._stopping.is_set:
             if self._is_primary.wait(LOOK_SECONDS):
                 return True
@@ -65,8 +65,8 @@ class ServerWatch:
         return False
 
     def until_attached(self, attach: Callable[[], T]) -> T | None:
-        """What `attach` returns, which is tried while the server is a primary; None when told to
-        stop. Raises what `wait_for_primary` does."""
+        """Call `attach` while the server is a primary, until it succeeds, and return its result.
+        Returns None if told to stop. Raises the errors of `wait_for_primary`."""
         back_off, told = BackOff(), ""
         while self.wait_for_primary():
             try:
@@ -75,12 +75,12 @@ class ServerWatch:
                 if str(error) != told:
                     told = str(error)
                     hint = _if_any(hint=error.hint)
-                    log.warning("could not attach, trying again", reason=told, **hint)
+                    log.warning("could not attach, retrying", reason=told, **hint)
             self._stopping.wait(back_off.pause_seconds())
         return None
 
     def check(self) -> None:
-        """Raises what ended the watch, if something did."""
+        """Raises the error that ended the watch, if there was one."""
         if self._failure is not None:
             raise self._failure
 
@@ -111,5 +111,5 @@ class ServerWatch:
 
 
 def _if_any(**details: str) -> dict[str, str]:
-    """For the log."""
+    """The non-empty details, for the log."""
     return {name: value for name, value in details.items() if value}

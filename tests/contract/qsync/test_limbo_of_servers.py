@@ -414,7 +414,7 @@ def test_without_wal_level_logical_it_says_so(
     server.configure(wal_level="replica")
     server.restart()
     try:
-        listen().wait_state("none: wal_level is replica")
+        listen().wait_state("no stream: wal_level is replica")
     finally:
         server.configure(wal_level="logical")
         server.restart()

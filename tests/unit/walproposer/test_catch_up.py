@@ -223,7 +223,7 @@ def test_a_donor_that_sends_no_wal_is_not_passed_on(world: World) -> None:
     world.answer(2, lsn=begin_lsn)
     garbage = b"\xff" * (PAGE_SIZE - begin_lsn % PAGE_SIZE + PAGE_SIZE)
     actions = world.proposer.step(CatchUpWal(2, begin_lsn, garbage))
-    assert "cannot be WAL" in of_kind(actions, ClosePeer)[0].reason
+    assert "invalid WAL" in of_kind(actions, ClosePeer)[0].reason
     assert not appends_to(actions, 2)
 
 

@@ -132,7 +132,7 @@ def test_a_lost_source_ends_the_chain_with_the_next_tick(world: ChainWorld) -> N
     world.proposer.step(PeerLost(1, "gone"))
     (close,) = [a for a in world.tick() if isinstance(a, ClosePeer)]
     assert close.peer == 2
-    assert "safekeeper 2, streams no more" in close.reason
+    assert "safekeeper 2, no longer streams" in close.reason
 
 
 def test_one_that_is_late_behind_its_source_is_taken_back(world: ChainWorld) -> None:

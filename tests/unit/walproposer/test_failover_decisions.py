@@ -164,7 +164,7 @@ def log_with(history: TimelineHistory) -> LogView:
 def test_a_deposed_primary_is_not_promoted(its: TimelineHistory, attaches: bool) -> None:
     """The log went on without it, also when it was itself promoted, too late or a second time."""
     made = failover_of(FakeServer(STANDBY), [])
-    words = "the server is a primary that was deposed: it left the quorum's log at 0/4000000"
+    words = "the server is a deposed primary: it left the quorum's log at 0/4000000"
     with pytest.raises(Refusal, match=words) as refused:
         made._check_promoted(its, log_with(promoted_at(FORK)), attaches=attaches)
     assert refused.value.hint == "Stop it, then make it a standby with sk rejoin."

@@ -383,14 +383,14 @@ def test_a_full_limbo_admits_no_more_and_tells_once() -> None:
     for number in (1, 2, 3):
         coordinator.prepared(gid_of(number), 1100 + number)
     assert [a.text for a in coordinator.at(1) if isinstance(a, Alarm)] == [
-        "3 transactions are prepared and not finished: no more is admitted"
+        "3 transactions are prepared and not finished: no more are admitted"
     ]
     assert not any(isinstance(a, Alarm) for a in coordinator.at(2))
     refusal = coordinator.limbo.admission()
     assert refusal is not None
     assert (refusal.sqlstate, refusal.text) == (
         "53400",
-        "3 transactions are prepared and not finished: expected less than 3",
+        "3 transactions are prepared and not finished: expected fewer than 3",
     )
     coordinator.committed(gid_of(1), 1300)
     assert coordinator.limbo.admission() is None
@@ -402,7 +402,7 @@ def test_an_old_transaction_stops_admission_and_is_told_once() -> None:
     coordinator.prepared(gid, 1200, at_us=1_000_000)
     assert not any(isinstance(a, Alarm) for a in coordinator.at(31_000))
     assert [a.text for a in coordinator.at(31_001) if isinstance(a, Alarm)] == [
-        f"{gid} has been prepared for 30 s: it holds locks, and WAL"
+        f"{gid} has been prepared for 30 s: it holds locks and WAL"
     ]
     assert not any(isinstance(a, Alarm) for a in coordinator.at(32_000))
     coordinator.read(1200, row(gid, at_us=1_000_000))

@@ -110,7 +110,7 @@ def test_its_membership_says_who_the_members_are_and_where() -> None:
         (log_of(commits_wait=True), empty_members(), Refusal, "commits of the primary wait for"),
         (UNMARKED, empty_members(damaged=DAMAGED), Refusal, "no timeline is created: safekeeper 1"),
         (UNMARKED, known_members(SERVER.system_id), Refusal, "cannot open timeline"),
-        (UNMARKED, empty_members(left=LEFT), Refusal, "has left timeline .* lives on without it"),
+        (UNMARKED, empty_members(left=LEFT), Refusal, "has left timeline .* continues without it"),
     ],
     ids=[
         "marked",

@@ -107,7 +107,7 @@ WARNINGS: list[tuple[dict[str, Any], str, str]] = [
     ({"settings": {"wal_sender_timeout": "1000"}}, "1000 ms", "'60s'"),
     (
         {"settings": {"synchronous_standby_names": "ANY 1 (other, walproposer)"}},
-        "names others: other; commits may return on their word",
+        "names others: other; commits may return when they confirm",
         "synchronous_standby_names = 'walproposer'",
     ),
     ({"standbys": (OTHER,)}, "commits wait now", "sk detach"),

@@ -49,7 +49,7 @@ def test_only_the_quorum_lets_commits_return(settings: PrimarySettings) -> None:
     ("settings", "text", "remedy"),
     [
         (primary("", PROPOSER), "empty: commits return with one copy", "'walproposer'; SELECT pg"),
-        (primary("s1", PROPOSER), "walproposer is not among them", "'walproposer'"),
+        (primary("s1", PROPOSER), "it does not include walproposer", "'walproposer'"),
         (
             primary("walproposer", PROPOSER, settings={"max_wal_senders": "0"}),
             "0: commits return with one copy",

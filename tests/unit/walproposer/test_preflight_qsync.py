@@ -56,7 +56,7 @@ def test_there_must_be_room(room: str) -> None:
     [
         (with_settings(wal_level="replica"), "wal_level", '"replica"'),
         (replace(READY, version=140012), "version", "Postgres 14.12"),
-        (with_settings(max_replication_slots="2"), "max_replication_slots", "2 of 2 are taken"),
+        (with_settings(max_replication_slots="2"), "max_replication_slots", "2 of 2 are in use"),
         (replace(READY, prepared=(prepared(OURS, 45.0),)), "limbo", "1 transaction of qsync"),
         (
             replace(READY, prepared=(prepared("a", 9999.0), prepared("b", 5.0))),
@@ -81,7 +81,7 @@ def test_rights_of_the_janitor() -> None:
     assert unwell(list(check_qsync(READY, rights))) == []
     finding = only(check_qsync(READY, replace(rights, foreign_owners=("app", "Web"))))
     assert finding.level is Level.WARN
-    assert "may not end what these have prepared: app, Web" in finding.text
+    assert "may not finish transactions of roles: app, Web" in finding.text
     assert "GRANT app TO postgres;" in finding.remedy
     finding = only(check_qsync(READY, replace(RIGHTS, closed=("Private",))))
     assert finding.level is Level.FAIL

@@ -151,7 +151,7 @@ def test_rule_3_a_primary_that_forked_below_the_end_is_refused(
     vote(proposer, 0, LOG.lsn, tli_history=quorum)
     stop = the_stop(vote(proposer, 1, LOG.lsn, tli_history=quorum))
     assert stop.outcome is Outcome.REFUSED
-    assert f"part at 0/{fork:X}, but the quorum's log ends at 0/{LOG.lsn:X}" in stop.message
+    assert f"diverge at 0/{fork:X}, but the quorum's log ends at 0/{LOG.lsn:X}" in stop.message
     assert "pg_rewind" in stop.hint
 
 
@@ -198,7 +198,7 @@ def test_rule_3_other_bytes_are_refused_whichever_comes_first(offset: int) -> No
             f"the primary's WAL differs from the quorum's log at 0/{START_LSN + offset:X}, "
             f"below the log's end at 0/{LOG.lsn:X}"
         )
-        assert "rolled back to a snapshot" in stop.hint
+        assert "restored from a snapshot" in stop.hint
 
 
 def test_other_bytes_above_the_end_are_news_not_a_difference() -> None:
@@ -249,7 +249,7 @@ def test_wal_that_cannot_be_wal_stops_the_incarnation() -> None:
     end_of_page = -LOG.lsn % 8192
     stop = the_stop(proposer.step(WalReceived(LOG.lsn, b"\xff" * end_of_page)))
     assert stop.outcome is Outcome.REFUSED
-    assert "cannot be WAL" in stop.message
+    assert "invalid WAL" in stop.message
 
 
 # ---- the donor goes away

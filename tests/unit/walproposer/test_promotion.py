@@ -183,7 +183,7 @@ def test_a_standby_of_a_deposed_primary_is_refused() -> None:
     assert fork_problem(first, log, 0x1000000, 0x3000000) is None
     problem = fork_problem(first, log, 0x1000000, 0x3000008)
     assert problem is not None
-    assert "part at 0/3000000" in problem.text
+    assert "diverge at 0/3000000" in problem.text
     other = TimelineHistory(2, (TimelineSwitch(1, Lsn(0x2000000)),))
     assert fork_problem(other, log, 0x1000000, 0x3000000) is not None
     assert fork_problem(log, log, 0x1000000, 0x9000000) is None

@@ -32,7 +32,7 @@ def test_a_wildcard_is_the_host_that_was_reached(text: str, page: PageAddress) -
 
 def test_what_is_no_address_is_refused() -> None:
     for text in ("", "host", "host:", "host:port"):
-        with pytest.raises(Unreachable, match="names no status page"):
+        with pytest.raises(Unreachable, match="reports an invalid status page"):
             PageAddress.parse(text, "sk1")
 
 
@@ -80,14 +80,14 @@ def test_the_token_is_told_over_tls_or_on_this_machine(page: Page) -> None:
 
 def test_the_token_is_never_told_in_clear_text_to_another_machine(page: Page) -> None:
     for host in ("10.0.0.1", "sk1"):
-        with pytest.raises(Unreachable, match="wants the token, but has no TLS"):
+        with pytest.raises(Unreachable, match="requests the token, but has no TLS"):
             read_status_page(PageAddress(host, 80), ACCESS)
     assert page.requests == [(False, {}), (False, {})]
 
 
 def test_who_has_no_token_or_another_one_is_told_so(page: Page) -> None:
     for access, sentence in (
-        (PageAccess(), "wants a token, give --http-token-file"),
+        (PageAccess(), "requests a token: give --http-token-file"),
         (PageAccess(token="guess"), "wants another token"),
     ):
         with pytest.raises(Unreachable, match=sentence):

@@ -63,7 +63,7 @@ def test_one_that_initdb_has_not_filled_yet(tmp_path: Path) -> None:
 
 def test_a_control_file_that_is_none(directory: DataDirectory) -> None:
     (directory.path / "global" / "pg_control").write_bytes(b"short")
-    with pytest.raises(Refusal, match="no data directory: pg_control is too short"):
+    with pytest.raises(Refusal, match="not a data directory: pg_control is too short"):
         directory.system_id()
 
 

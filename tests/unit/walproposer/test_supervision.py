@@ -94,4 +94,4 @@ def test_a_restart_is_no_end() -> None:
 def test_it_ends_when_the_server_comes_back_as_no_primary(after: Seen) -> None:
     supervision = Supervision()
     actions_of(supervision, (STANDBY, 0), (PRIMARY, 1), (ABSENT, 2), (STARTING, 3))
-    assert supervision.step(after, 4)[-1] == End("the server came back as no primary")
+    assert supervision.step(after, 4)[-1] == End("the server came back as a standby")

@@ -58,5 +58,5 @@ def test_d2_while_a_proposer_runs_nobody_else_says_a_word(monkeypatch: pytest.Mo
 def test_one_that_was_not_told_in_time_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
     Cluster(monkeypatch, leads=True)
     monkeypatch.setattr(telling, "LEFT_SECONDS", 0.0)
-    with pytest.raises(Unreachable, match=r"10\.0\.0\.9:7677 has not told it within 0 s"):
+    with pytest.raises(Unreachable, match=r"10\.0\.0\.9:7677 did not make it leave within 0 s"):
         tell_to_leave(CONFIG, PLACE, 9, b"instance", MEMBERS)
