@@ -66,7 +66,7 @@ U64 = st.integers(0, (1 << 64) - 1)
 def test_a_gid_is_read_as_it_was_written(gid: Gid) -> None:
     assert Gid.parse(str(gid)) == gid
     assert Gid.is_ours(str(gid))
-    assert len(str(gid)) <= 99
+    assert len(str(gid)) <= 116
 
 
 @given(st.integers(0, (1 << 48) - 1), st.binary(min_size=10, max_size=10))

@@ -103,7 +103,7 @@ WARNINGS: list[tuple[dict[str, Any], str, str]] = [
     ({"settings": {"max_slot_wal_keep_size": "-1"}}, "disk is full (51200 MB", "'25600MB'"),
     ({"settings": {"max_slot_wal_keep_size": "999999"}}, "more than the free disk", "'25600MB'"),
     ({"settings": {"max_slot_wal_keep_size": "64"}}, "64 MB", "'25600MB'"),
-    ({"settings": {"wal_sender_timeout": "0"}}, "none", "'60s'"),
+    ({"settings": {"wal_sender_timeout": "0"}}, "no timeout", "'60s'"),
     ({"settings": {"wal_sender_timeout": "1000"}}, "1000 ms", "'60s'"),
     (
         {"settings": {"synchronous_standby_names": "ANY 1 (other, walproposer)"}},

@@ -46,7 +46,7 @@ def test_all_is_ready() -> None:
 def test_there_must_be_room(room: str) -> None:
     finding = only(check_qsync(with_settings(max_prepared_transactions=room), RIGHTS))
     assert (finding.check, finding.level) == ("max_prepared_transactions", Level.FAIL)
-    assert finding.text.startswith(f"{room}, at least 10")
+    assert finding.text.startswith(f"{room}, expected at least 10")
     assert "standby first" in finding.remedy
     assert "restart the primary" in finding.remedy
 

@@ -88,7 +88,7 @@ def test_the_token_is_never_told_in_clear_text_to_another_machine(page: Page) ->
 def test_who_has_no_token_or_another_one_is_told_so(page: Page) -> None:
     for access, sentence in (
         (PageAccess(), "requests a token: give --http-token-file"),
-        (PageAccess(token="guess"), "wants another token"),
+        (PageAccess(token="guess"), "requests another token"),
     ):
         with pytest.raises(Unreachable, match=sentence):
             read_status_page(PageAddress("127.0.0.1", 80, False), access)
