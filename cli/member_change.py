@@ -29,7 +29,7 @@ from consensus.membership_page import split_address
 from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal, WalProposerError
 from walproposer.members.change import cancel_change, change_members
-from walproposer.members.telling import tell_to_leave
+from walproposer.members.leave_order import order_to_leave
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.events import ChangeRequest
@@ -147,7 +147,7 @@ class MemberChange:
         place = place_of(other, self.addresses)
         try:
             instance = bytes.fromhex(other.instance)
-            tell_to_leave(
+            order_to_leave(
                 self._config, place, other.safekeeper_id, instance, self.view.membership,
                 http_token=self.http_token,
             )  # fmt: skip

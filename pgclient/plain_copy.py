@@ -49,7 +49,7 @@ def start_plain_copy(fd: int, command: str) -> FrameBuffer | None:
             if kind == _COPY_BOTH:
                 return frames
             if kind == _ERROR:
-                error = said(bytes(payload))
+                error = error_of_response(bytes(payload))
             elif kind == _READY and error is not None:
                 raise error
             elif kind == _READY:
@@ -60,7 +60,7 @@ def start_plain_copy(fd: int, command: str) -> FrameBuffer | None:
         raise ConnectionLost(str(unreadable)) from unreadable
 
 
-def said(payload: bytes) -> PgClientError:
+def error_of_response(payload: bytes) -> PgClientError:
     """Convert an ErrorResponse to an error."""
     try:
         report = ErrorResponse.decode(payload)

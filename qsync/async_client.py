@@ -65,7 +65,7 @@ class AsyncQsync:
     ) -> AsyncTransaction:
         """Use it in an `async with`. `source` is a connection, or a pool, which gets its connection
         back idle. Raises UsageError; the block raises NotCommitted."""
-        options = self._options.but(timeout, on_timeout, confirm, wait)
+        options = self._options.with_changes(timeout, on_timeout, confirm, wait)
         two_phase = TwoPhase(self._coordinator, options, time.monotonic, os.urandom)
         return AsyncTransaction(two_phase, source)
 

@@ -61,7 +61,7 @@ class AsyncHandle:
             try:
                 connection = await take(self._source)
             except psycopg.Error as error:  # a pool is exhausted or closed
-                raise two_phase.has_no_connection(error) from error
+                raise two_phase.pool_failed(error) from error
             try:
                 return await run(two_phase.conclude(connection))
             finally:
@@ -162,12 +162,12 @@ class AsyncTransaction:
         try:
             if exc is not None:
                 await run(self._two_phase.abandon(connection, exc))
-                return self._two_phase.swallows(exc)
+                return self._two_phase.suppresses(exc)
             await run(self._two_phase.end(connection))
         except BaseException as error:
             note_interruption(self._two_phase, error)
             raise
         finally:
-            self._two_phase.let_go()
+            self._two_phase.release()
             await give_back(self._source, connection)
         return False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
-from qsync.conversation import check_idle, close_if_busy, close_unless_idle, words_of
+from qsync.conversation import check_idle, close_if_busy, close_unless_idle, results_of
 from qsync.errors import UsageError
 from qsync.steps import Ask, Commit, Connect, Pause, Request, Rollback, Silent, Steps
 
@@ -42,7 +42,7 @@ async def _perform(request: Request) -> Any:
         case Ask(psycopg.AsyncConnection() as connection):
             try:
                 async with connection.lock:
-                    return await connection.wait(words_of(request))
+                    return await connection.wait(results_of(request))
             finally:
                 close_if_busy(connection)
         case Connect(conninfo, seconds):

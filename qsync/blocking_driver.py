@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
-from qsync.conversation import check_idle, close_if_busy, close_unless_idle, words_of
+from qsync.conversation import check_idle, close_if_busy, close_unless_idle, results_of
 from qsync.errors import UsageError
 from qsync.steps import Ask, Commit, Connect, Pause, Request, Rollback, Steps
 
@@ -43,7 +43,7 @@ def _perform(request: Request) -> Any:
         case Ask(psycopg.Connection() as connection):
             try:
                 with connection.lock:
-                    return connection.wait(words_of(request))
+                    return connection.wait(results_of(request))
             finally:
                 close_if_busy(connection)
         case Connect(conninfo, seconds):

@@ -61,7 +61,7 @@ class Qsync:
     ) -> Transaction:
         """Use it in a `with`. `source` is a connection, or a pool, which gets its connection back
         idle. Raises UsageError; the block raises NotCommitted."""
-        options = self._options.but(timeout, on_timeout, confirm, wait)
+        options = self._options.with_changes(timeout, on_timeout, confirm, wait)
         two_phase = TwoPhase(self._coordinator, options, time.monotonic, os.urandom)
         return Transaction(two_phase, source)
 

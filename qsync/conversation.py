@@ -24,10 +24,10 @@ from qsync.steps import AnyConnection, Ask, Silent
 
 T = TypeVar("T")
 
-_SAID = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+_SUCCESS = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
-def words_of(ask: Ask) -> PQGen[list[Result]]:
+def results_of(ask: Ask) -> PQGen[list[Result]]:
     """A generator that performs `ask`, for Connection.wait(). Raises psycopg.Error when the
     connection breaks, Silent."""
     if len(ask.statements) > 1:
@@ -109,7 +109,7 @@ def _open(connection: AnyConnection) -> PGconn:
 
 def _results(connection: AnyConnection, found: Iterable[PGresult]) -> Iterator[Result]:
     for result in found:
-        if result.status not in _SAID:
+        if result.status not in _SUCCESS:
             yield Result(error=error_from_result(result, encoding=connection.info.encoding))
         else:
             tag = (result.command_status or b"").decode()

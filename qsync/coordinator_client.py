@@ -36,15 +36,15 @@ _PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.02, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to a WAIT_LSN. If it confirms, `speaker` is the connection that holds the gid;
+    """The answer to a WAIT_LSN. If it confirms, `holder` is the connection that holds the gid;
     else `reason` says why it does not."""
 
-    speaker: HostConnection | None = None
+    holder: HostConnection | None = None
     reason: str = ""
 
     @property
     def is_confirmed(self) -> bool:
-        return self.speaker is not None
+        return self.holder is not None
 
 
 class CoordinatorClient:
@@ -81,7 +81,7 @@ class CoordinatorClient:
 
     def wait(self, lsn: int, gid: Gid, deadline: float) -> Steps[Verdict]:
         """Ask at least once. Ask again when a coordinator is lost or does not lead, until the
-        deadline. Raises nothing. The caller must pass a verdict that confirms to let_go()."""
+        deadline. Raises nothing. The caller must pass a verdict that confirms to release()."""
 
         def command() -> str:
             return f"WAIT_LSN {format_lsn(lsn)} TIMEOUT {self._left_ms(deadline)} GID '{gid}'"
@@ -104,14 +104,14 @@ class CoordinatorClient:
             yield Pause(pause)
         return Verdict(reason=reason)
 
-    def let_go(self, verdict: Verdict, *, is_finished: bool) -> None:
+    def release(self, verdict: Verdict, *, is_finished: bool) -> None:
         """Release the gid of a verdict. Call it once for every verdict."""
-        if verdict.speaker is None:
+        if verdict.holder is None:
             return
         if is_finished:
-            self._connections.keep(verdict.speaker)
+            self._connections.keep(verdict.holder)
         else:
-            verdict.speaker.finish()
+            verdict.holder.finish()
 
     def barrier(self, lsn: int, tli: int, server_start_us: int, deadline: float) -> Steps[int]:
         """Returns the commit_lsn. Raises BarrierFailed."""

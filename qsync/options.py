@@ -50,7 +50,7 @@ class Options:
         if not self.timeout > 0:
             raise UsageError(f"invalid timeout {self.timeout!r}: expected seconds, more than 0")
 
-    def but(
+    def with_changes(
         self,
         timeout: float | None = None,
         on_timeout: OnTimeout | None = None,

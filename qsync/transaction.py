@@ -58,7 +58,7 @@ class Handle:
             try:
                 connection = take(self._source)
             except psycopg.Error as error:  # a pool is exhausted or closed
-                raise two_phase.has_no_connection(error) from error
+                raise two_phase.pool_failed(error) from error
             try:
                 return run(two_phase.conclude(connection))
             finally:
@@ -157,12 +157,12 @@ class Transaction:
         try:
             if exc is not None:
                 run(self._two_phase.abandon(connection, exc))
-                return self._two_phase.swallows(exc)
+                return self._two_phase.suppresses(exc)
             run(self._two_phase.end(connection))
         except BaseException as error:
             note_interruption(self._two_phase, error)
             raise
         finally:
-            self._two_phase.let_go()
+            self._two_phase.release()
             give_back(self._source, connection)
         return False

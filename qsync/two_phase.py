@@ -148,7 +148,7 @@ class TwoPhase:
             reason.add_note(f"{ENDED_INSIDE}. {DO_NOT_END}")
         yield from self._roll_back(connection)
 
-    def swallows(self, reason: BaseException) -> bool:
+    def suppresses(self, reason: BaseException) -> bool:
         """Like psycopg's transaction(): Rollback(other) applies to the other transaction."""
         is_here = isinstance(reason, psycopg.Rollback) and reason.transaction is None
         return is_here and isinstance(self.outcome, RolledBack)
@@ -178,7 +178,7 @@ class TwoPhase:
         try:
             yield
         finally:
-            self.let_go()
+            self.release()
             self._turn.append(None)
 
     def set_deadline(self, timeout: float | None = None) -> None:
@@ -287,7 +287,7 @@ class TwoPhase:
     def await_verdict(self) -> Steps[None]:
         """Returns when conclude() must act, or the transaction is committed. Raises
         NotCommitted."""
-        yield from self._noting(self._await_verdict())
+        yield from self._recording_outcome(self._await_verdict())
 
     def _await_verdict(self) -> Steps[None]:
         if isinstance(self.outcome, Committed):
@@ -307,12 +307,12 @@ class TwoPhase:
         have seen it."""
         return self._named.policy is Policy.ROLLBACK and not self._was_confirmed
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Call it last in every case: it closes a connection that holds an unfinished gid, so the
         coordinator knows that the client has left."""
         if self._verdict is not None:
             is_finished = isinstance(self.outcome, Committed)
-            self._coordinator.let_go(self._verdict, is_finished=is_finished)
+            self._coordinator.release(self._verdict, is_finished=is_finished)
             self._verdict = None
 
     def conclude(
@@ -320,10 +320,10 @@ class TwoPhase:
     ) -> Steps[Committed]:
         """`session`: the facts of this connection's session, if known. Raises NotCommitted."""
         if not isinstance(self.outcome, Committed):
-            yield from self._noting(self._act_on_verdict(connection, session))
+            yield from self._recording_outcome(self._act_on_verdict(connection, session))
         return self.result
 
-    def _noting(self, steps: Steps[None]) -> Steps[None]:
+    def _recording_outcome(self, steps: Steps[None]) -> Steps[None]:
         """Also store the outcome of an exception in `outcome`."""
         try:
             yield from steps
@@ -361,7 +361,7 @@ class TwoPhase:
         if lsn is None:
             return
         self.outcome = Committed(self._lsn)
-        self.let_go()
+        self.release()
         if self.options.confirm == "durable" and lsn:
             self._verdict = yield from self._coordinator.wait(lsn, self._named, self._deadline)
             if self._verdict.is_confirmed:
@@ -427,7 +427,7 @@ class TwoPhase:
         """Get the outcome of the gid from the coordinator if the primary cannot say, or not
         finally. Returns if it is committed. It releases the gid first; otherwise the janitor would
         leave it alone."""
-        self.let_go()
+        self.release()
         try:
             outcome = yield from self._coordinator.outcome(
                 self._named, self._lsn, self._deadline, until_decided=True
@@ -449,7 +449,7 @@ class TwoPhase:
         assert self.gid is not None, "the transaction has not reached PREPARE"
         return self.gid
 
-    def has_no_connection(self, error: psycopg.Error) -> TransactionPending:
+    def pool_failed(self, error: psycopg.Error) -> TransactionPending:
         """The error when the pool has no connection for conclude()."""
         return self._pending(f"the pool has no connection: {first_line(error)}")
 

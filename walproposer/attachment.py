@@ -79,7 +79,7 @@ class Attachment:
             raise
         if self._takes_over:
             if self._proposer.config.lock is not None:  # the lock may take long to acquire
-                self._proposer.let_go_of_primary()
+                self._proposer.close_upstream()
             if self._stopping.is_set:
                 return None  # the predecessor continues
             ask_predecessor(found.timeline)

@@ -35,7 +35,7 @@ OUTSIDE_PATH = "/members/outside"
 #: The loop takes a request between two events. If the loop is stalled, the client should ask again.
 ANSWER_SECONDS = 5.0
 
-NOBODY = "no proposer leads this timeline now: it is waiting for its primary or for safekeepers"
+NO_LEADER = "no proposer leads this timeline now: it is waiting for its primary or for safekeepers"
 
 
 class ChangeRequests:
@@ -57,7 +57,7 @@ class ChangeRequests:
         incarnation = self._incarnation()
         page = members_status(incarnation) if incarnation is not None else None
         if page is None:
-            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NOBODY)
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NO_LEADER)
         return Answer(HTTPStatus.OK, page)
 
     def _request(self, body: bytes) -> Answer:
@@ -68,32 +68,32 @@ class ChangeRequests:
         return self._on_loop(lambda incarnation: _take(incarnation, request))
 
     def _cancel(self) -> Answer:
-        return self._on_loop(_go_back)
+        return self._on_loop(_cancel_change)
 
     def _name_outsider(self, body: bytes) -> Answer:
         try:
             host, port = outsider_of_page(msgspec.json.decode(body))
         except (MessageError, msgspec.DecodeError) as error:
             return _refusal(HTTPStatus.BAD_REQUEST, str(error))
-        return self._on_loop(lambda incarnation: _meet(incarnation, host, port))
+        return self._on_loop(lambda incarnation: _add_outsider(incarnation, host, port))
 
     def _on_loop(self, work: Callable[[Incarnation], Answer]) -> Answer:
         incarnation = self._incarnation()
         if incarnation is None or not incarnation.is_leading:
-            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NOBODY)
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NO_LEADER)
         answer: Future[Answer] = Future()
         incarnation.call(lambda: answer.set_result(work(incarnation)))
         try:
             return answer.result(ANSWER_SECONDS)
         except TimeoutError:
-            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NOBODY)
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NO_LEADER)
 
 
 def _take(incarnation: Incarnation, request: ChangeRequest) -> Answer:
     core = incarnation.core
     membership, change = core.membership, core.change
     if membership is None or not incarnation.is_leading:
-        return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NOBODY)
+        return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, NO_LEADER)
     is_under_way = change is not None and not change.is_finished
     if is_under_way and change is not None and change.wanted != request.ids:
         return _refusal(
@@ -120,13 +120,13 @@ def _take(incarnation: Incarnation, request: ChangeRequest) -> Answer:
     return _accepted(incarnation)
 
 
-def _meet(incarnation: Incarnation, host: str, port: int) -> Answer:
+def _add_outsider(incarnation: Incarnation, host: str, port: int) -> Answer:
     """The core decides whether to send the order to leave, when the safekeeper answers."""
     incarnation.step(OutsiderNamed(host, port))
     return _accepted(incarnation)
 
 
-def _go_back(incarnation: Incarnation) -> Answer:
+def _cancel_change(incarnation: Incarnation) -> Answer:
     """A change cannot be cancelled after the new set has been written."""
     change = incarnation.core.change
     if change is None or change.is_finished:

@@ -27,10 +27,10 @@ def open_connection(conninfo: str, what: str, **overrides: Any) -> psycopg.Conne
     """A connection in autocommit mode. `what` names the server in messages; it never has a
     password. Raises Unreachable."""
     with connecting(what):
-        return connect(conninfo, **_reaching_closed(conninfo), **overrides)
+        return connect(conninfo, **_accept_read_only(conninfo), **overrides)
 
 
-def _reaching_closed(conninfo: str) -> dict[str, str]:
+def _accept_read_only(conninfo: str) -> dict[str, str]:
     """We also connect to a primary that is read-only for clients (`failover/client_writes.py`),
     because the proposer must end that state."""
     try:
@@ -50,20 +50,20 @@ def connecting(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def refusing(doing: str) -> Iterator[None]:
+def converting_errors(doing: str) -> Iterator[None]:
     """Converts an error of a server in the block to Unreachable or Refusal. Our own errors pass."""
     try:
         yield
     except psycopg.Error as error:
         message = error.diag.message_primary or first_line(error)
         hint = error.diag.message_hint or ""
-        raise _judged(f"{doing}: {message}", error.sqlstate or "", hint) from error
+        raise _error_of(f"{doing}: {message}", error.sqlstate or "", hint) from error
     except PgClientError as error:
         sqlstate = error.sqlstate if isinstance(error, ServerError) else ""
-        raise _judged(f"{doing}: {error}", sqlstate, error.hint) from error
+        raise _error_of(f"{doing}: {error}", sqlstate, error.hint) from error
 
 
-def _judged(message: str, sqlstate: str, hint: str) -> WalProposerError:
+def _error_of(message: str, sqlstate: str, hint: str) -> WalProposerError:
     """A server that stopped or crashed is expected back, so the error is Unreachable. Others are
     Refusal."""
     is_gone = not sqlstate or sqlstate.startswith(OPERATOR_INTERVENTION)
@@ -71,7 +71,7 @@ def _judged(message: str, sqlstate: str, hint: str) -> WalProposerError:
     return kind(message, hint=hint, sqlstate=sqlstate)
 
 
-def as_said(error: PgClientError, lost: str = "") -> WalProposerError:
+def server_error(error: PgClientError, lost: str = "") -> WalProposerError:
     """Convert an error with the server's message. If it does not come from a server, it becomes
     Unreachable, with `lost` before the message."""
     if isinstance(error, ServerError):

@@ -24,7 +24,7 @@ from pgclient.errors import PgClientError
 from pgclient.questions import ask
 from pgwire.commands import format_option_command
 from pgwire.startup import format_options
-from walproposer.connection import as_said, connecting, port_number
+from walproposer.connection import connecting, port_number, server_error
 from walproposer.errors import Unreachable, WalProposerError
 
 DEFAULT_PORT = 5454
@@ -88,7 +88,7 @@ class SafekeeperAddress:
         try:
             yield
         except PgClientError as error:
-            raise as_said(error, f"lost safekeeper {self}: ") from error
+            raise server_error(error, f"lost safekeeper {self}: ") from error
 
 
 class SafekeeperClient:

@@ -32,15 +32,15 @@ from walproposer.change_requests import ChangeRequests
 from walproposer.checks.commit_watch import CommitWatch
 from walproposer.config import ProposerConfig
 from walproposer.errors import Fenced, PrimaryLost, Refusal, Unreachable
-from walproposer.failover.opening import Opening
+from walproposer.failover.completion import FailoverCompletion
 from walproposer.locks.lease import Lease, open_lock
-from walproposer.mender import Mender
 from walproposer.primary.log_marker import mark_log
 from walproposer.primary.primary import Primary
 from walproposer.primary.slot_guard import slot_dropped_on_failure
 from walproposer.primary.synchronous_standby import configure_when_streaming
 from walproposer.qsync.prepared_setting import limbo_max
 from walproposer.safekeeper_client import SafekeeperAddress
+from walproposer.segment_repair import SegmentRepair
 from walproposer.status import hung_reason, incarnation_status
 from walproposer.stream.candidacy import Candidacy
 from walproposer.stream.election import behind_problem, fork_problem
@@ -104,7 +104,7 @@ class WalProposer:
         self._primary_error = ""
         self._configured: Event | None = None
         self._lease: Lease | None = None
-        self._opening: Opening | None = None
+        self._completion: FailoverCompletion | None = None
         self._limbo_max = 0
         self._coordination: Coordination | None = None
         if config.qsync is not None:
@@ -149,7 +149,7 @@ class WalProposer:
                 **incarnation_status(self._incarnation),
                 "commit_problems": self._commit_watch.problems,
                 "configured": self._is_configured(),
-                "failover": self._opening.status if self._opening is not None else None,
+                "failover": self._completion.status if self._completion is not None else None,
                 "lock": self._lock_status(),
                 **self._qsync_status(),
             }
@@ -175,8 +175,8 @@ class WalProposer:
             return "no term won yet"
         if not incarnation.quorum_watch.ok:
             return "the quorum is lost, commits wait"
-        if self._opening is not None and self._opening.error:
-            return f"clients cannot write: {self._opening.error}"
+        if self._completion is not None and self._completion.error:
+            return f"clients cannot write: {self._completion.error}"
         qsync_error = self._coordination.error if self._coordination is not None else ""
         return hung_reason(incarnation) or qsync_error
 
@@ -229,7 +229,7 @@ class WalProposer:
         """Release the lock."""
         if self._coordination is not None:
             self._coordination.close()
-        self.let_go_of_primary()
+        self.close_upstream()
         if self._lease is not None:
             self._lease.close()
 
@@ -259,7 +259,7 @@ class WalProposer:
         log_of_primary.check(found, members, named)
         if self.config.qsync is not None:
             self._limbo_max = limbo_max(self.config.qsync, address)
-        self.let_go_of_primary()  # of an earlier call
+        self.close_upstream()  # of an earlier call
         upstream = Upstream(address, shared=questions)
         try:
             primary = upstream.primary
@@ -277,7 +277,7 @@ class WalProposer:
         self._upstream = upstream
         return found
 
-    def let_go_of_primary(self) -> None:
+    def close_upstream(self) -> None:
         """Drop the answers of `prepare`, which may be out of date by the time of `run`. `run` then
         reads them again."""
         if self._upstream is not None:
@@ -293,8 +293,10 @@ class WalProposer:
         self._commit_watch.start()
         if self._coordination is not None:
             self._coordination.start(self._limbo_max)
-        mender = Mender(self._safekeepers, found.timeline, found.server.wal_seg_size, self._leader)
-        Thread(target=mender.run, args=(self._stopping,), name="mend", daemon=True).start()
+        repair = SegmentRepair(
+            self._safekeepers, found.timeline, found.server.wal_seg_size, self._leader
+        )
+        Thread(target=repair.run, args=(self._stopping,), name="repair", daemon=True).start()
         predecessor: NodeId | None = None
         while not self._stopping.is_set:
             if self._lease is not None and not self._lease.is_held:
@@ -308,7 +310,7 @@ class WalProposer:
             incarnation = Incarnation(self.config, candidacy, upstream)
             stop = self._run_incarnation(incarnation, upstream)
             predecessor = incarnation.core.node_id or predecessor
-            self._judge(stop)
+            self._handle_stop(stop)
 
     def _safekeepers(self) -> Sequence[SafekeeperAddress]:
         incarnation = self._incarnation
@@ -322,8 +324,10 @@ class WalProposer:
 
     def _run_incarnation(self, incarnation: Incarnation, upstream: Upstream) -> Stop | None:
         self._incarnation = self._measured = incarnation
-        opening = self._opening = Opening.of(self.config.primary, upstream.primary, incarnation)
-        opening.start()
+        completion = self._completion = FailoverCompletion.of(
+            self.config.primary, upstream.primary, incarnation
+        )
+        completion.start()
         if self._coordination is not None:
             self._coordination.begin(incarnation)
         reason = "the incarnation has ended"
@@ -340,7 +344,7 @@ class WalProposer:
             )
             return None
         finally:
-            opening.end()
+            completion.end()
             if self._coordination is not None:
                 self._coordination.end(incarnation, reason)
             self._addresses = incarnation.known_addresses
@@ -348,7 +352,7 @@ class WalProposer:
             self._waiting_for = WAITING_FOR_PRIMARY
             upstream.close()
 
-    def _judge(self, stop: Stop | None) -> None:
+    def _handle_stop(self, stop: Stop | None) -> None:
         if stop is None:
             return
         if stop.outcome is Outcome.FENCED:

@@ -32,7 +32,7 @@ log = structlog.get_logger()
 TAKE_OVER = b"take over\n"
 GONE = b"gone\n"
 #: Time for a predecessor to stop, before it is fenced instead.
-LET_GO_SECONDS = 5.0
+STOP_SECONDS = 5.0
 REQUEST_SECONDS = 1.0
 #: The name is in use until a predecessor that was not asked has ended.
 RETRY_SECONDS = 0.5
@@ -44,29 +44,29 @@ def ask_predecessor(timeline: TimelineId) -> bool:
     """Returns True when the proposer of this machine has stopped. Returns False if there is none,
     or it does not stop: then the election takes the term from it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(LET_GO_SECONDS)
+        sock.settimeout(STOP_SECONDS)
         try:
             sock.connect(_address(timeline))
             predecessor = _trusted_pid(sock)
             if predecessor is None:
                 return False
             sock.sendall(TAKE_OVER)
-            has_gone = sock.recv(len(GONE)) == GONE
+            has_stopped = sock.recv(len(GONE)) == GONE
         except OSError as error:
             if not isinstance(error, ConnectionRefusedError):
                 log.warning("the predecessor does not stop", reason=str(error))
             return False
-    log.info("the predecessor has stopped", pid=predecessor, answered=has_gone)
-    return has_gone
+    log.info("the predecessor has stopped", pid=predecessor, answered=has_stopped)
+    return has_stopped
 
 
 class TakeOverListener:
-    """A context manager. In the block, a successor's request calls `let_go`. The block must end
+    """A context manager. In the block, a successor's request calls `release`. The block must end
     when everything is released; the successor is then told."""
 
-    def __init__(self, timeline: TimelineId, let_go: Callable[[], None]) -> None:
+    def __init__(self, timeline: TimelineId, release: Callable[[], None]) -> None:
         self._address = _address(timeline)
-        self._let_go = let_go
+        self._release = release
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         # shutdown() would not wake a thread that waits for a connection on a socket of this family.
@@ -86,7 +86,7 @@ class TakeOverListener:
         self._socket.close()  # this frees the name
         self._wake.close()
         if self._successor is not None:
-            _tell_gone(self._successor)
+            _send_gone(self._successor)
 
     def _run(self) -> None:
         if not self._listen():
@@ -100,12 +100,12 @@ class TakeOverListener:
                 self._ended.wait(RETRY_SECONDS)  # it disconnected, or there are too many files
                 continue
             pid = _trusted_pid(sock)
-            if pid is None or not _asks(sock):
+            if pid is None or not _is_request(sock):
                 sock.close()
                 continue
             log.info("a successor takes over", pid=pid)
             self._successor = sock
-            self._let_go()
+            self._release()
             return
 
     def _listen(self) -> bool:
@@ -134,7 +134,7 @@ def _trusted_pid(sock: socket.socket) -> int | None:
     return None
 
 
-def _asks(sock: socket.socket) -> bool:
+def _is_request(sock: socket.socket) -> bool:
     sock.settimeout(REQUEST_SECONDS)
     try:
         return sock.recv(len(TAKE_OVER)) == TAKE_OVER
@@ -142,7 +142,7 @@ def _asks(sock: socket.socket) -> bool:
         return False
 
 
-def _tell_gone(sock: socket.socket) -> None:
+def _send_gone(sock: socket.socket) -> None:
     with sock:
         try:
             sock.sendall(GONE)

@@ -62,7 +62,7 @@ class CommitWatch:
         try:
             with closing(self._address.connect(options="")) as connection:
                 settings = inspect_primary(connection, self._address)
-            self._judge(list(check_protection(settings, self._address)))
+            self._evaluate(list(check_protection(settings, self._address)))
         except WalProposerError as error:
             log.debug("could not check the commits of the primary", reason=str(error))
             self._forget()
@@ -71,7 +71,7 @@ class CommitWatch:
         """The primary is unavailable, so earlier findings may be out of date."""
         self._seen, self.problems = set(), None
 
-    def _judge(self, findings: list[Finding]) -> None:
+    def _evaluate(self, findings: list[Finding]) -> None:
         failures = [finding for finding in findings if finding.level is Level.FAIL]
         again = [finding for finding in failures if finding.check in self._seen]
         self._seen = {finding.check for finding in failures}

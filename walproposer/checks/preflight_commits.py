@@ -15,7 +15,7 @@ from typing import assert_never
 from walproposer.checks.finding import Finding, alter_system, fail, ok, quoted, warn
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.primary_settings import COMMIT_SETTING, Override, PrimarySettings
-from walproposer.primary.standby_names import EVERYBODY, Method, StandbyNames, parse_standby_names
+from walproposer.primary.standby_names import ANY_NAME, Method, StandbyNames, parse_standby_names
 from walproposer.primary.walsenders import STREAMING, WalSender, names_of
 
 NAMES = "synchronous_standby_names"
@@ -79,36 +79,38 @@ def check_standbys(
             alter_system(NAMES, quoted(ours)),
         )
     else:
-        yield _who_confirms(rule, primary, address)
+        yield _confirming_standbys(rule, primary, address)
 
 
-def _who_confirms(rule: StandbyNames, primary: PrimarySettings, address: PrimaryAddress) -> Finding:
+def _confirming_standbys(
+    rule: StandbyNames, primary: PrimarySettings, address: PrimaryAddress
+) -> Finding:
     """The finding for a list that names our proposer."""
     ours, value = address.application_name, primary.settings[NAMES]
-    proposer, impostors = _proposer_and_impostors(primary, address)
-    intruders = _releasing_without(rule, proposer, primary.standbys)
+    proposer, namesakes = _proposer_and_namesakes(primary, address)
+    releasing = _releasing_without(rule, proposer, primary.standbys)
     set_right = alter_system(NAMES, quoted(ours))
-    if intruders and primary.slot is not None:
+    if releasing and primary.slot is not None:
         return fail(
             NAMES,
-            f"{value}: {names_of(intruders)}, which is not our proposer, confirms commits without "
+            f"{value}: {names_of(releasing)}, which is not our proposer, confirms commits without "
             "the quorum",
-            _ending(intruders) if set(intruders) <= set(impostors) else set_right,
+            _ending(releasing) if set(releasing) <= set(namesakes) else set_right,
         )
     others = rule.others(ours)
-    if len(others) >= rule.count or EVERYBODY in others:
+    if len(others) >= rule.count or ANY_NAME in others:
         return warn(
             NAMES,
             f"{value}: names others: {', '.join(others)}; commits may return when they confirm, "
             "without the quorum",
             set_right,
         )
-    if impostors:
+    if namesakes:
         return warn(
             NAMES,
-            f"{value}: {names_of(impostors)} is not known as our proposer: without the proposer it "
+            f"{value}: {names_of(namesakes)} is not known as our proposer: without the proposer it "
             "would confirm commits, without the quorum",
-            _ending(impostors),
+            _ending(namesakes),
         )
     if proposer is None and (primary.sees_all or not primary.walsenders):
         return warn(
@@ -127,18 +129,18 @@ def _who_confirms(rule: StandbyNames, primary: PrimarySettings, address: Primary
     return ok(NAMES, f"{value}, commits wait for the quorum{besides}")
 
 
-def _proposer_and_impostors(
+def _proposer_and_namesakes(
     primary: PrimarySettings, address: PrimaryAddress
 ) -> tuple[WalSender | None, list[WalSender]]:
     """Our proposer, which uses our slot, and other standbys that use its application_name."""
-    proposer, impostors = None, []
+    proposer, namesakes = None, []
     for standby in primary.standbys:
         is_named_so = standby.application_name.lower() == address.application_name.lower()
         if standby.slot == address.slot:
             proposer = standby
         elif is_named_so and standby.state in (STREAMING, ""):
-            impostors.append(standby)
-    return proposer, impostors
+            namesakes.append(standby)
+    return proposer, namesakes
 
 
 def _releasing_without(

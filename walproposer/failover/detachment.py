@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.failover.client_writes import is_closed, open_again
 from walproposer.primary.logical_slots import drop_logical_slots
 from walproposer.primary.prepared_transactions import ours, read_prepared
@@ -21,7 +21,7 @@ def leave(address: PrimaryAddress, *, drop_slot: bool) -> Iterator[str]:
 
     @contextmanager
     def new_session() -> Iterator[psycopg.Connection[Any]]:
-        with closing(address.connect()) as connection, refusing("could not detach"):
+        with closing(address.connect()) as connection, converting_errors("could not detach"):
             yield connection
 
     with new_session() as connection:

@@ -23,8 +23,8 @@ from walproposer.config import ProposerConfig
 from walproposer.errors import Refusal, Unreachable
 from walproposer.failover.log_view import LogView, log_view
 from walproposer.failover.promotion import (
+    FailoverState,
     Problem,
-    Situation,
     Standby,
     Step,
     ahead_problem,
@@ -103,7 +103,7 @@ class Failover:
 
     # ---- checks, before anything changes
 
-    def prepare(self, *, attaches: bool = True) -> tuple[FoundTimeline, LogView, Situation]:
+    def prepare(self, *, attaches: bool = True) -> tuple[FoundTimeline, LogView, FailoverState]:
         """The checks. Raises Refusal if this standby must not be promoted.
 
         A crash of `sk promote` can leave a primary that was promoted but not attached. With
@@ -128,7 +128,7 @@ class Failover:
         self.config = replace(self.config, safekeepers=found.addresses)
         self._configured_at = time.monotonic()
         self._is_settled = standby.config_age_seconds > SETTLED_SECONDS
-        return found, view, self._situation(standby)
+        return found, view, self._failover_state(standby)
 
     def _check_promoted(self, history: TimelineHistory, log: LogView, *, attaches: bool) -> None:
         """The server is not a standby. Raises Refusal if the failover cannot continue from
@@ -162,7 +162,7 @@ class Failover:
             time.sleep(POLL_SECONDS)
         return pid
 
-    def _situation(self, standby: Standby) -> Situation:
+    def _failover_state(self, standby: Standby) -> FailoverState:
         now = time.monotonic()
         if standby.checkpointer_idle and now - self._configured_at > SETTLE_SECONDS:
             self._is_settled = True
@@ -172,7 +172,7 @@ class Failover:
             self._stall_at = now + STALL_SECONDS
         end_lsn = self._log_end_lsn
         ours = (self.config.primary.application_name,)
-        return Situation(
+        return FailoverState(
             standby=standby,
             safekeepers=tuple(map(str, self.config.safekeepers)),
             standby_names=ours if self._configures else standby.standby_names,
@@ -189,36 +189,36 @@ class Failover:
         does, like those after it."""
         last: Step | None = None
         while True:
-            situation = self._situation(self.server.read())
+            state = self._failover_state(self.server.read())
             if self._log_end_lsn is not None:
-                _refuse(ahead_problem(situation.standby, self._log_end_lsn))
-            step = next_step(situation)
+                _refuse(ahead_problem(state.standby, self._log_end_lsn))
+            step = next_step(state)
             if step is not last:
                 log.info(step.value, step=step.name.lower())
                 self._began(step)
             last = step
             if is_at_or_past(step, until):
                 return
-            self._do(step, situation)
+            self._do(step, state)
 
-    def _do(self, step: Step, situation: Situation) -> None:
+    def _do(self, step: Step, state: FailoverState) -> None:
         match step:
             case Step.ATTACH | Step.RESOLVE | Step.OPEN:
                 raise AssertionError("the proposer does these steps")
             case Step.CONFIGURE:
-                if not situation.standby.in_recovery:
+                if not state.standby.in_recovery:
                     log.warning("the server was promoted before its commits waited for the quorum")
                 self.server.configure()
                 self._wait_configured()
             case Step.ELECT:
                 self._hold_election()
             case Step.FOLLOW:
-                self._follow(situation.standby.sources)
+                self._follow(state.standby.sources)
             case Step.REPLAY:
-                self._check_patience(situation)
+                self._check_progress(state)
                 time.sleep(POLL_SECONDS)
             case Step.SETTLE:
-                self._settle()
+                self._wait_for_checkpointer()
             case Step.RESERVE:
                 assert self._found is not None
                 self.server.reserve(self._found.timeline)
@@ -247,7 +247,7 @@ class Failover:
         self._configured_at = time.monotonic()
         self._is_settled = False
 
-    def _settle(self) -> None:
+    def _wait_for_checkpointer(self) -> None:
         if time.monotonic() - self._configured_at > RESTARTPOINT_SECONDS:
             log.info("waiting for the end of a restartpoint")
             self.server.checkpoint()
@@ -286,13 +286,13 @@ class Failover:
                 holders.append(member.client.address)
         return holders
 
-    def _check_patience(self, situation: Situation) -> None:
+    def _check_progress(self, state: FailoverState) -> None:
         """Raises Unreachable if the standby has made no progress for too long."""
-        standby = situation.standby
+        standby = state.standby
         waited_seconds = time.monotonic() - self._progress_at
         if waited_seconds <= self._timeout_seconds:
             return
-        end = format_lsn(situation.log_end_lsn or 0)
+        end = format_lsn(state.log_end_lsn or 0)
         raise Unreachable(
             f"the standby has replayed {format_lsn(standby.replayed_lsn)} of {end}, and nothing "
             f"more for {self._timeout_seconds:g} s",

@@ -9,7 +9,7 @@
     CLOSE      make sessions read-only: after the promotion the server accepts no writes yet
     PROMOTE    pg_promote
     ATTACH     attach the proposer; the new timeline begins with its term
-    RESOLVE    commit the limbo of qsync; the proposer does this and the next step (`opening.py`)
+    RESOLVE    commit the limbo of qsync; the proposer does this and the next step (`completion.py`)
     OPEN       allow writes again
 
 Laws: a standby is promoted only when it has replayed the whole log of an election and its commits
@@ -78,7 +78,7 @@ class Standby:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class FailoverState:
     """`log_end_lsn` is that of our election, None before. `is_settled`: synchronous_standby_names
     is known to be in effect. `is_stalled`: the standby follows the safekeepers, but has received
     nothing from them for a while. `is_closed`: every session is known to be read-only."""
@@ -100,24 +100,24 @@ class Problem:
     hint: str
 
 
-def next_step(situation: Situation) -> Step:
+def next_step(state: FailoverState) -> Step:
     """The next step. The caller has already ruled out a `Problem`."""
-    standby = situation.standby
-    if standby.standby_names != situation.standby_names:
+    standby = state.standby
+    if standby.standby_names != state.standby_names:
         return Step.CONFIGURE
     if not standby.in_recovery:
         return Step.ATTACH
-    if situation.log_end_lsn is None:
+    if state.log_end_lsn is None:
         return Step.ELECT
-    if not follows(standby, situation.safekeepers) or situation.is_stalled:
+    if not follows(standby, state.safekeepers) or state.is_stalled:
         return Step.FOLLOW
-    if standby.replayed_lsn < situation.log_end_lsn:
+    if standby.replayed_lsn < state.log_end_lsn:
         return Step.REPLAY
-    if not situation.is_settled:
+    if not state.is_settled:
         return Step.SETTLE
     if not standby.has_slot:
         return Step.RESERVE
-    return Step.CLOSE if standby.may_prepare and not situation.is_closed else Step.PROMOTE
+    return Step.CLOSE if standby.may_prepare and not state.is_closed else Step.PROMOTE
 
 
 def next_of_attached(*, limbo_len: int, is_closed: bool) -> Step | None:
@@ -139,45 +139,45 @@ def follows(standby: Standby, safekeepers: Sequence[str]) -> bool:
     return bool(standby.sources) and set(standby.sources) <= set(safekeepers)
 
 
-def plan(situation: Situation) -> Iterator[Step]:
+def plan(state: FailoverState) -> Iterator[Step]:
     """All steps that are left, if every step succeeds."""
-    step: Step | None = next_step(situation)
+    step: Step | None = next_step(state)
     while step is not None:
         yield step
         is_attached = is_at_or_past(step, Step.ATTACH)
-        situation = _after(step, situation)
-        server = situation.standby
+        state = _after(step, state)
+        server = state.standby
         step = (
             next_of_attached(limbo_len=server.limbo_len, is_closed=server.is_closed)
             if is_attached
-            else next_step(situation)
+            else next_step(state)
         )
 
 
-def _after(step: Step, situation: Situation) -> Situation:
-    standby = situation.standby
+def _after(step: Step, state: FailoverState) -> FailoverState:
+    standby = state.standby
     match step:
         case Step.CONFIGURE:
-            standby = replace(standby, standby_names=situation.standby_names)
-            situation = replace(situation, is_settled=False)
+            standby = replace(standby, standby_names=state.standby_names)
+            state = replace(state, is_settled=False)
         case Step.ELECT:
             # What the standby lacks is known only after the election. A plan assumes that it lacks
             # something.
             end_lsn = standby.end_lsn + 1
-            return replace(situation, log_end_lsn=end_lsn)
+            return replace(state, log_end_lsn=end_lsn)
         case Step.FOLLOW:
-            standby = replace(standby, sources=situation.safekeepers)
-            situation = replace(situation, is_stalled=False)
+            standby = replace(standby, sources=state.safekeepers)
+            state = replace(state, is_stalled=False)
         case Step.REPLAY:
-            end_lsn = situation.log_end_lsn or 0
+            end_lsn = state.log_end_lsn or 0
             standby = replace(standby, replayed_lsn=end_lsn)
         case Step.SETTLE:
-            situation = replace(situation, is_settled=True)
+            state = replace(state, is_settled=True)
         case Step.RESERVE:
             standby = replace(standby, has_slot=True)
         case Step.CLOSE:
             standby = replace(standby, is_closed=True)
-            situation = replace(situation, is_closed=True)
+            state = replace(state, is_closed=True)
         case Step.PROMOTE:
             # What is prepared in its WAL is known only after the promotion. A plan assumes that
             # something is.
@@ -190,7 +190,7 @@ def _after(step: Step, situation: Situation) -> Situation:
             pass  # it changes nothing that the server reports
         case _:
             assert_never(step)
-    return replace(situation, standby=standby)
+    return replace(state, standby=standby)
 
 
 def ahead_problem(standby: Standby, log_end_lsn: int) -> Problem | None:

@@ -23,7 +23,7 @@ from pgclient.questions import identify_system, read_timeline_history
 from pgwal.history import TimelineHistory
 from pgwal.lsn import Lsn
 from pgwire.startup import format_options
-from walproposer.connection import open_connection, port_number, refusing
+from walproposer.connection import converting_errors, open_connection, port_number
 from walproposer.failover import client_writes
 from walproposer.failover.promotion import Standby
 from walproposer.primary.log_marker import mark_log
@@ -104,7 +104,7 @@ class StandbyServer:
             replication="true",
             application_name="sk",
         )
-        with closing(connection), refusing("could not identify the standby"):
+        with closing(connection), converting_errors("could not identify the standby"):
             system = identify_system(connection.pgconn)
             return read_timeline_history(connection.pgconn, system.tli), system.flush_lsn
 
@@ -179,7 +179,7 @@ class StandbyServer:
 
     @contextmanager
     def _session(self, doing: str) -> Iterator[psycopg.Connection[Any]]:
-        with closing(self.address.connect()) as connection, refusing(doing):
+        with closing(self.address.connect()) as connection, converting_errors(doing):
             yield connection
 
 

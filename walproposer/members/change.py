@@ -34,11 +34,11 @@ from walproposer.timelines.status_page import PageAccess, PageAddress, ask_page
 from walproposer.timelines.timeline_creation import FoundTimeline, require_timeline
 
 #: Time for a starting proposer or a failover to appear before this process becomes the proposer.
-SECOND_LOOK_SECONDS = 2.0
+APPEAR_SECONDS = 2.0
 #: Interval at which the progress of a change is read.
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 #: Time to retry if a proposer does not answer, or has no term at the moment.
-PATIENCE_SECONDS = 60.0
+RETRY_SECONDS_MAX = 60.0
 
 ENDS = {state.value for state in (ChangeState.DONE, ChangeState.REFUSED, ChangeState.GONE_BACK)}
 
@@ -55,27 +55,27 @@ def change_members(
     """Returns when the change is complete. `on_progress` is called with each new progress line.
     Raises Refusal if the change was refused or cancelled, Unreachable if no proposer that could
     make it answers, and any other WalProposerError."""
-    teller = _Teller(on_progress)
+    log = _ProgressLog(on_progress)
     may_be_starting = True
     while True:
         _, found = require_timeline(config.safekeepers, None, config.timeline)
         proposer = running_proposer(config, found.timeline, http_token)
         if proposer is None and may_be_starting:
             may_be_starting = False
-            teller.tell("no proposer runs: this process will make the change, unless one appears")
-            time.sleep(SECOND_LOOK_SECONDS)
+            log.report("no proposer runs: this process will make the change, unless one appears")
+            time.sleep(APPEAR_SECONDS)
             continue
         try:
             if proposer is None:
-                _be_the_proposer(config, found, request, teller)
+                _change_without_proposer(config, found, request, log)
             else:
-                proposer.change(request, teller)
+                proposer.change(request, log)
             return
         except _TryAgain as error:
-            if time.monotonic() - teller.heard_at > PATIENCE_SECONDS:
+            if time.monotonic() - log.heard_at > RETRY_SECONDS_MAX:
                 raise Unreachable(str(error), hint="sk status shows what is missing.") from error
-            teller.tell(f"{error}; retrying")
-            time.sleep(LOOK_SECONDS)
+            log.report(f"{error}; retrying")
+            time.sleep(POLL_SECONDS)
 
 
 def cancel_change(config: ProposerConfig, *, http_token: str = "") -> None:
@@ -92,23 +92,23 @@ class _TryAgain(Exception):
     """Temporary; the caller retries."""
 
 
-class _Teller:
+class _ProgressLog:
     """Reports each line once. `heard_at`: when a proposer last reported the state of the change."""
 
     def __init__(self, on_progress: Progress) -> None:
         self.heard_at = time.monotonic()
         self._on_progress = on_progress
-        self._said = ""
+        self._last_line = ""
 
-    def tell(self, line: str) -> None:
-        if line != self._said:
-            self._said = line
+    def report(self, line: str) -> None:
+        if line != self._last_line:
+            self._last_line = line
             self._on_progress(line)
 
-    def tell_of(self, change: Mapping[str, Any]) -> None:
+    def report_change(self, change: Mapping[str, Any]) -> None:
         self.heard_at = time.monotonic()
         details = [change[key] for key in ("waits_for", "error") if change[key]]
-        self.tell(": ".join([change["state"], *details]))
+        self.report(": ".join([change["state"], *details]))
 
 
 def _check_end(change: Mapping[str, Any]) -> bool:
@@ -128,7 +128,7 @@ class RunningProposer:
     page: PageAddress
     access: PageAccess
 
-    def change(self, request: ChangeRequest, teller: _Teller) -> None:
+    def change(self, request: ChangeRequest, log: _ProgressLog) -> None:
         """Raises _TryAgain if the proposer ended, or another one leads."""
         body = msgspec.json.encode(request_page(request))
         answer = self._ask("POST", PATH, body)
@@ -139,10 +139,10 @@ class RunningProposer:
                 if self._has(request, answer):
                     return
                 raise _TryAgain(f"proposer {self.page} has no such change")
-            teller.tell_of(change)
+            log.report_change(change)
             if _check_end(change):
                 return
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             answer = self._ask("GET", PATH)
 
     def cancel(self) -> None:
@@ -224,8 +224,8 @@ def _streaming(discovery: Discovery, timeline: TimelineId) -> str:
 # ---- no running proposer
 
 
-def _be_the_proposer(
-    config: ProposerConfig, found: FoundTimeline, request: ChangeRequest, teller: _Teller
+def _change_without_proposer(
+    config: ProposerConfig, found: FoundTimeline, request: ChangeRequest, log: _ProgressLog
 ) -> None:
     """Raises _TryAgain, WalProposerError."""
     config = replace(config, safekeepers=found.addresses, http="")
@@ -236,13 +236,13 @@ def _be_the_proposer(
     thread.start()
     try:
         while thread.is_alive():
-            thread.join(LOOK_SECONDS)
+            thread.join(POLL_SECONDS)
             if incarnation.core.change is not None:
-                teller.tell_of(change_status(incarnation.core.change))
+                log.report_change(change_status(incarnation.core.change))
     finally:
         incarnation.ask_to_stop()
         thread.join()
-    _judge(incarnation, results[0])
+    _check_result(incarnation, results[0])
 
 
 def _run(incarnation: Incarnation, results: list[Stop | BaseException | None]) -> None:
@@ -252,7 +252,7 @@ def _run(incarnation: Incarnation, results: list[Stop | BaseException | None]) -
         results.append(error)
 
 
-def _judge(incarnation: Incarnation, result: Stop | BaseException | None) -> None:
+def _check_result(incarnation: Incarnation, result: Stop | BaseException | None) -> None:
     if isinstance(result, BaseException):
         raise result
     if result is not None and result.outcome in (Outcome.RESTART, Outcome.FENCED):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.primary.primary_address import PrimaryAddress
 
 # Owners that it cannot SET ROLE to; databases that it cannot connect to.
@@ -35,7 +35,10 @@ class JanitorRights:
 
 def read_janitor_rights(address: PrimaryAddress) -> JanitorRights:
     """Raises WalProposerError."""
-    with closing(address.connect()) as connection, refusing("could not read the role's rights"):
+    with (
+        closing(address.connect()) as connection,
+        converting_errors("could not read the role's rights"),
+    ):
         row = connection.execute(_RIGHTS).fetchone()
     assert row is not None
     role, is_superuser, owners, closed, databases = row

@@ -20,7 +20,7 @@ from contextlib import suppress
 import psycopg
 
 from consensus.ids import ID_BYTES, TimelineId
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import Refusal
 
 PREFIX = "sk_log_"
@@ -94,7 +94,7 @@ def mark_log(connection: psycopg.Connection, timeline: TimelineId) -> None:
     """From now on the primary belongs to `timeline`. Raises Refusal, also if another process marks
     it for another log at the same time; Unreachable."""
     name = marker_name(timeline)
-    with refusing("could not write the name of the log to the primary"):
+    with converting_errors("could not write the name of the log to the primary"):
         markers = read_markers(connection)
         check_log(markers, timeline)
         if name in markers:

@@ -25,7 +25,7 @@ class Primary:
     start_us: int = 0
 
 
-def server_in_words(tli: int, start_us: int) -> str:
+def describe_server(tli: int, start_us: int) -> str:
     """The server of a timeline, for messages. The start time distinguishes servers on timelines of
     the same number."""
     try:

@@ -20,7 +20,7 @@ from pg_server.postmaster_file import read_postmaster_file
 from pgclient.errors import PgClientError
 from pgclient.questions import identify_system
 from pgwal.lsn import Lsn
-from walproposer.connection import open_connection, refusing
+from walproposer.connection import converting_errors, open_connection
 from walproposer.errors import WalProposerError
 from walproposer.primary.commit_waits import NO_WAITS, CommitWaits, may_see_waits, read_commit_waits
 from walproposer.primary.log_marker import read_markers
@@ -156,7 +156,7 @@ def inspect_primary(
     connection: psycopg.Connection, address: PrimaryAddress, replication_error: str = ""
 ) -> PrimarySettings:
     """Like read_primary_settings(), over an open connection. Raises WalProposerError."""
-    with refusing("could not inspect the primary"):
+    with converting_errors("could not inspect the primary"):
         return _read(connection, address, replication_error)
 
 

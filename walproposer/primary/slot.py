@@ -13,7 +13,7 @@ import psycopg
 import structlog
 
 from pgwal.lsn import Lsn
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import Refusal, Unreachable
 from walproposer.primary.primary_address import PrimaryAddress
 
@@ -53,7 +53,10 @@ def end_predecessor(address: PrimaryAddress) -> None:
     """Terminate the connection of a proposer that holds the slot and does not release it, because
     it hangs or its machine is unreachable. We have won a term, so it can confirm nothing any more.
     Does not touch another program's connection. Raises WalProposerError."""
-    with closing(address.connect()) as connection, refusing("could not free the replication slot"):
+    with (
+        closing(address.connect()) as connection,
+        converting_errors("could not free the replication slot"),
+    ):
         state = read_slot(connection, address.slot)
         if state is not None and state.holder_pid and state.holder == address.application_name:
             log.warning(
@@ -64,7 +67,7 @@ def end_predecessor(address: PrimaryAddress) -> None:
 
 def ensure_slot(connection: psycopg.Connection, address: PrimaryAddress) -> SlotState:
     """Our slot; created with its WAL reserved if it does not exist. Raises WalProposerError."""
-    with refusing("could not create the replication slot"):
+    with converting_errors("could not create the replication slot"):
         state = read_slot(connection, address.slot)
         if state is None:
             connection.execute(

@@ -14,7 +14,7 @@ import psycopg
 import structlog
 
 from pgclient.errors import first_line
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import WalProposerError
 from walproposer.primary.primary_address import PrimaryAddress
 
@@ -36,7 +36,10 @@ def slot_dropped_on_failure(
 
     Raises WalProposerError, before the block, if the primary cannot be reached.
     """
-    with address.connected(questions) as connection, refusing("could not inspect the primary"):
+    with (
+        address.connected(questions) as connection,
+        converting_errors("could not inspect the primary"),
+    ):
         row = connection.execute(_SLOT_EXISTS, (address.slot,)).fetchone()
         existed = row is not None and row[0]
     try:

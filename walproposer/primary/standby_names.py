@@ -19,7 +19,7 @@ from enum import Enum
 
 from walproposer.errors import Refusal
 
-EVERYBODY = "*"
+ANY_NAME = "*"
 
 _TOKEN = re.compile(
     r'(?P<space>[ \t\n\r\f\v]+)|"(?P<quoted>(?:[^"]|"")*)"'
@@ -49,7 +49,7 @@ class StandbyNames:
     def others(self, application_name: str) -> tuple[str, ...]:
         """The names that other clients may use; a `*` allows any client."""
         return tuple(
-            name for name in self.names if name == EVERYBODY or not _is_same(name, application_name)
+            name for name in self.names if name == ANY_NAME or not _is_same(name, application_name)
         )
 
 
@@ -90,7 +90,7 @@ def _tokens(value: str) -> Iterator[tuple[str, str]]:
                 yield "keyword", text.upper()
             case "word":
                 yield "name", text
-            case "sign" if text == EVERYBODY:
+            case "sign" if text == ANY_NAME:
                 yield "name", text
             case "number" | "sign" as kind:
                 yield kind, text
@@ -119,7 +119,7 @@ def _not_understood(value: str) -> Refusal:
 
 def _is_same(name: str, application_name: str) -> bool:
     """pg_strcasecmp folds ASCII. Whether it folds more depends on the server's locale."""
-    return name == EVERYBODY or _folded(name) == _folded(application_name)
+    return name == ANY_NAME or _folded(name) == _folded(application_name)
 
 
 def _folded(name: str) -> bytes:

@@ -15,7 +15,7 @@ import structlog
 from psycopg import sql
 
 from telemetry.stop_signal import StopSignal
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import CommitsWait, Refusal, WalProposerError
 from walproposer.primary.commit_waits import CommitWaits, may_see_waits, read_commit_waits
 from walproposer.primary.log_marker import forget_log
@@ -78,7 +78,7 @@ def reset(address: PrimaryAddress, *, drop_slot: bool, force: bool) -> list[str]
     """Reset it: commits no longer wait. Returns what was done, a line each. Raises
     WalProposerError: CommitsWait, unless `force`, if commits wait that would return with one
     copy."""
-    with closing(address.connect()) as connection, refusing("could not detach"):
+    with closing(address.connect()) as connection, converting_errors("could not detach"):
         if drop_slot:
             _check_slot_free(connection, address)
         waits = read_commit_waits(connection)

@@ -17,16 +17,16 @@ class Clients:
         self._waiters: dict[str, set[int]] = {}
         self._gone_ms: dict[str, int] = {}
 
-    def came(self, waiter: int, gid: str, now_ms: int) -> None:
+    def connected(self, waiter: int, gid: str, now_ms: int) -> None:
         """From now on it is a client of `gid`."""
         if self._gid_of.get(waiter) == gid:
             return
-        self.left(waiter, now_ms)
+        self.disconnected(waiter, now_ms)
         self._gid_of[waiter] = gid
         self._waiters.setdefault(gid, set()).add(waiter)
         self._gone_ms.pop(gid, None)
 
-    def left(self, waiter: int, now_ms: int) -> None:
+    def disconnected(self, waiter: int, now_ms: int) -> None:
         gid = self._gid_of.pop(waiter, None)
         if gid is None:
             return

@@ -125,7 +125,7 @@ class Conversation:
     def _receive(self, message: Message) -> list[Message] | Verb:
         match message:
             case Query(text):
-                return parse_verb(text) if _says_something(text) else _nothing_said()
+                return parse_verb(text) if _has_text(text) else _empty_query()
             case Sync():
                 self._portals.clear()  # portals end with their transaction
                 return [ReadyForQuery()]
@@ -162,7 +162,7 @@ class Conversation:
         fields = decode_parse(data)
         self._check_room(self._statements, fields.name)
         verb, parameters = None, 0
-        if _says_something(fields.text):
+        if _has_text(fields.text):
             verb, parameters = parse_statement(fields.text)
         given = (*fields.type_oids, *[0] * parameters)[:parameters]
         type_oids = tuple(type_oid or TEXT_OID for type_oid in given)
@@ -222,11 +222,11 @@ class Conversation:
             )
 
 
-def _says_something(text: str) -> bool:
+def _has_text(text: str) -> bool:
     return bool(text.strip(" \t\r\n;"))
 
 
-def _nothing_said() -> list[Message]:
+def _empty_query() -> list[Message]:
     return [EmptyQueryResponse(), ReadyForQuery()]
 
 

@@ -163,7 +163,7 @@ class Coordinator:
                 is_ok = incarnation.quorum_watch.ok
                 if is_ok is not self.limbo.is_quorum_ok:
                     self.step(core.QuorumChanged(is_ok))
-                self._hasten(incarnation)
+                self._request_wal(incarnation)
         self.step(core.Tick(self._clock_ms()))
         now = time.monotonic()
         if now >= self._next_status:
@@ -293,7 +293,7 @@ class Coordinator:
         if incarnation is self._incarnation and led is not None:
             self.step(core.RoundAnswered(led.node_id, number))
 
-    def _hasten(self, incarnation: Incarnation) -> None:
+    def _request_wal(self, incarnation: Incarnation) -> None:
         """Members in a daisy chain confirm the term only when they receive new WAL (`rounds.py`),
         and an idle primary writes none. So make it write some."""
         wanted_at, now = self._round_wanted_at, time.monotonic()

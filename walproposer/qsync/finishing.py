@@ -48,14 +48,14 @@ class Finishing:
     def __init__(self) -> None:
         self._tasks: dict[str, Task] = {}
         self._not_before_ms: dict[str, int] = {}
-        self._complained: set[str] = set()
+        self._alarmed: set[str] = set()
         self.resolves: dict[str, Resolve] = {}
 
     def clear(self) -> None:
         """The tasks belong to an incarnation that has ended."""
         self._tasks.clear()
         self._not_before_ms.clear()
-        self._complained.clear()
+        self._alarmed.clear()
         self.resolves.clear()
 
     def order(self, entry: Entry, commit: bool) -> Finish:
@@ -87,15 +87,15 @@ class Finishing:
             self._not_before_ms[gid] = now_ms + RETRY_MS
             return ""
         self._not_before_ms[gid] = now_ms + RETRY_REFUSED_MS
-        if gid in self._complained:
+        if gid in self._alarmed:
             return ""
-        self._complained.add(gid)
+        self._alarmed.add(gid)
         return f"could not finish {gid}: SQLSTATE {sqlstate}; its locks stay until it is finished"
 
     def left(self, gid: str) -> None:
         """It is no longer in the limbo."""
         self._not_before_ms.pop(gid, None)
-        self._complained.discard(gid)
+        self._alarmed.discard(gid)
 
     def keep_only(self, gids: Container[str]) -> None:
         """All other gids are no longer in the limbo."""

@@ -25,7 +25,7 @@ from pgwal.lsn import format_lsn
 from pgwire.logical import CommitPrepared, Prepare, RollbackPrepared
 from pgwire.replication import POSTGRES_EPOCH_UNIX_S
 from qsync.gid import Gid
-from walproposer.primary.primary import server_in_words
+from walproposer.primary.primary import describe_server
 from walproposer.qsync.bounds import Bounds
 from walproposer.qsync.clients import Clients
 from walproposer.qsync.finishing import BUSY, UNDEFINED_OBJECT, Finishing, Resolve
@@ -173,7 +173,7 @@ class Limbo:
         match event:
             case Tick(now_ms):
                 self._now_ms = max(self._now_ms, now_ms)
-                self._settle()
+                self._answer_waits()
                 self._tick()
                 return self._actions
             case Led():
@@ -189,17 +189,17 @@ class Limbo:
             case ResolveAsked():
                 self._resolve_asked(event)
             case WaitCancelled(waiter):
-                self._take_back(waiter)
+                self._cancel(waiter)
             case WaiterGone(waiter):
-                self._take_back(waiter)
-                self._clients.left(waiter, self._now_ms)
+                self._cancel(waiter)
+                self._clients.disconnected(waiter, self._now_ms)
             case _:
                 if self.led is not None and event.node_id == self.led.node_id:
-                    self._of_this_term(event)
-        self._settle()
+                    self._handle_of_term(event)
+        self._answer_waits()
         return self._actions
 
-    def _of_this_term(
+    def _handle_of_term(
         self,
         event: CommitAdvanced | RoundAnswered | Decoded | LimboRead | FinishEnded,
     ) -> None:
@@ -242,7 +242,7 @@ class Limbo:
 
     def _wait_asked(self, asked: WaitAsked) -> None:
         if asked.gid is not None:
-            self._clients.came(asked.waiter, str(asked.gid), self._now_ms)
+            self._clients.connected(asked.waiter, str(asked.gid), self._now_ms)
         if not self._may_ask(asked.waiter):
             return
         if asked.gid is not None and asked.lsn <= asked.gid.begin_lsn:
@@ -254,7 +254,7 @@ class Limbo:
             hint = "Ask for pg_current_wal_flush_lsn(), read after PREPARE."
             self._actions.append(RefuseWait(asked.waiter, INVALID_VALUE, text, hint))
             return
-        if asked.gid is not None and self.has_read and self._is_a_strangers(asked.gid):
+        if asked.gid is not None and self.has_read and self._is_of_another_server(asked.gid):
             self._answer(asked.waiter, Verdict.PENDING)
             return
         self._add(Wait(asked.waiter, asked.lsn, asked.deadline_ms, asked.gid))
@@ -267,7 +267,7 @@ class Limbo:
         if asked.server is not None and asked.server != self.led.server:
             text = "the position is not of the primary: "
             text += (
-                f"{server_in_words(*asked.server)}, expected {server_in_words(*self.led.server)}"
+                f"{describe_server(*asked.server)}, expected {describe_server(*self.led.server)}"
             )
             hint = "Read from the primary that the coordinator is attached to."
             self._actions.append(RefuseWait(asked.waiter, WRONG_STATE, text, hint))
@@ -284,7 +284,7 @@ class Limbo:
     def _add(self, wait: Wait) -> None:
         """A wait whose deadline has passed asks only once."""
         self._waits.add(wait)
-        self._settle()
+        self._answer_waits()
         if wait.deadline_ms <= self._now_ms and self._waits.has(wait):
             self._answer(wait.waiter, Verdict.PENDING)
         if wait.gid is None or self.settings.order is Order.ANY:
@@ -293,18 +293,18 @@ class Limbo:
         if self._waits.has(wait) and (entry is None or not entry.was_read):
             self._read()
 
-    def _take_back(self, waiter: int) -> None:
+    def _cancel(self, waiter: int) -> None:
         self._waits.remove(waiter)
         self._finishing.without(waiter)
 
     def _answer(self, waiter: int, verdict: Verdict) -> None:
         assert self.led is not None
-        self._take_back(waiter)
+        self._cancel(waiter)
         if verdict in (Verdict.CONFIRMED, Verdict.PENDING):
             self.counts[verdict.value] += 1
         self._actions.append(Answer(waiter, verdict, self.commit_lsn, self.led.node_id.term))
 
-    def _settle(self) -> None:
+    def _answer_waits(self) -> None:
         """Answer all waits that can be answered now."""
         if not self.is_deciding:
             return
@@ -326,7 +326,7 @@ class Limbo:
         departure = self.table.departures.get(gid)
         if departure is not None and departure.fate is Fate.ROLLED_BACK:
             return Verdict.PENDING
-        if self._is_a_strangers(wait.gid):
+        if self._is_of_another_server(wait.gid):
             return Verdict.PENDING if self.has_read else None
         entry = self.table.entries.get(gid)
         if self._finishing.is_rolling_back(gid) or (entry and not self._is_enough(wait, entry)):
@@ -335,7 +335,7 @@ class Limbo:
             return Verdict.CONFIRMED
         return Verdict.CONFIRMED if entry is not None and self._is_first(entry) else None
 
-    def _is_a_strangers(self, gid: Gid) -> bool:
+    def _is_of_another_server(self, gid: Gid) -> bool:
         """Whether the gid was prepared on another server than the one that writes our log, and is
         unknown here. The log may have other bytes below the same position, even on a timeline of
         the same number. Transactions of other servers that are in the log were read."""

@@ -50,7 +50,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class PrimaryEvidence:
     """The state of one transaction on the primary, read in this order. `is_in_log` is None if its
     PREPARE was not searched for, or cannot be."""
 
@@ -79,12 +79,12 @@ class LimboReader:
             databases = tuple(database for (database,) in cursor.fetchall())
             return Reading(entries, before_lsn, _lsn(after), int(after[1]), databases)
 
-    def ask(self, gid: Gid) -> Witness:
+    def ask(self, gid: Gid) -> PrimaryEvidence:
         with self._session.opened("could not ask for a transaction") as connection:
             row = connection.execute(_IS_PREPARED, (str(gid),)).fetchone()
             status = _xid_status(connection, gid.xid)
             flushed_lsn = _lsn(connection.execute(_FLUSH_LSN).fetchone())
-            return Witness(row is not None and bool(row[0]), status, flushed_lsn)
+            return PrimaryEvidence(row is not None and bool(row[0]), status, flushed_lsn)
 
     def write_wal(self) -> None:
         """Write a few bytes of new WAL, which no safekeeper has been sent before."""

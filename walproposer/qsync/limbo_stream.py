@@ -47,7 +47,7 @@ from pgwire.replication import (
     postgres_time_us,
 )
 from qsync.gid import Gid
-from walproposer.connection import open_connection, refusing
+from walproposer.connection import converting_errors, open_connection
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.primary.logical_slots import SLOT_PREFIX
 from walproposer.primary.primary_address import PrimaryAddress
@@ -93,7 +93,7 @@ _OPTIONS = f"(proto_version '3', publication_names '{PUBLICATION}', two_phase 'o
 Told = Callable[[str, Prepare | CommitPrepared | RollbackPrepared], None]
 
 
-class _NotYet(Exception):
+class _NoStream(Exception):
     """There is no stream now; the text is the state. `seconds`: time until the next attempt."""
 
     def __init__(self, state: str, seconds: float = RETRY_SECONDS) -> None:
@@ -166,18 +166,18 @@ class LimboStream:
                 seconds = RETRY_SECONDS
             except _Unused:
                 break
-            except _NotYet as reason:
-                self._become(str(reason))
+            except _NoStream as reason:
+                self._set_state(str(reason))
                 seconds = reason.seconds
             except (WalProposerError, PgClientError, ProtocolError) as error:
-                self._become(" ".join(str(error).split()))
+                self._set_state(" ".join(str(error).split()))
                 seconds = RETRY_SECONDS
             finally:
                 self._session.close()
             self._closing.wait(seconds)
-        self._become(CLOSED)
+        self._set_state(CLOSED)
 
-    def _become(self, state: str) -> None:
+    def _set_state(self, state: str) -> None:
         if state == self.state:
             return
         self.state = state
@@ -187,24 +187,24 @@ class LimboStream:
     # ---- the slot
 
     def _ready_slot(self) -> str:
-        """The name of the slot, created if possible. Raises _NotYet, _Unused, WalProposerError."""
+        """The slot, created if possible. Raises _NoStream, _Unused, WalProposerError."""
         with self._session.opened("could not prepare a logical stream") as connection:
             row = connection.execute(_FACTS).fetchone()
             assert row is not None
             major, wal_level, oid = row
             if major < MAJOR_MIN:
-                raise _NotYet(f"Postgres {major} has no such stream, 15 has", LATE_RETRY_SECONDS)
+                raise _NoStream(f"Postgres {major} has no such stream, 15 has", LATE_RETRY_SECONDS)
             if wal_level != "logical":
-                raise _NotYet(f"no stream: wal_level is {wal_level}", LATE_RETRY_SECONDS)
+                raise _NoStream(f"no stream: wal_level is {wal_level}", LATE_RETRY_SECONDS)
             slot = f"{SLOT_PREFIX}{oid}"
-            is_made = self._is_made(connection, slot)
-            if self.is_unused or (self.has_streamed and not is_made):
-                self._let_go(connection, slot if is_made else "")
-            if not is_made:
-                self._make(connection, slot)
+            exists = self._slot_exists(connection, slot)
+            if self.is_unused or (self.has_streamed and not exists):
+                self._drop_slot(connection, slot if exists else "")
+            if not exists:
+                self._create_slot(connection, slot)
         return slot
 
-    def _let_go(self, connection: psycopg.Connection, slot: str) -> NoReturn:
+    def _drop_slot(self, connection: psycopg.Connection, slot: str) -> NoReturn:
         """`slot` "": the database has none."""
         if slot:
             connection.execute(_DROP_SLOT, (slot,))
@@ -212,13 +212,15 @@ class LimboStream:
         log.info("logical stream not needed", database=self.database, reason=reason)
         raise _Unused
 
-    def _is_made(self, connection: psycopg.Connection, slot: str) -> bool:
+    def _slot_exists(self, connection: psycopg.Connection, slot: str) -> bool:
         row = connection.execute(_SLOT, (slot,)).fetchone()
         if row is None:
             return False
         plugin, is_two_phase, wal_status = row
         if plugin != "pgoutput" or not is_two_phase:
-            raise _NotYet(f"replication slot {slot} belongs to another program", LATE_RETRY_SECONDS)
+            raise _NoStream(
+                f"replication slot {slot} belongs to another program", LATE_RETRY_SECONDS
+            )
         if wal_status != "lost":
             return True
         log.warning("logical slot lost its WAL, and is created again", slot=slot)
@@ -226,11 +228,11 @@ class LimboStream:
         self.has_streamed = False
         return False
 
-    def _make(self, connection: psycopg.Connection, slot: str) -> None:
+    def _create_slot(self, connection: psycopg.Connection, slot: str) -> None:
         """The publication comes first: the slot sees only what existed before it."""
         row = connection.execute(_PREPARED_COUNT).fetchone()
         if row is None or row[0]:
-            raise _NotYet("no stream yet: its slot is created while nothing is prepared")
+            raise _NoStream("no stream yet: its slot is created while nothing is prepared")
         row = connection.execute(_HAS_PUBLICATION, (PUBLICATION,)).fetchone()
         if row is None or not row[0]:
             name = sql.Identifier(PUBLICATION)
@@ -240,7 +242,9 @@ class LimboStream:
                 run_command(replication.pgconn, _CREATE_SLOT.format(slot))
             except ServerError as error:
                 if error.sqlstate == psycopg.errors.LockNotAvailable.sqlstate:
-                    raise _NotYet("no stream yet: its slot waits for open transactions") from error
+                    raise _NoStream(
+                        "no stream yet: its slot waits for open transactions"
+                    ) from error
                 raise
         log.info("logical slot created", database=self.database, slot=slot)
 
@@ -264,7 +268,7 @@ class LimboStream:
             command = f'START_REPLICATION SLOT "{slot}" LOGICAL 0/0 {_OPTIONS}'
             if not start_copy(pgconn, command):
                 raise Unreachable("the primary did not start a logical stream")
-            self._become(STREAMING)
+            self._set_state(STREAMING)
             self.has_streamed = True
             self._acknowledged_lsn = 0
             next_status = 0.0
@@ -320,6 +324,6 @@ class LimboStream:
     def _acknowledge(self, pgconn: pq.abc.PGconn) -> None:
         lsn = self._acknowledged_lsn
         status = StandbyStatus(lsn, lsn, lsn, postgres_time_us(time.time_ns()))
-        with refusing("the logical stream broke"):
+        with converting_errors("the logical stream broke"):
             pgconn.put_copy_data(status.encode())
             pgconn.flush()

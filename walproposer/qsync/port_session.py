@@ -84,7 +84,7 @@ class PortSession:
         if not secrets.compare_digest(key, self._key.secret_key) or self._question is None:
             return
         self._question = None
-        self._server.verdicts.take_back(self.number)
+        self._server.verdicts.cancel_question(self.number)
         self._refuse(Refusal(QUERY_CANCELED, "canceling statement due to user request"))
         self._proceed()
 

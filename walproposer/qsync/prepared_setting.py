@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from walproposer.config import QsyncConfig
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import Refusal
 from walproposer.primary.primary_address import PrimaryAddress
 
@@ -17,7 +17,10 @@ HINT = f"ALTER SYSTEM SET {SETTING} = 100; then restart the primary, and its sta
 def limbo_max(config: QsyncConfig, address: PrimaryAddress) -> int:
     """How many transactions of qsync may wait. Raises WalProposerError: Refusal if none can, or not
     that many."""
-    with closing(address.connect()) as connection, refusing("could not inspect the primary"):
+    with (
+        closing(address.connect()) as connection,
+        converting_errors("could not inspect the primary"),
+    ):
         row = connection.execute(f"SELECT current_setting('{SETTING}')::int").fetchone()
     prepared_max = int(row[0]) if row is not None else 0
     if prepared_max == 0:

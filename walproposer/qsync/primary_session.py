@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 import psycopg
 
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import Unreachable
-from walproposer.primary.primary import Primary, server_in_words
+from walproposer.primary.primary import Primary, describe_server
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.primary.server_facts import START_US
 
@@ -53,7 +53,7 @@ class PrimarySession:
     def opened(self, doing: str) -> Iterator[psycopg.Connection]:
         """A connection in autocommit mode. Raises WalProposerError, also for an error in the
         block."""
-        with refusing(doing):
+        with converting_errors(doing):
             if self._connection is None:
                 self._connection = self._open()
             try:
@@ -79,7 +79,7 @@ class PrimarySession:
             if found != self._who:
                 raise Unreachable(
                     f"the primary ({self._address}) is another server now, or was restarted: "
-                    f"{_in_words(found)}, expected {_in_words(self._who)}"
+                    f"{_describe(found)}, expected {_describe(self._who)}"
                 )
         except BaseException:
             connection.close()
@@ -87,6 +87,6 @@ class PrimarySession:
         return connection
 
 
-def _in_words(who: tuple[int, int, int]) -> str:
+def _describe(who: tuple[int, int, int]) -> str:
     system_id, tli, start_us = who
-    return f"system {system_id}, {server_in_words(tli, start_us)}"
+    return f"system {system_id}, {describe_server(tli, start_us)}"

@@ -22,7 +22,7 @@ from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.qsync.finisher import Finisher
 from walproposer.qsync.limbo_events import Decoded, Finish, FinishEnded, LimboEntry, LimboRead
-from walproposer.qsync.limbo_reader import LimboReader, Reading, Witness
+from walproposer.qsync.limbo_reader import LimboReader, PrimaryEvidence, Reading
 from walproposer.qsync.limbo_stream import STREAMING, LimboStream
 from walproposer.qsync.outcome_answer import XidStatus, is_of_server
 from walproposer.qsync.prepare_search import has_prepare, search_end_lsn
@@ -37,7 +37,7 @@ Told = Decoded | LimboRead | FinishEnded
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
+class PrimaryUnavailable:
     """The primary could not be asked."""
 
     reason: str
@@ -89,7 +89,7 @@ class PrimarySessions:
         for database in self._slot_databases:
             if database not in self._streams:
                 self.watch(database)  # otherwise its slot would hold WAL
-        self._let_go_all_but(used.union(self._slot_databases))
+        self._close_unneeded(used.union(self._slot_databases))
         if self._reads_again:
             self.read()
 
@@ -102,7 +102,7 @@ class PrimarySessions:
             )
         return stream
 
-    def _let_go_all_but(self, needed: set[str]) -> None:
+    def _close_unneeded(self, needed: set[str]) -> None:
         """The other databases have no slot. It may have been dropped, perhaps with its database; or
         it is not created yet."""
         for database in self._streams.keys() - needed:
@@ -112,30 +112,35 @@ class PrimarySessions:
                 stream.close()
                 del self._streams[database]
 
-    def ask(self, gid: Gid, lsn: int | None, done: Callable[[Witness | Unanswered], None]) -> None:
+    def ask(
+        self,
+        gid: Gid,
+        lsn: int | None,
+        done: Callable[[PrimaryEvidence | PrimaryUnavailable], None],
+    ) -> None:
         """`done` is called on another thread. `lsn`: the end of PREPARE that its client knows, or
         0; None if the log is known to have it."""
 
         def ask() -> None:
             try:
-                witness = self._limbo_reader.ask(gid)
+                evidence = self._limbo_reader.ask(gid)
                 if lsn is not None:
-                    witness = replace(witness, is_in_log=self._look_for(gid, lsn, witness))
+                    evidence = replace(evidence, is_in_log=self._search_prepare(gid, lsn, evidence))
             except WalProposerError as error:
-                done(Unanswered(str(error)))
+                done(PrimaryUnavailable(str(error)))
             else:
-                done(witness)
+                done(evidence)
 
         self._reader.put(ask)
 
-    def _look_for(self, gid: Gid, lsn: int, witness: Witness) -> bool | None:
+    def _search_prepare(self, gid: Gid, lsn: int, evidence: PrimaryEvidence) -> bool | None:
         """Search the log for its PREPARE. Only if its xid has committed, and may belong to another
         transaction."""
         primary = self._primary
         history, server = primary.tli_history, (primary.tli_history.tli, primary.start_us)
-        if witness.is_prepared or witness.xid_status is not XidStatus.COMMITTED:
+        if evidence.is_prepared or evidence.xid_status is not XidStatus.COMMITTED:
             return None
-        end_lsn = search_end_lsn(gid, lsn, history, witness.flushed_lsn)
+        end_lsn = search_end_lsn(gid, lsn, history, evidence.flushed_lsn)
         if end_lsn is None or is_of_server(gid, lsn, server):
             return None
         session = PrimarySession(self._address, primary, replicates=True)
@@ -152,7 +157,7 @@ class PrimarySessions:
             try:
                 self._limbo_reader.write_wal()
             except WalProposerError as error:
-                self._complain(error)
+                self._log_failure(error)
 
         self._reader.put(write)
 
@@ -193,12 +198,12 @@ class PrimarySessions:
         try:
             reading = self._limbo_reader.read()
         except WalProposerError as error:
-            self._complain(error)
+            self._log_failure(error)
             return None
         self._last_reason = ""
         return reading
 
-    def _complain(self, error: WalProposerError) -> None:
+    def _log_failure(self, error: WalProposerError) -> None:
         if str(error) != self._last_reason:
             log.warning("qsync cannot ask the primary", reason=str(error))
         self._last_reason = str(error)

@@ -57,7 +57,7 @@ class Verdicts(Protocol):
     def ask(self, question: Question) -> None:
         """Answer it, now or later."""
 
-    def take_back(self, waiter: int) -> None:
+    def cancel_question(self, waiter: int) -> None:
         """Its question was cancelled, and the client has been told. The connection stays open."""
 
     def leave(self, waiter: int) -> None:

@@ -28,9 +28,9 @@ from walproposer.qsync.answers import (
 )
 from walproposer.qsync.limbo import CANNOT_CONNECT_NOW
 from walproposer.qsync.limbo import LimboRow as CoreRow
-from walproposer.qsync.limbo_reader import Witness
+from walproposer.qsync.limbo_reader import PrimaryEvidence
 from walproposer.qsync.outcome_answer import Evidence, outcome_of
-from walproposer.qsync.primary_sessions import PrimarySessions, Unanswered
+from walproposer.qsync.primary_sessions import PrimarySessions, PrimaryUnavailable
 from walproposer.qsync.question import Question
 from walproposer.qsync.verbs import (
     Admit,
@@ -88,7 +88,7 @@ class Questions:
             case _:
                 assert_never(question.verb)
 
-    def take_back(self, waiter: int) -> None:
+    def cancel_question(self, waiter: int) -> None:
         if self._open.pop(waiter, None) is not None:
             self._coordinator.step(core.WaitCancelled(waiter))
 
@@ -154,18 +154,18 @@ class Questions:
             question.refuse(CANNOT_CONNECT_NOW, "the coordinator does not lead", _HINT_LATER)
             return
 
-        def done(found: Witness | Unanswered) -> None:
-            coordinator.post(partial(self._judge, sessions, question, asked, found))
+        def done(found: PrimaryEvidence | PrimaryUnavailable) -> None:
+            coordinator.post(partial(self._answer_outcome, sessions, question, asked, found))
 
         is_in_log = coordinator.limbo.table.is_in_log(str(asked.gid))
         sessions.ask(asked.gid, None if is_in_log else asked.lsn or 0, done)
 
-    def _judge(
+    def _answer_outcome(
         self,
         sessions: PrimarySessions,
         question: Question,
         asked: AskOutcome,
-        found: Witness | Unanswered,
+        found: PrimaryEvidence | PrimaryUnavailable,
     ) -> None:
         coordinator = self._coordinator
         limbo = coordinator.limbo
@@ -174,7 +174,7 @@ class Questions:
             text = "the coordinator no longer leads"
             question.refuse(CANNOT_CONNECT_NOW, text, _HINT_LATER)
             return
-        if isinstance(found, Unanswered):
+        if isinstance(found, PrimaryUnavailable):
             question.refuse(CANNOT_CONNECT_NOW, found.reason)
             return
         coordinator.advance()

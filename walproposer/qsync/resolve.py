@@ -8,7 +8,7 @@ here. The old primary may have committed and shown any of them, and the record o
 A client gets `rolled back` only when the quorum has the record of that, so such a transaction is
 not in the list. The sessions have synchronous_commit = local. If the quorum lacks their commits at
 the next failover, they are made again. Postgres requires one session per database. For the time of
-this step see `failover/opening.py`.
+this step see `failover/completion.py`.
 """
 
 from __future__ import annotations

@@ -40,14 +40,14 @@ def commit_path(incarnation: Incarnation) -> str:
     return "compiled" if {how_it_runs(name) for name in MODULES} == {"compiled"} else "interpreted"
 
 
-class PathNote:
+class PathLog:
     """Logs the path when it changes."""
 
     def __init__(self) -> None:
-        self._said = ""
+        self._last = ""
 
-    def say(self, incarnation: Incarnation) -> None:
+    def update(self, incarnation: Incarnation) -> None:
         path = commit_path(incarnation)
-        if path != self._said:
-            self._said = path
+        if path != self._last:
+            self._last = path
             log.info("commit path", steady_path=path)

@@ -16,7 +16,7 @@ from pgclient.errors import first_line
 from pgclient.results import result_error
 from pgwire.errors import ProtocolError
 from pgwire.replication import ServerReplicationMessage, parse_server_message
-from walproposer.connection import as_said
+from walproposer.connection import server_error
 from walproposer.errors import PrimaryLost, Unreachable, WalProposerError
 
 
@@ -109,7 +109,7 @@ class CopyConnection:
         if result is None:
             return Unreachable("the connection was closed by the other side")
         if result.status == pq.ExecStatus.FATAL_ERROR:
-            return as_said(result_error(result, self.pgconn))
+            return server_error(result_error(result, self.pgconn))
         return PrimaryLost("the server ended the stream", orderly=True)
 
 

@@ -84,7 +84,7 @@ class DonorReads:
             self._loop.unwatch(copy)
             copy.close()
 
-    def settle(self, wants: Callable[[int], bool]) -> None:
+    def update(self, wants: Callable[[int], bool]) -> None:
         """Stop reading for peers that want no more for now."""
         for peer, copy in self.open.items():
             self._loop.set_interest(copy, reads=wants(peer), writes=False)

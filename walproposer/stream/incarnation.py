@@ -26,7 +26,7 @@ from walproposer.config import ProposerConfig
 from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.candidacy import Candidacy
-from walproposer.stream.commit_path import PathNote
+from walproposer.stream.commit_path import PathLog
 from walproposer.stream.commit_signal import CommitSignal
 from walproposer.stream.donor_reads import DonorReads
 from walproposer.stream.event_loop import EventLoop
@@ -69,7 +69,7 @@ from walproposer.stream.proposer import Proposer, State
 from walproposer.stream.quorum_watch import QuorumWatch
 from walproposer.stream.shutdown_probe import is_shutting_down
 from walproposer.stream.standby_feedback import StandbyFeedback
-from walproposer.stream.steady_loop import NO_ONE, UPSTREAM
+from walproposer.stream.steady_loop import NO_INPUT, UPSTREAM
 from walproposer.stream.upstream import Upstream, end_of_stream
 from walproposer.stream.wal_window import joined
 
@@ -115,13 +115,13 @@ class Incarnation:
         self.commit_signal = CommitSignal()
         self._loop = EventLoop()
         timeline = candidacy.timeline
-        self.peers = PeerConnections(self._loop, timeline, config.http, self._step, self._unsettle)
+        self.peers = PeerConnections(self._loop, timeline, config.http, self._step, self._changed)
         self._donors = DonorReads(
-            self._loop, timeline, self.peers.addresses, self._step, self._unsettle
+            self._loop, timeline, self.peers.addresses, self._step, self._changed
         )
         self._stop: Stop | None = None
-        #: False when a connection needs handling in `_settle`.
-        self._is_settled = False
+        #: False when a connection needs handling in `_update_connections`.
+        self._is_unchanged = False
         self._reads_wal = True
         self._lost: PrimaryLost | None = None
         self._is_asked_to_stop = False
@@ -131,7 +131,7 @@ class Incarnation:
         self._gather_until = 0.0
         #: Rounds of the general path until the steady one is tried again.
         self._steady_pause = 0
-        self._path_note = PathNote()
+        self._path_log = PathLog()
         self._primary_heard_at = 0.0
         self._next_tick = 0.0
         self._next_report = 0.0
@@ -161,8 +161,7 @@ class Incarnation:
             self._loop.close()
 
     def _turn(self, now: float) -> float:
-        """Wait once, and handle the events. Returns the time then. `now` is the time when the last
-        turn ended."""
+        """Wait once, and handle the events. Returns the time then; `now` is that of the last turn."""
         is_gathering = not self._reads_wal and now < self._gather_until
         wake_at = self._gather_until if is_gathering else self._next_tick
         if self._run_steady():
@@ -172,9 +171,9 @@ class Incarnation:
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
             self._tick(now)
-        is_changed = not self._is_settled or bool(self._donors.open)
+        is_changed = not self._is_unchanged or bool(self._donors.open)
         if is_changed or self._wants_wal(now) is not self._reads_wal:
-            self._settle(now)
+            self._update_connections(now)
         return now
 
     def _run_steady(self) -> bool:
@@ -185,22 +184,22 @@ class Incarnation:
             return False
         leader, upstream = steady.leader, self.upstream
         assert upstream is not None
-        odd = steady.run(min(self._next_tick, self._loop.next_timer))
-        upstream.went_on(leader.next_lsn, leader.primary_end_lsn, steady.reported_lsn)
+        source = steady.run(min(self._next_tick, self._loop.next_timer))
+        upstream.advance(leader.next_lsn, leader.primary_end_lsn, steady.reported_lsn)
         if steady.has_heard:
             self._primary_heard_at = time.monotonic()
         self._step(SteadyEnded(leader))
-        self._steady_pause = STEADY_PAUSE if odd == UPSTREAM and not leader.wal else 0
-        if odd == UPSTREAM:
+        self._steady_pause = STEADY_PAUSE if source == UPSTREAM and not leader.wal else 0
+        if source == UPSTREAM:
             self._upstream_ready()
-        elif odd >= 0:
-            self.peers.ready(odd, self.peers.open[odd])
-        return odd != NO_ONE
+        elif source >= 0:
+            self.peers.ready(source, self.peers.open[source])
+        return source != NO_INPUT
 
     def _steady_loop(self) -> SteadyLoop | None:
         """None while there is work that only the general path does."""
         upstream = self.upstream
-        if not self._is_settled or not self._reads_wal or self._donors.open or upstream is None:
+        if not self._is_unchanged or not self._reads_wal or self._donors.open or upstream is None:
             return None
         if self._steady_pause:
             self._steady_pause -= 1
@@ -217,16 +216,16 @@ class Incarnation:
             return False
         return self.core.wants_wal()
 
-    def _settle(self, now: float) -> None:
+    def _update_connections(self, now: float) -> None:
         """After a round of events with a change: drop ended connections, and set the sockets to
         poll.
 
         A socket that the core does not want to read from is not polled. That is the back-pressure.
         """
-        self._is_settled = True
+        self._is_unchanged = True
         self._reads_wal = self._wants_wal(now)
-        self.peers.settle()
-        self._donors.settle(self.core.wants_catch_up)
+        self.peers.update()
+        self._donors.update(self.core.wants_catch_up)
         upstream = self.upstream
         if upstream is not None and upstream.copy is not None:
             copy = upstream.copy
@@ -246,10 +245,10 @@ class Incarnation:
         is_orderly = isinstance(error, PrimaryLost) and error.orderly
         if not is_orderly or self.core.is_drained or now >= self._drain_until:
             raise error
-        self._is_settled = False
+        self._is_unchanged = False
 
-    def _unsettle(self) -> None:
-        self._is_settled = False
+    def _changed(self) -> None:
+        self._is_unchanged = False
 
     # ---- the core
 
@@ -291,7 +290,7 @@ class Incarnation:
                 assert self.upstream is not None
                 upstream = self.upstream
                 self._loop.in_thread(
-                    lambda: upstream.start(begin_lsn, self._unsettle), self._upstream_started
+                    lambda: upstream.start(begin_lsn, self._changed), self._upstream_started
                 )
             case ReadTail(donor, begin_lsn, end_lsn):
                 self._donors.read_tail(
@@ -332,7 +331,7 @@ class Incarnation:
         if upstream is None or upstream.copy is None:
             return
         if self.core.quorum_is_connected:
-            self._path_note.say(self)
+            self._path_log.update(self)
         if not self._reads_wal:
             self._primary_heard_at = now  # its answers wait in the socket
         if now >= self._next_report:
@@ -356,11 +355,10 @@ class Incarnation:
             )
 
     def _probed(self, is_stopping: bool | WalProposerError) -> None:
-        """A primary that shuts down waits for us, and without a quorum we can confirm nothing to
-        it."""
+        """A primary that shuts down waits for us, and without a quorum it would wait forever."""
         if is_stopping is True and not self.core.quorum_is_connected:
             self._lost = PrimaryLost("the primary is shutting down while the quorum is lost")
-            self._unsettle()
+            self._changed()
 
     # ---- safekeepers
 
@@ -391,8 +389,7 @@ class Incarnation:
         return tuple(dict.fromkeys((*self.peers.addresses.values(), *named)))
 
     def request(self, request: ChangeRequest) -> None:
-        """Before `run`: the change to make. Without a primary the incarnation ends when it is
-        done."""
+        """Before `run`: the change to make. Without a primary `run` then ends."""
         self._step(ChangeRequested(request))
 
     def call(self, callback: Callable[[], None]) -> None:

@@ -51,7 +51,7 @@ def open_donor(
     return _start_copy(address, timeline, format_start_replication(command))
 
 
-def open_mend(
+def open_repair(
     address: SafekeeperAddress, timeline: TimelineId, begin_lsn: int
 ) -> psycopg.Connection:
     """A connection that accepts the bytes of the damaged segment that begins there. Blocks; raises

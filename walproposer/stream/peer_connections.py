@@ -30,7 +30,7 @@ LOST_DATA = ("42704", "XX001")
 
 class PeerConnections:
     """`step` hands an event to the core. `changed` is called when a connection needs handling in
-    `settle`. Everything but `addresses` and `errors` is for the loop's thread."""
+    `update`. Everything but `addresses` and `errors` is for the loop's thread."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class PeerConnections:
         else:
             self._connect_later(peer)
 
-    def settle(self) -> None:
+    def update(self) -> None:
         """Drop ended connections, and set the events to wait for on the others."""
         for peer, copy in list(self.open.items()):
             if copy.end is not None:

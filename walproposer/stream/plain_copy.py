@@ -12,12 +12,12 @@ import os
 
 import psycopg
 
-from pgclient.plain_copy import CLOSED, said, start_plain_copy
+from pgclient.plain_copy import CLOSED, error_of_response, start_plain_copy
 from pgclient.stream import start_copy
 from pgwire.errors import ProtocolError
 from pgwire.framing import COPY_DATA, MESSAGE_BYTES_MAX, FrameBuffer, pack_header
 from pgwire.messages import ErrorResponse, NoticeResponse, ParameterStatus
-from walproposer.connection import as_said
+from walproposer.connection import server_error
 from walproposer.errors import PrimaryLost, Unreachable
 from walproposer.stream.copy_connection import CopyConnection
 
@@ -100,7 +100,7 @@ class PlainCopy(CopyConnection):
             return False
         kind, payload = frame
         if kind == _ERROR:
-            self.end_with(as_said(said(bytes(payload))))
+            self.end_with(server_error(error_of_response(bytes(payload))))
         elif kind not in _ASIDES:
             self.end_with(PrimaryLost("the server ended the stream", orderly=True))
         return kind in _ASIDES

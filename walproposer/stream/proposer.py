@@ -431,7 +431,7 @@ class Proposer:
 
     def _append_response(self, progress: Progress, response: AppendResponse) -> list[Action]:
         if response.node_id != self.node_id or not progress.is_following:
-            return self._odd_response(progress, response.node_id)
+            return self._unexpected_response(progress, response.node_id)
         leader = self.leader
         assert leader is not None
         if response.generation > leader.membership.generation:
@@ -442,7 +442,7 @@ class Proposer:
         actions = leader.append_response(progress, response)
         return actions if self.primary is not None else actions + self._maybe_completed()
 
-    def _odd_response(self, progress: Progress, promised: NodeId) -> list[Action]:
+    def _unexpected_response(self, progress: Progress, promised: NodeId) -> list[Action]:
         if self._is_fenced_by(progress, promised):
             return [self._fenced(progress, promised)]
         if progress.state is PeerState.OUTSIDE:

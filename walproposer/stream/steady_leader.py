@@ -140,9 +140,9 @@ class SteadyLeader:
         self.frame = frame
         self.frame_bytes = 0
         #: The message for chained peers: an Append at its end, without WAL.
-        news = memoryview(bytearray(WAL_AT))
-        news[:POSITIONS_AT] = pack_header(COPY_DATA, APPEND.size) + head
-        self.news = news
+        end_frame = memoryview(bytearray(WAL_AT))
+        end_frame[:POSITIONS_AT] = pack_header(COPY_DATA, APPEND.size) + head
+        self.end_frame = end_frame
         self._answer_head = (
             pack_header(COPY_DATA, APPEND_RESPONSE.size)
             + (encode_append_response(answer)[:RESPONSE_POSITIONS_AT])
@@ -197,7 +197,7 @@ class SteadyLeader:
         )
         if self.has_chained:
             put_append_positions(
-                self.news, POSITIONS_AT, lsn, lsn, lsn, self.commit_lsn, self.truncate_lsn
+                self.end_frame, POSITIONS_AT, lsn, lsn, lsn, self.commit_lsn, self.truncate_lsn
             )
         self.frame_bytes = WAL_AT + size
         self.wal.append(bytes_at(frame, WAL_AT, size))

@@ -54,7 +54,7 @@ STATUS_TIME_AT = STATUS_LSNS_AT + 24
 EPOCH_US = POSTGRES_EPOCH_UNIX_S * 1_000_000
 READY_MAX = 64
 #: Results of `run` that are not the number of a peer.
-NO_ONE, UPSTREAM = -2, -1
+NO_INPUT, UPSTREAM = -2, -1
 
 
 class Lane:
@@ -141,17 +141,17 @@ class SteadyLoop:
     def run(self, deadline: float) -> int:
         """Run until `deadline`, a time of the monotonic clock, until other input arrives, or until
         another file is ready. Returns the peer, or UPSTREAM, whose buffer has the other input; or
-        NO_ONE."""
+        NO_INPUT."""
         try:
             while True:
                 seconds = deadline - monotonic()
                 if seconds <= 0:
-                    return NO_ONE
+                    return NO_INPUT
                 count = wait_ready(self._epoll, self._fds, self._masks, seconds)
                 for ready in range(count):
                     index = self._index_of(self._fds[ready])
                     if index < 0 or self._masks[ready] != READABLE:
-                        return NO_ONE
+                        return NO_INPUT
                     if not self._take(index):
                         return index if index != self._upstream else UPSTREAM
         finally:
@@ -194,7 +194,7 @@ class SteadyLoop:
             if lane is None:
                 continue
             if leader.follows[peer] == CHAINED:
-                is_sent = lane.send(leader.news, WAL_AT) and is_sent
+                is_sent = lane.send(leader.end_frame, WAL_AT) and is_sent
             else:
                 is_sent = lane.send(leader.frame, leader.frame_bytes) and is_sent
         return is_sent

@@ -21,7 +21,7 @@ from pgwal.lsn import Lsn, format_lsn
 from pgwire import replication
 from pgwire.commands import StartReplication, format_start_replication
 from pgwire.replication import Keepalive, StandbyStatus, postgres_time_us
-from walproposer.connection import open_connection, refusing
+from walproposer.connection import converting_errors, open_connection
 from walproposer.errors import PrimaryLost, Refusal, Unreachable, WalProposerError
 from walproposer.primary.log_marker import mark_log
 from walproposer.primary.primary import Primary
@@ -66,7 +66,10 @@ class Upstream:
         shared: psycopg.Connection | None = None,
     ) -> None:
         self.address = address
-        with address.connected(shared) as questions, refusing("could not inspect the primary"):
+        with (
+            address.connected(shared) as questions,
+            converting_errors("could not inspect the primary"),
+        ):
             self.server = read_server_facts(questions)
             self._start_us = read_start_us(questions)
             if log is not None:
@@ -91,7 +94,7 @@ class Upstream:
         self._connection.close()
 
     def _identify(self) -> Primary:
-        with refusing("could not identify the primary"):
+        with converting_errors("could not identify the primary"):
             system = identify_system(self._connection.pgconn)
             history = read_timeline_history(self._connection.pgconn, system.tli)
         if system.system_id != self.server.system_id:
@@ -122,7 +125,7 @@ class Upstream:
         has_ended_holder = False
         while True:
             try:
-                with refusing("the primary did not stream"):
+                with converting_errors("the primary did not stream"):
                     copy = begin_copy(self._connection, command, is_encrypted=self._is_encrypted)
                 break
             except Refusal as error:
@@ -174,7 +177,7 @@ class Upstream:
             self.next_lsn += len(message.data)
         return chunks, reply_requested
 
-    def went_on(self, next_lsn: int, primary_end_lsn: int, reported_lsn: int) -> None:
+    def advance(self, next_lsn: int, primary_end_lsn: int, reported_lsn: int) -> None:
         """Take over the positions of the steady path."""
         self.next_lsn, self.reported_lsn = next_lsn, max(self.reported_lsn, reported_lsn)
         self.primary_end_lsn = max(self.primary_end_lsn, primary_end_lsn)

@@ -25,7 +25,7 @@ class DataDirectory:
 
     path: Path
 
-    def look(self) -> Seen:
+    def read_state(self) -> Seen:
         """The state of the server, from its files."""
         with self._reading():
             os.listdir(self.path)  # an error for a missing directory

@@ -10,7 +10,7 @@ import time
 from contextlib import closing
 from dataclasses import replace
 
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import Refusal, WalProposerError
 from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.supervision.data_directory import DataDirectory
@@ -66,7 +66,10 @@ class ServerRole:
 
     def _ask(self, seen: Seen) -> Seen:
         try:
-            with closing(self._address.connect()) as connection, refusing("could not ask it"):
+            with (
+                closing(self._address.connect()) as connection,
+                converting_errors("could not ask it"),
+            ):
                 row = connection.execute(_ROLE).fetchone()
         except WalProposerError as error:
             return replace(seen, reason=str(error))

@@ -1,6 +1,6 @@
 """Watches the supervised server in a thread, and decides when to attach and when to end.
 
-    data directory, connection --Seen--> Supervision --Tell--> log, status page, service manager
+    data directory, connection --Seen--> Supervision --Report--> log, status page, service manager
                                                      --Attach--> wait_for_primary returns
                                                      --End--> the process is told to stop
 
@@ -23,11 +23,11 @@ from walproposer.primary.primary_address import PrimaryAddress
 from walproposer.supervision.data_directory import DataDirectory
 from walproposer.supervision.server_role import BackOff, ServerRole
 from walproposer.supervision.server_state import ServerState
-from walproposer.supervision.supervision import Attach, End, Supervision, Tell
+from walproposer.supervision.supervision import Attach, End, Report, Supervision
 
 log = structlog.get_logger()
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 T = TypeVar("T")
 
@@ -53,13 +53,13 @@ class ServerWatch:
 
     def start(self) -> None:
         """Raises Refusal for a directory that cannot be watched."""
-        self._directory.look()
+        self._directory.read_state()
         Thread(target=self._run, name="supervise", daemon=True).start()
 
     def wait_for_primary(self) -> bool:
         """Returns False if told to stop, also because the server ended. Raises WalProposerError."""
         while not self._stopping.is_set:
-            if self._is_primary.wait(LOOK_SECONDS):
+            if self._is_primary.wait(POLL_SECONDS):
                 return True
         self.check()
         return False
@@ -88,19 +88,19 @@ class ServerWatch:
         try:
             while not self._stopping.is_set:
                 self._step()
-                self._stopping.wait(LOOK_SECONDS)
+                self._stopping.wait(POLL_SECONDS)
         except BaseException as error:  # the main thread raises it
             self._failure = error
             self._stopping.set()
 
     def _step(self) -> None:
-        seen = self._role.add_to(self._directory.look())
+        seen = self._role.add_to(self._directory.read_state())
         actions = self._supervision.step(seen, time.monotonic())
         if not any(isinstance(action, Attach) for action in actions):
             self._is_primary.clear()
         for action in actions:
             match action:
-                case Tell(state, reason):
+                case Report(state, reason):
                     log.info(f"the server is {state.value}", **_if_any(reason=reason))
                     self._tell(state)
                 case Attach():

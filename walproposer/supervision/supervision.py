@@ -18,7 +18,7 @@ RESTART_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Report:
     """The state of the server has changed. The reason may be ""."""
 
     state: ServerState
@@ -37,7 +37,7 @@ class End:
     reason: str
 
 
-Action = Tell | Attach | End
+Action = Report | Attach | End
 
 
 class Supervision:
@@ -54,7 +54,7 @@ class Supervision:
         actions: list[Action] = []
         if (seen.state, seen.reason) != (self.state, self._reason):
             self.state, self._reason = seen.state, seen.reason
-            actions.append(Tell(seen.state, seen.reason))
+            actions.append(Report(seen.state, seen.reason))
         if seen.state is not ServerState.ABSENT:
             self._seen_at = now
         elif self._seen_at is not None and now - self._seen_at >= RESTART_SECONDS:

@@ -20,7 +20,7 @@ import structlog
 
 from consensus.ids import TimelineId
 from consensus.messages import ServerFacts
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import Refusal, Unreachable
 from walproposer.primary.log_marker import (
     UNKNOWN_LOG,
@@ -94,7 +94,10 @@ def read_primary_log(
 ) -> PrimaryLog:
     """`questions`: an open connection to use. Raises Refusal for a server that cannot be one of our
     primaries, Unreachable."""
-    with address.connected(questions) as connection, refusing("could not inspect the primary"):
+    with (
+        address.connected(questions) as connection,
+        converting_errors("could not inspect the primary"),
+    ):
         server = read_server_facts(connection)
         markers = read_markers(connection)
         row = connection.execute(_SLOTS, (address.slot,)).fetchone()

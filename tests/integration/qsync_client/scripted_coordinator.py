@@ -109,7 +109,7 @@ class ScriptedCoordinator:
         """As the janitor does before it finishes what a client has left behind."""
         wait_until(lambda: not self.is_spoken_for(gid), TIMEOUT, f"the client of {gid} to go")
 
-    def take_back(self, waiter: int) -> None:
+    def cancel_question(self, waiter: int) -> None:
         self.taken_back.append(waiter)
         self._waiting.pop(waiter, None)
 

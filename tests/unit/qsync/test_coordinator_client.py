@@ -175,7 +175,7 @@ def test_a_connection_to_a_host_that_is_not_preferred_any_more_is_not_used() -> 
     verdict = world.run(world.client.wait(0x2000, GID, 5.0))
     world._server = leads("b")
     world.run(world.client.admit(5.0))
-    world.client.let_go(verdict, is_finished=True)
+    world.client.release(verdict, is_finished=True)
     assert not world.opened[0].is_open
     world.asked.clear()
     world.now += ADMISSION_SECONDS
@@ -187,7 +187,7 @@ def test_who_spoke_for_a_gid_is_kept_only_when_that_is_finished() -> None:
     for is_finished in (True, False):
         world = Coordinators(leads("a"))
         verdict = world.run(world.client.wait(0x2000, GID, 5.0))
-        world.client.let_go(verdict, is_finished=is_finished)
+        world.client.release(verdict, is_finished=is_finished)
         assert world.opened[0].is_open is is_finished
         world.run(world.client.admit(5.0))
         assert len(world.opened) == (1 if is_finished else 2)

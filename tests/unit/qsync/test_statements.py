@@ -85,5 +85,5 @@ def test_options_that_do_not_exist(wrong: dict[str, object]) -> None:
 
 
 def test_options_but() -> None:
-    assert Options().but(timeout=1, wait="submit") == Options(timeout=1, wait="submit")
-    assert Options(on_timeout="rollback").but(confirm="visible").policy is Policy.ROLLBACK
+    assert Options().with_changes(timeout=1, wait="submit") == Options(timeout=1, wait="submit")
+    assert Options(on_timeout="rollback").with_changes(confirm="visible").policy is Policy.ROLLBACK

@@ -296,7 +296,7 @@ def test_an_exception_after_a_commit_in_the_block_has_no_outcome(has_begun_anoth
         abandoned(world, reason)
         assert world.two_phase.outcome is None
         assert "did not wait for a quorum" in reason.__notes__[0]
-        assert not world.two_phase.swallows(reason)
+        assert not world.two_phase.suppresses(reason)
 
 
 def test_a_rollback_of_another_transaction_goes_on() -> None:
@@ -304,8 +304,8 @@ def test_a_rollback_of_another_transaction_goes_on() -> None:
     world.begin()
     outer: Any = object()
     abandoned(world, psycopg.Rollback(outer))
-    assert not world.two_phase.swallows(psycopg.Rollback(outer))
-    assert world.two_phase.swallows(psycopg.Rollback())
+    assert not world.two_phase.suppresses(psycopg.Rollback(outer))
+    assert world.two_phase.suppresses(psycopg.Rollback())
 
 
 def test_an_interruption_says_what_it_left() -> None:

@@ -153,7 +153,7 @@ class TwoPhaseWorld:
         try:
             self.run(self.two_phase.end(connection))
         finally:
-            self.two_phase.let_go()
+            self.two_phase.release()
 
     def wait(self, timeout: float = 5.0) -> None:
         """As a handle does, with another connection of a pool."""

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from pgclient.errors import ConnectionLost, ServerError
-from walproposer.connection import refusing
+from walproposer.connection import converting_errors
 from walproposer.errors import Refusal, Unreachable, WalProposerError
 from walproposer.failover.standby import StandbyServer
 from walproposer.primary.primary_address import PrimaryAddress
@@ -33,14 +33,17 @@ from walproposer.stream.upstream import Upstream
 def test_what_a_server_says_is_judged_by_its_code(
     error: Exception, judged: type[Exception]
 ) -> None:
-    with pytest.raises(judged, match=r"^could not look: ") as caught, refusing("could not look"):
+    with (
+        pytest.raises(judged, match=r"^could not look: ") as caught,
+        converting_errors("could not look"),
+    ):
         raise error
     assert type(caught.value) is judged
 
 
 @pytest.mark.parametrize("error", [Refusal("it is logical"), Unreachable("it vanished")])
 def test_what_is_judged_already_passes(error: WalProposerError) -> None:
-    with pytest.raises(WalProposerError) as caught, refusing("could not look"):
+    with pytest.raises(WalProposerError) as caught, converting_errors("could not look"):
         raise error
     assert caught.value is error
 

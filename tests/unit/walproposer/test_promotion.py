@@ -10,7 +10,7 @@ import pytest
 from pgwal.history import TimelineHistory, TimelineSwitch
 from pgwal.lsn import Lsn
 from walproposer.failover.promotion import (
-    Situation,
+    FailoverState,
     Standby,
     Step,
     ahead_problem,
@@ -38,8 +38,8 @@ READY = Standby(
 )
 
 
-def situation(standby: Standby, log_end_lsn: int | None = END) -> Situation:
-    return Situation(
+def state(standby: Standby, log_end_lsn: int | None = END) -> FailoverState:
+    return FailoverState(
         standby=standby,
         safekeepers=SAFEKEEPERS,
         standby_names=OURS,
@@ -74,24 +74,24 @@ def situation(standby: Standby, log_end_lsn: int | None = END) -> Situation:
     ],
 )
 def test_the_next_step(changes: dict[str, object], step: Step) -> None:
-    assert next_step(situation(replace(READY, **changes))) is step  # type: ignore[arg-type]
+    assert next_step(state(replace(READY, **changes))) is step  # type: ignore[arg-type]
 
 
 def test_without_an_election_nothing_is_known() -> None:
-    assert next_step(situation(READY, None)) is Step.ELECT
-    assert next_step(situation(replace(READY, standby_names=()), None)) is Step.CONFIGURE
-    assert next_step(situation(replace(READY, in_recovery=False), None)) is Step.ATTACH
+    assert next_step(state(READY, None)) is Step.ELECT
+    assert next_step(state(replace(READY, standby_names=()), None)) is Step.CONFIGURE
+    assert next_step(state(replace(READY, in_recovery=False), None)) is Step.ATTACH
 
 
 def test_a_setting_not_yet_in_force_is_awaited() -> None:
-    seen = replace(situation(READY), is_settled=False)
+    seen = replace(state(READY), is_settled=False)
     assert next_step(seen) is Step.SETTLE
     behind = replace(seen, standby=replace(READY, replayed_lsn=END - 8))
     assert next_step(behind) is Step.REPLAY
 
 
 def test_a_stalled_standby_is_led_to_others() -> None:
-    waiting = situation(replace(READY, replayed_lsn=END - 8))
+    waiting = state(replace(READY, replayed_lsn=END - 8))
     assert next_step(waiting) is Step.REPLAY
     assert next_step(replace(waiting, is_stalled=True)) is Step.FOLLOW
 
@@ -109,7 +109,7 @@ def test_it_is_promoted_only_with_the_whole_log_and_waiting_commits() -> None:
             config_age_seconds=0.0, may_prepare=room, limbo_len=0 if in_recovery else limbo,
             is_closed=stalled,
         )  # fmt: skip
-        seen = replace(situation(standby, end_lsn), is_settled=settled, is_stalled=stalled)
+        seen = replace(state(standby, end_lsn), is_settled=settled, is_stalled=stalled)
         step = next_step(seen)
         if step is Step.PROMOTE:
             assert in_recovery
@@ -131,11 +131,11 @@ def test_the_whole_plan() -> None:
     raw = replace(
         READY, standby_names=(), sources=("primary:5432",), has_slot=False, may_prepare=True
     )
-    assert list(plan(replace(situation(raw, None), is_settled=False))) == list(Step)
-    assert list(plan(situation(READY, None))) == [
+    assert list(plan(replace(state(raw, None), is_settled=False))) == list(Step)
+    assert list(plan(state(READY, None))) == [
         Step.ELECT, Step.REPLAY, Step.PROMOTE, Step.ATTACH,
     ]  # fmt: skip
-    assert list(plan(situation(replace(READY, in_recovery=False)))) == [Step.ATTACH]
+    assert list(plan(state(replace(READY, in_recovery=False)))) == [Step.ATTACH]
 
 
 def test_nobody_is_let_in_before_what_the_log_has_prepared_is_committed() -> None:
@@ -148,7 +148,7 @@ def test_nobody_is_let_in_before_what_the_log_has_prepared_is_committed() -> Non
             is_closed=is_closed,
             limbo_len=0 if in_recovery else limbo_len,
         )
-        steps = list(plan(situation(standby)))
+        steps = list(plan(state(standby)))
         if in_recovery:
             assert steps == [Step.CLOSE, Step.PROMOTE, Step.ATTACH, Step.RESOLVE, Step.OPEN]
         assert (Step.RESOLVE in steps) == (in_recovery or bool(limbo_len))

@@ -39,24 +39,24 @@ def ended_process() -> int:
 
 def test_what_it_says_of_a_server_that_lives(directory: DataDirectory) -> None:
     tell(directory, os.getpid(), "starting")
-    assert directory.look() == Seen(os.getpid(), "starting")
+    assert directory.read_state() == Seen(os.getpid(), "starting")
     (directory.path / "standby.signal").touch()
-    assert directory.look() == Seen(os.getpid(), "starting", has_standby_signal=True)
+    assert directory.read_state() == Seen(os.getpid(), "starting", has_standby_signal=True)
     assert directory.system_id() == SYSTEM_ID
 
 
 def test_a_file_that_a_crash_left_is_no_server(directory: DataDirectory) -> None:
     tell(directory, ended_process(), "ready")
-    assert directory.look().state is ServerState.ABSENT
+    assert directory.read_state().state is ServerState.ABSENT
 
 
 def test_single_user_mode_is_no_server(directory: DataDirectory) -> None:
     tell(directory, -os.getpid(), "")
-    assert directory.look().state is ServerState.ABSENT
+    assert directory.read_state().state is ServerState.ABSENT
 
 
 def test_one_that_initdb_has_not_filled_yet(tmp_path: Path) -> None:
-    seen = DataDirectory(tmp_path).look()
+    seen = DataDirectory(tmp_path).read_state()
     assert seen.state is ServerState.ABSENT
     assert seen.reason == f"{tmp_path} is empty"
 

@@ -10,8 +10,8 @@ from walproposer.supervision.supervision import (
     Action,
     Attach,
     End,
+    Report,
     Supervision,
-    Tell,
 )
 
 ABSENT = Seen()
@@ -53,7 +53,7 @@ def test_a_life_is_told_line_by_line() -> None:
     looks = (ABSENT, STARTING, RECOVERING, STANDBY, PRIMARY, STOPPING, ABSENT)
     twice = [(seen, float(number)) for number, seen in enumerate(looks) for _ in range(2)]
     actions = actions_of(Supervision(), *twice)
-    assert [a.state for a in actions if isinstance(a, Tell)] == [seen.state for seen in looks]
+    assert [a.state for a in actions if isinstance(a, Report)] == [seen.state for seen in looks]
     assert actions.count(Attach()) == 2
     assert not any(isinstance(action, End) for action in actions)
 
@@ -61,14 +61,14 @@ def test_a_life_is_told_line_by_line() -> None:
 def test_another_reason_is_told_too() -> None:
     other = Seen(7, "ready", reason="another")
     assert actions_of(Supervision(), (SILENT, 0), (SILENT, 1), (other, 2)) == [
-        Tell(ServerState.SILENT, "no answer"),
-        Tell(ServerState.SILENT, "another"),
+        Report(ServerState.SILENT, "no answer"),
+        Report(ServerState.SILENT, "another"),
     ]
 
 
 def test_a_server_that_was_never_there_is_waited_for() -> None:
     assert actions_of(Supervision(), (ABSENT, 0), (ABSENT, 100 * RESTART_SECONDS)) == [
-        Tell(ServerState.ABSENT, "")
+        Report(ServerState.ABSENT, "")
     ]
 
 
@@ -77,7 +77,7 @@ def test_it_ends_when_the_server_has_ended_and_is_not_back(before: Seen) -> None
     supervision = Supervision()
     supervision.step(before, 5.0)
     (told,) = actions_of(supervision, (ABSENT, 5.1), (ABSENT, 4.9 + RESTART_SECONDS))
-    assert isinstance(told, Tell)
+    assert isinstance(told, Report)
     assert supervision.step(ABSENT, 5.0 + RESTART_SECONDS) == [End("the server has ended")]
 
 

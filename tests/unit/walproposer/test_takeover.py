@@ -29,11 +29,11 @@ class Successor(Thread):
     def __init__(self, timeline: TimelineId) -> None:
         super().__init__(daemon=True)
         self.timeline = timeline
-        self.has_gone: bool | None = None
+        self.has_stopped: bool | None = None
         self.start()
 
     def run(self) -> None:
-        self.has_gone = ask_predecessor(self.timeline)
+        self.has_stopped = ask_predecessor(self.timeline)
 
 
 def connected(timeline: TimelineId) -> socket.socket:
@@ -67,9 +67,9 @@ def test_the_successor_waits_until_the_predecessor_has_left_the_block(
         connected(timeline).close()  # it listens
         successor = Successor(timeline)
         assert asked.wait(TIMEOUT)
-        assert successor.has_gone is None
+        assert successor.has_stopped is None
     successor.join(TIMEOUT)
-    assert successor.has_gone is True
+    assert successor.has_stopped is True
 
 
 def test_who_says_something_else_changes_nothing(timeline: TimelineId) -> None:
@@ -88,7 +88,7 @@ def test_who_says_something_else_changes_nothing(timeline: TimelineId) -> None:
 def test_a_predecessor_that_does_not_let_go_is_not_waited_for(
     timeline: TimelineId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(takeover, "LET_GO_SECONDS", 0.1)
+    monkeypatch.setattr(takeover, "STOP_SECONDS", 0.1)
     with TakeOverListener(timeline, lambda: None):
         connected(timeline).close()
         assert not ask_predecessor(timeline)

@@ -83,7 +83,7 @@ class OneNumber:
             case Resolve(commit=commit):
                 self._confirm(question, Verdict.COMMITTED if commit else Verdict.ROLLED_BACK)
 
-    def take_back(self, waiter: int) -> None:
+    def cancel_question(self, waiter: int) -> None:
         self.taken_back.append(waiter)
         self._forget(waiter)
 

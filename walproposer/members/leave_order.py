@@ -1,4 +1,4 @@
-"""`tell_to_leave`: orders a safekeeper that is in no set, but still has the log, to leave.
+"""`order_to_leave`: orders a safekeeper that is in no set, but still has the log, to leave.
 
     its proposer runs:   POST /members/outside; the leader sends the order; then wait for its effect
     no proposer runs:    LEAVE_TIMELINE from here
@@ -16,7 +16,7 @@ import time
 from consensus.membership import Membership
 from walproposer.config import ProposerConfig
 from walproposer.errors import Unreachable
-from walproposer.members.change import LOOK_SECONDS, running_proposer
+from walproposer.members.change import POLL_SECONDS, running_proposer
 from walproposer.safekeeper_client import SafekeeperAddress
 from walproposer.stream.joining import leave
 from walproposer.timelines.survey import survey
@@ -25,7 +25,7 @@ from walproposer.timelines.survey import survey
 LEFT_SECONDS = 30.0
 
 
-def tell_to_leave(
+def order_to_leave(
     config: ProposerConfig,
     place: SafekeeperAddress,
     safekeeper_id: int,
@@ -48,7 +48,7 @@ def tell_to_leave(
         (found,) = survey((place,))
         if timeline in found.left and timeline not in found.timelines:
             return
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     raise Unreachable(
         f"proposer {proposer.page} did not make it leave within {LEFT_SECONDS:g} s",
         hint="Another change may have added it again. Check with sk member list.",

@@ -45,7 +45,7 @@ RETRY_SECONDS = 1.0
 BUSY_SECONDS_MAX = 10.0
 
 
-class Opening:
+class FailoverCompletion:
     """The end of a failover, for one incarnation. `decides`: it leads, and the quorum has the
     primary's timeline. `error`: why clients cannot write yet, or prepared transactions are left; ""
     if there is no error."""
@@ -61,7 +61,9 @@ class Opening:
         self.error = ""
 
     @classmethod
-    def of(cls, address: PrimaryAddress, primary: Primary, incarnation: Incarnation) -> Opening:
+    def of(
+        cls, address: PrimaryAddress, primary: Primary, incarnation: Incarnation
+    ) -> FailoverCompletion:
         switch_lsn = last_switch_lsn(primary.tli_history)
 
         def decides() -> bool:
@@ -71,7 +73,7 @@ class Opening:
 
     def start(self) -> None:
         """Run in a thread until everything is done."""
-        Thread(target=self._run, name="opening", daemon=True).start()
+        Thread(target=self._run, name="failover", daemon=True).start()
 
     def end(self) -> None:
         """The incarnation has ended."""

@@ -22,19 +22,19 @@ from telemetry.stop_signal import StopSignal
 from walproposer.errors import Unreachable, WalProposerError
 from walproposer.safekeeper_client import SafekeeperAddress, SafekeeperClient
 from walproposer.stream.copy_connection import CopyConnection
-from walproposer.stream.peer import open_donor, open_mend
+from walproposer.stream.peer import open_donor, open_repair
 
 log = structlog.get_logger()
 
 #: Interval between two checks of the members.
-LOOK_SECONDS = 10.0
+CHECK_SECONDS = 10.0
 #: Time limit for a member to send or receive a piece of a segment, or to verify the segment.
 ANSWER_SECONDS = 60.0
 
 MENDED = b"mended"
 
 
-class Mender:
+class SegmentRepair:
     """`leader()` returns the NodeId that leads now, or None. `addresses()` returns the current
     addresses of the members."""
 
@@ -50,30 +50,30 @@ class Mender:
         self._seg_size = wal_seg_size
         self._leader = leader
         #: The last error of each safekeeper, to log it once.
-        self._said: dict[SafekeeperAddress, str] = {}
+        self._logged: dict[SafekeeperAddress, str] = {}
 
     def run(self, stopping: StopSignal) -> None:
-        while not stopping.wait(LOOK_SECONDS):
+        while not stopping.wait(CHECK_SECONDS):
             for address in self._addresses():
                 if self._leader() is not None and not stopping.is_set:
-                    self._look_after(address)
+                    self._check_member(address)
 
-    def _look_after(self, address: SafekeeperAddress) -> None:
+    def _check_member(self, address: SafekeeperAddress) -> None:
         try:
             holes = self._holes_of(address)
         except WalProposerError:
             return  # other code reports an unreachable safekeeper
         try:
             for begin_lsn in holes:
-                self._mend(address, begin_lsn)
+                self._repair(address, begin_lsn)
         except WalProposerError as error:
-            self._say(address, str(error))
+            self._log_once(address, str(error))
         else:
-            self._said.pop(address, None)
+            self._logged.pop(address, None)
 
-    def _say(self, address: SafekeeperAddress, reason: str) -> None:
-        if self._said.get(address) != reason:
-            self._said[address] = reason
+    def _log_once(self, address: SafekeeperAddress, reason: str) -> None:
+        if self._logged.get(address) != reason:
+            self._logged[address] = reason
             log.warning("could not repair WAL segment", safekeeper=str(address), reason=reason)
 
     def _holes_of(self, address: SafekeeperAddress) -> list[int]:
@@ -86,7 +86,7 @@ class Mender:
         status = msgspec.json.decode(row["status"])
         return [int(Lsn.parse(lsn)) for lsn in status.get("holes", [])]
 
-    def _mend(self, address: SafekeeperAddress, begin_lsn: int) -> None:
+    def _repair(self, address: SafekeeperAddress, begin_lsn: int) -> None:
         """Repair from the first member that has the segment. Raises WalProposerError if none has
         it."""
         failure: WalProposerError | None = None
@@ -95,7 +95,7 @@ class Mender:
             if donor == address or node_id is None:
                 continue
             try:
-                self._bring(donor, address, node_id, begin_lsn)
+                self._copy_segment(donor, address, node_id, begin_lsn)
             except WalProposerError as error:
                 failure = error
             else:
@@ -109,17 +109,17 @@ class Mender:
         if failure is not None:
             raise failure
 
-    def _bring(
+    def _copy_segment(
         self, donor: SafekeeperAddress, address: SafekeeperAddress, node_id: NodeId, begin_lsn: int
     ) -> None:
         """Raises WalProposerError."""
         with (
             closing(open_donor(donor, self._timeline, node_id, begin_lsn)) as connection,
-            closing(CopyConnection(open_mend(address, self._timeline, begin_lsn))) as target,
+            closing(CopyConnection(open_repair(address, self._timeline, begin_lsn))) as target,
         ):
             with donor.answering():
                 self._copy(ReplicationStream(connection.pgconn, begin_lsn, ANSWER_SECONDS), target)
-            _await_mended(target)
+            _await_repaired(target)
 
     def _copy(self, source: ReplicationStream, target: CopyConnection) -> None:
         end_lsn = source.next_lsn + self._seg_size
@@ -142,7 +142,7 @@ def _send(target: CopyConnection, part: bytes) -> None:
         raise target.end
 
 
-def _await_mended(target: CopyConnection) -> None:
+def _await_repaired(target: CopyConnection) -> None:
     while MENDED not in map(bytes, target.receive()):
         _wait(target, writes=False)
 

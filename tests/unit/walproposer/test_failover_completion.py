@@ -13,7 +13,7 @@ from pg_fixtures.waiting import wait_until
 from pgwal.history import TimelineHistory
 from walproposer.errors import Refusal, Unreachable, WalProposerError
 from walproposer.failover import opening
-from walproposer.failover.opening import Opening
+from walproposer.failover.completion import FailoverCompletion
 from walproposer.primary.prepared_transactions import PreparedTransaction
 from walproposer.primary.primary import Primary
 from walproposer.primary.primary_address import PrimaryAddress
@@ -52,7 +52,7 @@ class FakeServer:
 
 def opening_of(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, *, decides: bool = True
-) -> Opening:
+) -> FailoverCompletion:
     """No network, and no patience."""
     monkeypatch.setattr(resolve, "commit_limbo", server.commit)
     monkeypatch.setattr(opening, "open_again", server.open)
@@ -60,8 +60,8 @@ def opening_of(
     monkeypatch.setattr(opening, "is_closed", lambda _: server.is_closed)
     monkeypatch.setattr(opening, "may_be_closed", lambda _: False)
     monkeypatch.setattr(opening, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(Opening, "_new_session", lambda _: nullcontext())
-    return Opening(PrimaryAddress(""), PRIMARY, lambda: decides)
+    monkeypatch.setattr(FailoverCompletion, "_new_session", lambda _: nullcontext())
+    return FailoverCompletion(PrimaryAddress(""), PRIMARY, lambda: decides)
 
 
 def test_clients_are_let_in_last(monkeypatch: pytest.MonkeyPatch) -> None:
