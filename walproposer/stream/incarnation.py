@@ -161,7 +161,7 @@ class Incarnation:
             self._loop.close()
 
     def _turn(self, now: float) -> float:
-        """Wait once, and handle the events. Returns the time then; `now` is that of the last turn."""
+        """Wait once, and handle the events. Returns the time; `now` is that of the last turn."""
         is_gathering = not self._reads_wal and now < self._gather_until
         wake_at = self._gather_until if is_gathering else self._next_tick
         if self._run_steady():

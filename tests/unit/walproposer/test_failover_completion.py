@@ -12,7 +12,7 @@ from consensus.messages import ServerFacts
 from pg_fixtures.waiting import wait_until
 from pgwal.history import TimelineHistory
 from walproposer.errors import Refusal, Unreachable, WalProposerError
-from walproposer.failover import opening
+from walproposer.failover import completion
 from walproposer.failover.completion import FailoverCompletion
 from walproposer.primary.prepared_transactions import PreparedTransaction
 from walproposer.primary.primary import Primary
@@ -55,11 +55,11 @@ def opening_of(
 ) -> FailoverCompletion:
     """No network, and no patience."""
     monkeypatch.setattr(resolve, "commit_limbo", server.commit)
-    monkeypatch.setattr(opening, "open_again", server.open)
-    monkeypatch.setattr(opening, "read_prepared", lambda _: tuple(server.prepared))
-    monkeypatch.setattr(opening, "is_closed", lambda _: server.is_closed)
-    monkeypatch.setattr(opening, "may_be_closed", lambda _: False)
-    monkeypatch.setattr(opening, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(completion, "open_again", server.open)
+    monkeypatch.setattr(completion, "read_prepared", lambda _: tuple(server.prepared))
+    monkeypatch.setattr(completion, "is_closed", lambda _: server.is_closed)
+    monkeypatch.setattr(completion, "may_be_closed", lambda _: False)
+    monkeypatch.setattr(completion, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(FailoverCompletion, "_new_session", lambda _: nullcontext())
     return FailoverCompletion(PrimaryAddress(""), PRIMARY, lambda: decides)
 
