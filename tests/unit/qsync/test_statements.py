@@ -1,4 +1,4 @@
-"""The SQL of a two-phase transaction; what Postgres makes of it is shown with a real one."""
+"""The SQL of a two-phase transaction. Other tests run it on a real Postgres."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ERROR = Result(error=psycopg.OperationalError("no"))
 LSN = Result(row=("16/B374D848",))
 
 
-def test_begin_says_what_the_connection_asks_for() -> None:
+def test_begin_has_the_attributes_of_the_connection() -> None:
     mark = "; SET LOCAL qsync.transaction = 'on'"
     assert begin(None, None, None).decode() == "BEGIN" + mark
     level = psycopg.IsolationLevel.REPEATABLE_READ

@@ -1,4 +1,4 @@
-"""What answers at the address of a lock need not be etcd."""
+"""The server at the address of a lock may not be etcd."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def test_other_answers_are_one_sentence(
         EtcdLock(url, 10).acquire("me")
 
 
-def test_nobody_answers(url: str) -> None:
+def test_no_answer(url: str) -> None:
     with pytest.raises(Unreachable, match="does not answer"):
         EtcdLock("etcd://127.0.0.1:1/x", 10).acquire("me")

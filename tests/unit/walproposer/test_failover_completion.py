@@ -1,5 +1,5 @@
-"""What a proposer does with a server that was promoted: nothing before the quorum has its timeline;
-then what is prepared is committed, then clients are let in."""
+"""The proposer of a promoted server: nothing before the quorum has its timeline; then prepared
+transactions are committed, then clients may write."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def opening_of(
     return FailoverCompletion(PrimaryAddress(""), PRIMARY, lambda: decides)
 
 
-def test_clients_are_let_in_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_may_write_last(monkeypatch: pytest.MonkeyPatch) -> None:
     server = FakeServer("of others", OURS)
     opening_of(server, monkeypatch).finish()
     assert server.orders == [f"commit {OURS}", "open"]
@@ -77,7 +77,7 @@ def test_what_clients_of_this_primary_prepare_is_theirs(monkeypatch: pytest.Monk
 
 
 def test_a_server_that_was_open_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else has promoted it."""
+    """Another program has promoted it."""
     server = FakeServer(OURS, is_closed=False)
     opening_of(server, monkeypatch).finish()
     assert server.orders == [f"commit {OURS}"]
@@ -95,7 +95,7 @@ def test_nothing_is_done_before_the_quorum_has_its_timeline(
     assert not made.is_done
 
 
-def test_it_is_tried_again_and_told_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_retried_and_the_error_is_in_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = Refusal("role a may not commit", hint="Give another one.")
     server = FakeServer(OURS, problems=[refusal, refusal, Unreachable("gone")])
     made = opening_of(server, monkeypatch)

@@ -1,4 +1,5 @@
-"""Who tells one that is in no set that it has left: the leader, or `sk` when there is none."""
+"""The order to leave for a safekeeper that is in no set: sent by the leader, or by `sk` without
+one."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ CONFIG = ProposerConfig(PrimaryAddress(""), (SafekeeperAddress("sk1", 5454),), T
 
 
 class Cluster:
-    """Notes who said what; 9 has left after so many looks, never when they are too few."""
+    """Records the orders. 9 has left after this many looks, never if they are too few."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, leads: bool, looks: int = 2) -> None:
         self.said: list[str] = []
@@ -48,14 +49,18 @@ def test_without_a_proposer_sk_does(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cluster.said == ["LEAVE"]
 
 
-def test_d2_while_a_proposer_runs_nobody_else_says_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_d2_while_a_proposer_runs_no_other_process_sends_the_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Another operator may add 9 again: the leader would enter with one about to delete its log."""
     cluster = Cluster(monkeypatch, leads=True)
     order_to_leave(CONFIG, PLACE, 9, b"instance", MEMBERS)
     assert (cluster.said, cluster.looks) == (["named sk9:5454"], 0)
 
 
-def test_one_that_was_not_told_in_time_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_safekeeper_that_does_not_leave_in_time_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     Cluster(monkeypatch, leads=True)
     monkeypatch.setattr(leave_order, "LEFT_SECONDS", 0.0)
     with pytest.raises(Unreachable, match=r"10\.0\.0\.9:7677 did not make it leave within 0 s"):

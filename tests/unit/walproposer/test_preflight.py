@@ -1,4 +1,4 @@
-"""The rules of `sk check`: each fault is found, and the command that mends it; nothing else is."""
+"""The rules of `sk check`: each fault is found, with its remedy, and nothing else is."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The preflight of qsync: for everything that may be missing, the line that says so and the way
-out; and what every preflight says of prepared transactions."""
+"""The preflight of qsync: for each missing requirement, the finding and its remedy; and the
+findings about prepared transactions in every preflight."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_standby_of_another_primary() -> None:
     assert "system 8" in finding.text
 
 
-def test_every_preflight_names_what_is_prepared_and_who_is_kept_out() -> None:
+def test_every_preflight_lists_prepared_transactions_and_a_closed_server() -> None:
     by_name = {finding.check: finding for finding in check_primary(HEALTHY, ADDRESS)}
     assert by_name["max_prepared_transactions"].level is Level.OK
     assert "qsync cannot be used" in by_name["max_prepared_transactions"].text

@@ -1,4 +1,4 @@
-"""What a failover does next: every step once, in the order that keeps the law."""
+"""The next step of a failover: every step once, in the order that the law requires."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_stalled_standby_is_led_to_others() -> None:
 
 
 def test_it_is_promoted_only_with_the_whole_log_and_waiting_commits() -> None:
-    """Over all combinations of what may be wrong."""
+    """Over all combinations of possible faults."""
     yes_or_no = (True, False)
     for in_recovery, lag, sources, names, settled, slot, end_lsn, stalled, room, limbo in product(
         yes_or_no, (0, 8), (SAFEKEEPERS, ("x:1",), ()), (OURS, ("x",), ()),
@@ -138,8 +138,8 @@ def test_the_whole_plan() -> None:
     assert list(plan(state(replace(READY, in_recovery=False)))) == [Step.ATTACH]
 
 
-def test_nobody_is_let_in_before_what_the_log_has_prepared_is_committed() -> None:
-    """Over all that may be prepared and closed, also by a run that was broken off."""
+def test_no_client_writes_before_the_prepared_transactions_are_committed() -> None:
+    """Over all combinations of prepared and closed, also after an interrupted run."""
     for in_recovery, is_closed, limbo_len in product((True, False), (True, False), (0, 1)):
         standby = replace(
             READY,

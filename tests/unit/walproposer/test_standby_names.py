@@ -60,7 +60,9 @@ def test_what_postgres_refuses(value: str) -> None:
         ("walproposer, *", True, True, ("*",)),
     ],
 )
-def test_who_is_meant(value: str, matches: bool, is_named: bool, others: tuple[str, ...]) -> None:
+def test_which_names_match(
+    value: str, matches: bool, is_named: bool, others: tuple[str, ...]
+) -> None:
     rule = parse_standby_names(value)
     assert rule is not None
     assert rule.matches("walproposer") is matches

@@ -1,4 +1,4 @@
-"""A data directory as a proposer reads it that lives with its server."""
+"""The data directory of a supervised server, as the proposer reads it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ended_process() -> int:
         return process.pid
 
 
-def test_what_it_says_of_a_server_that_lives(directory: DataDirectory) -> None:
+def test_the_state_of_a_running_server(directory: DataDirectory) -> None:
     tell(directory, os.getpid(), "starting")
     assert directory.read_state() == Seen(os.getpid(), "starting")
     (directory.path / "standby.signal").touch()

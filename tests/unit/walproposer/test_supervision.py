@@ -1,4 +1,4 @@
-"""What a server is by what is seen of it, and when a proposer attaches to it and ends with it."""
+"""The state of a server from the observations, and when a proposer attaches and ends."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def actions_of(supervision: Supervision, *looks: tuple[Seen, float]) -> list[Act
     return [action for seen, now in looks for action in supervision.step(seen, now)]
 
 
-def test_a_life_is_told_line_by_line() -> None:
+def test_each_state_is_reported_once() -> None:
     looks = (ABSENT, STARTING, RECOVERING, STANDBY, PRIMARY, STOPPING, ABSENT)
     twice = [(seen, float(number)) for number, seen in enumerate(looks) for _ in range(2)]
     actions = actions_of(Supervision(), *twice)
@@ -58,7 +58,7 @@ def test_a_life_is_told_line_by_line() -> None:
     assert not any(isinstance(action, End) for action in actions)
 
 
-def test_another_reason_is_told_too() -> None:
+def test_another_reason_is_reported_too() -> None:
     other = Seen(7, "ready", reason="another")
     assert actions_of(Supervision(), (SILENT, 0), (SILENT, 1), (other, 2)) == [
         Report(ServerState.SILENT, "no answer"),

@@ -1,4 +1,4 @@
-"""The verbs of the coordinator's port: what is understood, and what is said of the rest."""
+"""The verbs of the coordinator's port: valid commands, and the errors of others."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_what_is_no_verb_is_refused(text: str, sqlstate: str, position: int, sen
     ("text", "hint"),
     [("BEGIN", "Connect with autocommit"), ("SHOW port", "runs no SQL"), ("1", "runs no SQL")],
 )
-def test_who_takes_it_for_a_database_is_told(text: str, hint: str) -> None:
+def test_sql_gets_a_hint(text: str, hint: str) -> None:
     with pytest.raises(CommandSyntaxError) as caught:
         parse_verb(text)
     assert hint in (caught.value.hint or "")
