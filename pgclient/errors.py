@@ -41,7 +41,7 @@ class Silent(ConnectionLost):
     """No message came within the time limit."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"nothing was heard for {seconds:g} s")
+        super().__init__(f"no message was received for {seconds:g} s")
 
 
 def first_line(error: Exception | str) -> str:

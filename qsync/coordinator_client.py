@@ -136,7 +136,7 @@ class CoordinatorClient:
             if self._clock() + pause >= deadline:
                 break
             yield Pause(pause)
-        raise BarrierFailed(f"the primary could not be shown to lead: {reason}")
+        raise BarrierFailed(f"could not verify that the primary leads: {reason}")
 
     def outcome(
         self, gid: Gid, lsn: int, deadline: float, *, until_decided: bool = False

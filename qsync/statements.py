@@ -176,7 +176,7 @@ def _listed(gid: Gid) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """COMMIT PREPARED or ROLLBACK PREPARED; with `tells_lsn`, also the flush position after it.
+    """COMMIT PREPARED or ROLLBACK PREPARED; with `returns_lsn`, also the flush position after it.
 
     `meanwhile` are settings of the session for this command only. SET LOCAL would need a
     transaction block, in which Postgres refuses the command. Law: never use `meanwhile` through a
@@ -186,7 +186,7 @@ class Finish:
 
     gid: Gid
     is_commit: bool
-    tells_lsn: bool = True
+    returns_lsn: bool = True
     meanwhile: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -197,7 +197,7 @@ class Finish:
         changed = [_set(name, _literal(value)) for name, value in self.meanwhile]
         restored = [_set(name, f"current_setting('qsync.{name}')") for name, _ in self.meanwhile]
         texts = (*kept, *changed, command, *restored)
-        place = (FLUSH_LSN,) if self.tells_lsn else ()
+        place = (FLUSH_LSN,) if self.returns_lsn else ()
         return (*(text.encode() for text in texts), *place)
 
     def error(self, results: Sequence[Result]) -> psycopg.Error | None:
@@ -206,7 +206,7 @@ class Finish:
 
     def flush_lsn(self, results: Sequence[Result]) -> int:
         """An upper bound of the end of the command; 0 if it is unknown."""
-        is_told = self.tells_lsn and results[-1].error is None
+        is_told = self.returns_lsn and results[-1].error is None
         return parse_lsn(results[-1].value) if is_told else 0
 
     def is_restored(self, results: Sequence[Result]) -> bool:

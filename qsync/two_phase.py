@@ -389,13 +389,13 @@ class TwoPhase:
     ) -> Steps[int | None]:
         """The flush position after the command. None: another session has finished it, by
         COMMIT."""
-        tells_lsn = not is_commit or self.options.confirm == "durable"
+        returns_lsn = not is_commit or self.options.confirm == "durable"
         is_direct = session.backend_pid == connection.pgconn.backend_pid  # no pooler is between
         meanwhile: dict[str, str] = {}
         if session.has_standby_names and is_direct:
             meanwhile["synchronous_commit"] = "local"
         while True:
-            command = Finish(self._named, is_commit, tells_lsn, tuple(meanwhile.items()))
+            command = Finish(self._named, is_commit, returns_lsn, tuple(meanwhile.items()))
             try:
                 results = yield from self._ask(connection, *command.statements)
             except psycopg.Error as error:

@@ -35,7 +35,7 @@ class ChainRule:
         """The parts of the rule that match no member, perhaps because of a typing error."""
         members = {*membership.all_members}
         problems = [
-            f"safekeeper {i} of --via {member_id}={source_id} is no member"
+            f"safekeeper {i} of --via {member_id}={source_id} is not a member"
             for member_id, source_id in self.via.items()
             for i in (member_id, source_id)
             if i not in members
@@ -43,7 +43,7 @@ class ChainRule:
         sites = sorted({site for i in members if (site := membership.member(i).site)})
         if self.by_sites and self.site not in sites:
             there = ", ".join(sites) or "none"
-            problems.append(f'no member stands at site "{self.site}"; the sites are: {there}')
+            problems.append(f'no member is at site "{self.site}"; the sites are: {there}')
         return problems
 
 

@@ -154,4 +154,4 @@ def _wait(copy: CopyConnection, *, writes: bool) -> None:
         raise copy.end
     reading, writing = ([], [copy]) if writes else ([copy], [])
     if not any(select.select(reading, writing, [], ANSWER_SECONDS)):
-        raise Unreachable(f"no message for {ANSWER_SECONDS:g} s")
+        raise Unreachable(f"no message was received for {ANSWER_SECONDS:g} s")

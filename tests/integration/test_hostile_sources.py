@@ -207,7 +207,7 @@ LIES: dict[str, tuple[Tells, str]] = {
     "WAL without end": (tell_without_end, "the leader's log ends at"),
     "the end of the stream": (end_at_once, "the stream ended"),
     "an error": (fail, "WAL is damaged here"),
-    "nothing": (tell(), "nothing was heard for 5 s"),
+    "nothing": (tell(), "no message was received for 5 s"),
 }
 
 

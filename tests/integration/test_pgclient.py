@@ -274,7 +274,7 @@ def test_what_is_no_message_of_a_walsender(connected: Connect) -> None:
 def test_silence(connected: Connect) -> None:
     """The server waits for a command that does not come."""
     pgconn = connected(sends(wal_at(0, 16), then=lambda session: None))
-    with pytest.raises(Silent, match=r"^nothing was heard for 0\.2 s$"):
+    with pytest.raises(Silent, match=r"^no message was received for 0\.2 s$"):
         started(pgconn, 0.2).read(0x1000 + len(WAL))
 
 

@@ -75,7 +75,7 @@ def _replication(primary: PrimarySettings, _: PrimaryAddress) -> Iterator[Findin
     if not primary.is_superuser:
         yield warn(
             "configure",
-            f"role {role} is no superuser, --configure will not work",
+            f"role {role} is not a superuser, --configure will not work",
             "Set synchronous_standby_names as a superuser once the proposer streams.",
         )
 

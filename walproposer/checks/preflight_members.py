@@ -273,7 +273,7 @@ def _end_of_log(statuses: Mapping[int, Mapping[str, Any]], primary: PrimarySetti
         return fail(
             "log",
             f"the primary's WAL ends at {Lsn(primary.flush_lsn)}, but {commit_lsn} was committed",
-            "It lacks acknowledged commits. First make it a standby of the safekeepers: sk rejoin.",
+            "It lacks acknowledged commits. First start it as a standby of the safekeepers.",
         )
     return ok("log", f"committed up to {commit_lsn}")
 

@@ -100,7 +100,7 @@ class EtcdLock:
                 text = error.read(ANSWER_BYTES_MAX).decode(errors="replace").strip()
             raise Unreachable(f"etcd at {self._base} refused: {text}") from error
         except msgspec.MsgspecError as error:
-            raise Unreachable(f"{self._base} does not answer as etcd does: {error}") from error
+            raise Unreachable(f"{self._base} does not answer like etcd: {error}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise Unreachable(f"etcd at {self._base} does not answer: {reason}") from error

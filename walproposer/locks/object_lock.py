@@ -80,7 +80,7 @@ class ObjectLock:
         return [int(name) for name in names if name.isdecimal() and len(name) == DIGITS]
 
     def _holder_of(self, number: int) -> str:
-        """The holder of a number. "somebody" if the object is deleted or unreadable: a waiting
+        """The holder of a number. "unknown" if the object is deleted or unreadable: a waiting
         proposer must then wait for a whole lease."""
         if not number:
             return ""
@@ -88,8 +88,8 @@ class ObjectLock:
         try:
             content = msgspec.json.decode(unseal(self._store.get(key), key))
         except (ObjectNotFound, ObjectDamaged, msgspec.DecodeError):
-            return "somebody"
-        return str(content.get("holder", "")) if isinstance(content, dict) else "somebody"
+            return "unknown"
+        return str(content.get("holder", "")) if isinstance(content, dict) else "unknown"
 
 
 def _key(number: int) -> str:

@@ -149,7 +149,7 @@ class Coordinator:
             return
         self._is_closing = True
         try:
-            self._fence("the proposer ends")
+            self._fence("the proposer is shutting down")
         finally:
             self._server.close()
 
@@ -229,7 +229,7 @@ class Coordinator:
         self.sessions = PrimarySessions(self._address, primary, node_id, self._tell, self.failed)
         term_start_lsn, history = leader.term.term_start_lsn, primary.tli_history
         self.step(core.Led(node_id, term_start_lsn, history, primary.start_us))
-        log.info("qsync coordinates", term=node_id.term, listen=self.address)
+        log.info("qsync coordinator leads", term=node_id.term, listen=self.address)
 
     def _tell(self, event: core.Decoded | core.LimboRead | core.FinishEnded) -> None:
         """From any thread."""

@@ -24,7 +24,7 @@ def limbo_max(config: QsyncConfig, address: PrimaryAddress) -> int:
         row = connection.execute(f"SELECT current_setting('{SETTING}')::int").fetchone()
     prepared_max = int(row[0]) if row is not None else 0
     if prepared_max == 0:
-        raise Refusal(f"the primary has {SETTING} = 0: qsync cannot prepare any", hint=HINT)
+        raise Refusal(f"the primary has {SETTING} = 0, qsync needs at least 1", hint=HINT)
     if config.limbo_max is None:
         return max(1, prepared_max // 2)
     if config.limbo_max > prepared_max:

@@ -205,7 +205,7 @@ class PrimarySessions:
 
     def _log_failure(self, error: WalProposerError) -> None:
         if str(error) != self._last_reason:
-            log.warning("qsync cannot ask the primary", reason=str(error))
+            log.warning("qsync could not query the primary", reason=str(error))
         self._last_reason = str(error)
 
     def _decoded(self, database: str, message: object) -> None:

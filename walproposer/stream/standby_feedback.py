@@ -24,7 +24,7 @@ class StandbyFeedback:
     def __init__(self) -> None:
         self._begun_ms: int | None = None
         #: The last feedback sent to the primary; None: nothing yet.
-        self._told: HotStandbyFeedback | None = None
+        self._sent: HotStandbyFeedback | None = None
 
     def due(self, peers: Sequence[Progress], now_ms: int) -> HotStandbyFeedback | None:
         """The feedback to send to the primary now, if it has changed."""
@@ -33,8 +33,8 @@ class StandbyFeedback:
         feedback = oldest_feedback(
             p.feedback for p in peers if p.is_following or now_ms - p.last_heard_ms < GRACE_MS
         )
-        may_still_come = self._told is None and now_ms - self._begun_ms < GRACE_MS
-        if feedback == self._told or (feedback == NO_FEEDBACK and may_still_come):
+        may_still_come = self._sent is None and now_ms - self._begun_ms < GRACE_MS
+        if feedback == self._sent or (feedback == NO_FEEDBACK and may_still_come):
             return None
-        self._told = feedback
+        self._sent = feedback
         return feedback

@@ -68,7 +68,7 @@ class ServerRole:
         try:
             with (
                 closing(self._address.connect()) as connection,
-                converting_errors("could not ask it"),
+                converting_errors("could not query the server"),
             ):
                 row = connection.execute(_ROLE).fetchone()
         except WalProposerError as error:

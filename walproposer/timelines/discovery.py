@@ -142,7 +142,7 @@ def present_addresses(
     return addresses_of(greatest_membership(known[0]), members)
 
 
-def check_any_tells(reports: Sequence[SafekeeperReport]) -> None:
+def check_any_answers(reports: Sequence[SafekeeperReport]) -> None:
     """Raises Refusal if none answers and one refused, Unreachable if none answers."""
     if any(report.reachable for report in reports):
         return

@@ -37,7 +37,7 @@ def test_finish_alone() -> None:
     assert finish.flush_lsn([Result("ROLLBACK PREPARED"), ERROR]) == 0
     assert finish.error([ERROR, LSN]) is ERROR.error
     assert finish.is_restored([ERROR, LSN])
-    alone = Finish(GID, is_commit=True, tells_lsn=False)
+    alone = Finish(GID, is_commit=True, returns_lsn=False)
     assert alone.statements == (f"COMMIT PREPARED '{GID}'".encode(),)
     assert alone.flush_lsn([Result("COMMIT PREPARED")]) == 0
 

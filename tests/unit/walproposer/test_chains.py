@@ -230,11 +230,11 @@ def test_a_rule_that_matches_no_member_is_reported() -> None:
     """`--site` is that of the proposer, and members may be at the same site."""
     assert ChainRule({4: 3}, "a", True).problems(SITES) == []
     assert ChainRule({9: 3, 4: 7}).problems(SITES) == [
-        "safekeeper 9 of --via 9=3 is no member",
-        "safekeeper 7 of --via 4=7 is no member",
+        "safekeeper 9 of --via 9=3 is not a member",
+        "safekeeper 7 of --via 4=7 is not a member",
     ]
     assert ChainRule({}, "A", True).problems(SITES) == [
-        'no member stands at site "A"; the sites are: a, b'
+        'no member is at site "A"; the sites are: a, b'
     ]
 
 

@@ -44,7 +44,7 @@ def test_other_answers_are_one_sentence(
     url: str, body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Imposter, "body", body)
-    with pytest.raises(Unreachable, match="does not answer as etcd does"):
+    with pytest.raises(Unreachable, match="does not answer like etcd"):
         EtcdLock(url, 10).acquire("me")
 
 
