@@ -51,12 +51,12 @@ class Members:
             return 1 << 64
         return self._learners.held_lsn(leader)
 
-    def untold(self, leader: Leader) -> list[Progress]:
-        return self._outsiders.untold(leader)
+    def remaining(self, leader: Leader) -> list[Progress]:
+        return self._outsiders.remaining(leader)
 
-    def told_generation(self, member: Member) -> int:
+    def ordered_generation(self, member: Member) -> int:
         """The generation with which this leader ordered it to leave; 0: never."""
-        return self._outsiders.told_generation(member)
+        return self._outsiders.ordered_generation(member)
 
     # ---- requests
 
@@ -88,7 +88,7 @@ class Members:
             return []
         actions = self._learners.ask(leader) if self._learners is not None and self.learners else []
         actions += self.change.go_on(leader)
-        return actions + self._outsiders.tell(leader)
+        return actions + self._outsiders.order_to_leave(leader)
 
     def greeted(self, leader: Leader, place: Progress) -> list[Action]:
         """A safekeeper greeted the leader. It may show that one to be added is impossible."""
@@ -98,7 +98,7 @@ class Members:
             if problem:
                 actions += self._refuse(leader, problem)
         actions += leader.seat()
-        return actions + self.go_on(leader) + self._outsiders.tell(leader)
+        return actions + self.go_on(leader) + self._outsiders.order_to_leave(leader)
 
     def promised_more(self, leader: Leader, place: Progress, promised: NodeId) -> list[Action]:
         """Rule 11: a learner with a greater promise cannot be added in this term, and has no other
@@ -131,7 +131,7 @@ class Members:
     def tick(self, leader: Leader) -> list[Action]:
         actions = self._maybe_fill_in(leader)
         actions += self.go_on(leader)
-        return actions + self._outsiders.tell(leader) + self._outsiders.forget(leader)
+        return actions + self._outsiders.order_to_leave(leader) + self._outsiders.forget(leader)
 
     # ---- rule 10: members that an older release did not describe
 

@@ -139,7 +139,7 @@ class MembershipChange:
             return self._write_addresses(leader)
         is_joined = all(_has_answered(leader.peer_set.of_member(m)) for m in self.added)
         self.state = ChangeState.CATCHING_UP if is_joined else ChangeState.JOINING
-        told = [leader.members.told_generation(member) for member in self.added]
+        told = [leader.members.ordered_generation(member) for member in self.added]
         if leader.membership.generation in told:
             # Our own LEAVE may still be on its way. They refuse it once they have a greater stamp.
             return leader.write(leader.membership.stamped(_next_stamp(leader)))
@@ -162,7 +162,7 @@ class MembershipChange:
         window."""
         for member in self.added:
             place = leader.peer_set.of_member(member)
-            if place is None or place.generation <= leader.members.told_generation(member):
+            if place is None or place.generation <= leader.members.ordered_generation(member):
                 return False
             if place.flush_lsn < leader.peer_set.known_truncate_lsn:
                 return False
@@ -204,7 +204,7 @@ class MembershipChange:
     def _maybe_end(self, leader: Leader) -> None:
         """D1: complete. Safekeepers outside were ordered to leave by then, or will be by the next
         leader that meets them."""
-        waits = _untold_ids(leader)
+        waits = _remaining_ids(leader)
         if not waits or leader.now_ms - self._since_ms >= TELL_MS:
             self.state = ChangeState.GONE_BACK if self._goes_back else ChangeState.DONE
 
@@ -229,7 +229,7 @@ class MembershipChange:
                 uninformed = set(membership.all_members) - leader.informed_ids
                 return f"a quorum of the members to have the membership: {_text(uninformed)}"
             case ChangeState.TELLING:
-                return f"safekeepers to leave: {_text(_untold_ids(leader))}"
+                return f"safekeepers to leave: {_text(_remaining_ids(leader))}"
             case ChangeState.DONE | ChangeState.REFUSED | ChangeState.GONE_BACK:
                 return ""
 
@@ -276,8 +276,8 @@ def _may_leave(leader: Leader, going: tuple[int, ...], staying: tuple[int, ...])
     return _is_informed(leader, going) and _has_data(leader, staying)
 
 
-def _untold_ids(leader: Leader) -> list[int]:
-    return [p.safekeeper_id or 0 for p in leader.members.untold(leader)]
+def _remaining_ids(leader: Leader) -> list[int]:
+    return [p.safekeeper_id or 0 for p in leader.members.remaining(leader)]
 
 
 def _completed(member: Member, membership: Membership) -> Member:

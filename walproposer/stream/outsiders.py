@@ -30,14 +30,14 @@ class Outsiders:
     def __init__(self) -> None:
         #: The generation of the last order to each, by id and instance. An order may arrive at any
         #: time, until the safekeeper has a greater generation.
-        self._told: dict[tuple[int, bytes], int] = {}
+        self._ordered: dict[tuple[int, bytes], int] = {}
         #: The places that are to answer with Left: deleting the WAL may take long.
-        self._telling: set[int] = set()
+        self._leaving: set[int] = set()
         #: The time of the next order to each.
         self._retry_ms: dict[int, int] = {}
         self._unused_since_ms: dict[int, int] = {}
 
-    def untold(self, leader: Leader) -> list[Progress]:
+    def remaining(self, leader: Leader) -> list[Progress]:
         """The connected safekeepers that have the timeline. One with a greater promise than this
         leader's NodeId is left to a later leader."""
         return [
@@ -46,28 +46,28 @@ class Outsiders:
             if p.state is PeerState.OUTSIDE and not p.has_left and p.promised <= leader.term.node_id
         ]
 
-    def tell(self, leader: Leader) -> list[Action]:
+    def order_to_leave(self, leader: Leader) -> list[Action]:
         """Send the orders. Also to a learner that needs WAL which no safekeeper has: it starts
         again, further on."""
         if leader.membership.is_joint or not leader.is_in_force:
             return []
         behind = [p for p in leader.peers if p.is_learner and p.state is PeerState.LEFT_BEHIND]
         actions: list[Action] = []
-        for place in self.untold(leader) + behind:
+        for place in self.remaining(leader) + behind:
             is_due = leader.now_ms >= self._retry_ms.get(place.peer, 0)
-            if is_due and place.peer not in self._telling:
-                self._telling.add(place.peer)
+            if is_due and place.peer not in self._leaving:
+                self._leaving.add(place.peer)
                 who = (place.safekeeper_id or 0, place.instance)
-                self._told[who] = leader.membership.generation
+                self._ordered[who] = leader.membership.generation
                 actions.append(Leave(place.peer, *who, leader.membership))
         return actions
 
-    def told_generation(self, member: Member) -> int:
+    def ordered_generation(self, member: Member) -> int:
         """0: never."""
-        return self._told.get((member.id, member.instance), 0)
+        return self._ordered.get((member.id, member.instance), 0)
 
     def left(self, leader: Leader, place: Progress, answer: Left) -> list[Action]:
-        self._telling.discard(place.peer)
+        self._leaving.discard(place.peer)
         if answer.error:
             self._retry_ms[place.peer] = leader.now_ms + RETRY_MS
         if answer.error or place.is_member:
