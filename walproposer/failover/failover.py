@@ -81,12 +81,15 @@ class Failover:
         conninfo: str = "",
         timeout_seconds: float = 60.0,
         configures: bool = True,
+        keeps_ahead: bool = False,
         began: Callable[[Step], None] = lambda step: None,
     ) -> None:
         """`configures`: commits of the new primary wait for the quorum. Otherwise
-        synchronous_standby_names keeps the standby's value."""
+        synchronous_standby_names keeps the standby's value. `keeps_ahead`: promote a standby that
+        has WAL beyond the end of the log, with that WAL. Otherwise it is refused."""
         self.config = config
         self._configures = configures
+        self._keeps_ahead = keeps_ahead
         self.server = StandbyServer(config.primary)
         self._elect = elect
         self._conninfo = conninfo
@@ -94,6 +97,7 @@ class Failover:
         self._began = began
         self._found: FoundTimeline | None = None
         self._log_end_lsn: int | None = None
+        self._kept_lsn = 0
         self._progress_lsn = (0, 0)
         self._progress_at = 0.0
         self._stall_at = 0.0
@@ -121,7 +125,7 @@ class Failover:
             _check_can_attach(settings, self.config)
             history, _ = self.server.read_history()
             _refuse(fork_problem(history, view.history, view.start_lsn, standby.end_lsn))
-            _refuse(ahead_problem(standby, view.flush_lsn))
+            self._check_ahead(standby, view.flush_lsn)
         else:
             self._check_promoted(self.server.read_history_of(settings), view, attaches=attaches)
         self._found = found
@@ -129,6 +133,14 @@ class Failover:
         self._configured_at = time.monotonic()
         self._is_settled = standby.config_age_seconds > SETTLED_SECONDS
         return found, view, self._failover_state(standby)
+
+    def _check_ahead(self, standby: Standby, log_end_lsn: int) -> None:
+        problem = ahead_problem(standby, log_end_lsn)
+        if problem is None or not self._keeps_ahead:
+            _refuse(problem)
+        elif self._kept_lsn != standby.end_lsn:
+            self._kept_lsn = standby.end_lsn
+            log.warning(f"{problem.text}: the standby keeps the WAL beyond that")
 
     def _check_promoted(self, history: TimelineHistory, log: LogView, *, attaches: bool) -> None:
         """The server is not a standby. Raises Refusal if the failover cannot continue from
@@ -191,7 +203,7 @@ class Failover:
         while True:
             state = self._failover_state(self.server.read())
             if self._log_end_lsn is not None:
-                _refuse(ahead_problem(state.standby, self._log_end_lsn))
+                self._check_ahead(state.standby, self._log_end_lsn)
             step = next_step(state)
             if step is not last:
                 log.info(step.value, step=step.name.lower())

@@ -196,8 +196,7 @@ def _after(step: Step, state: FailoverState) -> FailoverState:
 def ahead_problem(standby: Standby, log_end_lsn: int) -> Problem | None:
     """A standby that followed the old primary directly may have WAL that the quorum lacks.
 
-    That WAL is harmless, because no client was told that it is committed, but the operator must
-    decide whether to keep it.
+    No client was told that it is committed. The operator must decide whether to keep it.
     """
     if not standby.in_recovery or standby.end_lsn <= log_end_lsn:
         return None
@@ -205,8 +204,7 @@ def ahead_problem(standby: Standby, log_end_lsn: int) -> Problem | None:
         f"the standby has WAL up to {format_lsn(standby.end_lsn)}, "
         f"but the quorum's log ends at {format_lsn(log_end_lsn)}",
         "It followed the old primary directly. The WAL beyond that was never acknowledged. Promote "
-        "a standby that follows the safekeepers. Or keep what this one has: set its "
-        "synchronous_standby_names, run SELECT pg_promote(); there, then sk promote again.",
+        "a standby that follows the safekeepers, or keep this WAL: sk promote --keep-ahead.",
     )
 
 
