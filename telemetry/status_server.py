@@ -1,4 +1,5 @@
 """The HTTP port of a service: `/status` (JSON), `/metrics` (Prometheus), `/healthz`, and its own.
+`/` is a page for browsers, where the service has one (`telemetry/page/`).
 
 It is served by a thread with an event loop of its own (`status_pages.py`), so that a slow reader of
 a page never delays a commit by more than the interpreter's switch interval. Loopback unless told
@@ -28,6 +29,8 @@ from telemetry.watched_files import WatchedFiles
 
 if TYPE_CHECKING:  # it takes as long as a vote or a commit may wait for: see `status_pages.py`
     from prometheus_client import CollectorRegistry
+
+    from telemetry.page.page_view import WebPage
 
 log = structlog.get_logger()
 
@@ -111,13 +114,15 @@ class Route:
 class Pages:
     """`health` is "" when all is well, else one line that says what is not. `registry` is called
     once, by the thread that serves. `is_api`: the routes are what the service is for; then status
-    and health may block, too, and what the port itself refuses is JSON {error, hint} as well."""
+    and health may block, too, and what the port itself refuses is JSON {error, hint} as well.
+    `web` makes the page for browsers, by the thread that serves; None: there is none."""
 
     status: Callable[[], dict[str, Any]]
     health: Callable[[], str]
     registry: Callable[[], CollectorRegistry]
     routes: Sequence[Route] = ()
     is_api: bool = False
+    web: Callable[[], WebPage] | None = None
 
 
 class StatusServer:

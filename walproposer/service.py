@@ -293,7 +293,9 @@ class WalProposer:
         self._commit_watch.start()
         if self._coordination is not None:
             self._coordination.start(self._limbo_max)
-        mender = Mender(self._safekeepers, found.timeline, found.server.wal_seg_size, self._leader)
+        mender = Mender(
+            self.known_safekeepers, found.timeline, found.server.wal_seg_size, self._leader
+        )
         Thread(target=mender.run, args=(self._stopping,), name="mend", daemon=True).start()
         predecessor: NodeId | None = None
         while not self._stopping.is_set:
@@ -310,7 +312,8 @@ class WalProposer:
             predecessor = incarnation.core.node_id or predecessor
             self._judge(stop)
 
-    def _safekeepers(self) -> Sequence[SafekeeperAddress]:
+    def known_safekeepers(self) -> Sequence[SafekeeperAddress]:
+        """Where the members are, for any thread; those given until they have told more."""
         incarnation = self._incarnation
         return self._addresses if incarnation is None else incarnation.known_addresses
 
