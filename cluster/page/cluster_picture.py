@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from cluster.member_view import MemberState, MemberView, Status
@@ -74,8 +75,11 @@ def _primary_tone(page: Status | None) -> Tone:
 
 
 def place_of(dsn: str) -> str:
-    """`host:port` of a connection string that libpq has accepted; the folder of a socket."""
-    parts = conninfo_to_dict(dsn)
+    """`host:port` of a connection string; the folder of a socket; "" for what is none."""
+    try:
+        parts = conninfo_to_dict(dsn)
+    except psycopg.Error:
+        return ""
     host = str(parts.get("host") or parts.get("hostaddr") or "local socket")
     port = parts.get("port")
     return f"{host}:{port}" if port else host

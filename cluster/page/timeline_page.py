@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ UNKNOWN = "UNKNOWN"
 NOTHING = "-"
 ROWS_MAX = 50
 EVENTS_SHOWN = 25
+#: Of a name or an address. A user in front of it, or a path, would lead a browser elsewhere.
+_HOST = re.compile(r"[A-Za-z0-9._:%-]+")
 _TONES = {Condition.OK: Tone.OK, Condition.DEGRADED: Tone.WARN}
 
 
@@ -42,6 +45,8 @@ def page_link(http: str, reached_host: str) -> str:
     try:
         page = PageAddress.parse(http, reached_host)
     except WalProposerError:
+        return ""
+    if _HOST.fullmatch(page.host) is None:
         return ""
     text = str(page)
     return f"{text}/" if page.encrypted else f"http://{text}/"
