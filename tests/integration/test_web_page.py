@@ -7,7 +7,6 @@ The screenshots are kept in the folder that SK_ARTEFACTS names, or else for fail
 from __future__ import annotations
 
 import http.client
-import os
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -30,11 +29,20 @@ TOKEN = "0123456789-open-sesame"
 HOSTILE = "<img src=x onerror=document.title=1>"
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    with Browser(tmp_path) as browser:
+@pytest.fixture(scope="module")
+def started_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("browser")) as browser:
         yield browser
-        assert browser.complaints == []
+
+
+@pytest.fixture
+def browser(started_browser: Browser) -> Iterator[Browser]:
+    """At the end it must not have been refused anything, nor have found an error."""
+    yield started_browser
+    complaints, started_browser.complaints = started_browser.complaints, []
+    started_browser.look(width=DESKTOP)
+    started_browser.open("about:blank")
+    assert complaints == []
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +103,8 @@ def test_a_member_is_killed_and_comes_back_before_our_eyes(
     browser.look(width=DESKTOP, dark=True)
     ground = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ground == "rgb(20, 23, 26)"
-    browser.screenshot("proposer-ok-dark")
+    path = browser.screenshot("proposer-ok-dark")
+    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_quorum_is_lost(cluster: QuorumCluster, browser: Browser) -> None:
@@ -243,13 +252,3 @@ def test_other_pages_are_as_before(cluster: QuorumCluster) -> None:
                 kind,
             )
             answer.read()
-
-
-def test_the_screenshots_are_there(cluster: QuorumCluster, browser: Browser) -> None:
-    """In the folder that the environment names, if it does."""
-    browser.look(width=DESKTOP)
-    browser.open(page_of(cluster))
-    path = browser.screenshot("check")
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert path.parent == Path(os.environ.get("SK_ARTEFACTS") or path.parent)
-    path.unlink()

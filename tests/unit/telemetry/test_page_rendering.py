@@ -51,9 +51,10 @@ def document(text: str) -> str:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_text_from_outside_never_becomes_markup(text: str) -> None:
-    """The same elements with the same attributes as with a harmless text."""
-    assert Tags(document(text)).shape == Tags(document("text")).shape
-    assert Tags(render_body(page_view(text))).shape == Tags(render_body(page_view())).shape
+    """The same elements with the same attributes as with a harmless text of that length."""
+    plain = "x" * len(text)
+    assert Tags(document(text)).shape == Tags(document(plain)).shape
+    assert Tags(render_body(page_view(text))).shape == Tags(render_body(page_view(plain))).shape
     for _, attributes in Tags(document(text)).elements:
         for name, value in attributes:
             assert name not in ("href", "src", "action") or not value.startswith("javascript:")
