@@ -75,7 +75,7 @@ STOP_TIMEOUT_SECONDS = 5.0
 
 class Safekeeper:
     """Context manager: listening and serving inside, everything flushed and saved after it. `web`
-    makes its page for browsers; None: there is none."""
+    makes its page for browsers; None if there is no page."""
 
     def __init__(
         self, config: SafekeeperConfig, web: Callable[[Safekeeper], WebPage] | None = None

@@ -1,10 +1,11 @@
-"""The last events of this process, for its web page: what its log said, from info upwards.
+"""The last events of this process, for its web page: its log lines, from info upwards.
 
     log.warning("safekeeper lost", ...) --> RecentEvents.keep --> the renderer of the log
                                                  `--> two short lists, read by the page
 
-Law: memory is bounded. Events of one level of urgency never push out those of the other, and an
-event that repeats itself is counted, not kept again. What strangers can cause is not kept at all.
+Law: memory is bounded. Warnings and errors have a list of their own, so routine events do not
+displace them. A repeated event is counted, not stored again. Events that any client can cause
+without a password are not kept.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ EVENTS_MAX = 100
 TEXT_CHARACTERS_MAX = 400
 URGENT_LEVELS = ("warning", "error", "critical")
 KEPT_LEVELS = ("info", *URGENT_LEVELS)
-#: Routine, or caused by whoever can open a connection. tests/unit checks that they are logged.
+#: Routine, or caused by any client. A unit test checks that each of them is logged.
 NOISE = frozenset({
     "connection refused", "refused", "client broke the protocol", "canceled by its client",
     "WAL removed", "scrub done", "timeline loaded", "replayed", "old layers were merged",

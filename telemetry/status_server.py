@@ -115,7 +115,7 @@ class Pages:
     """`health` is "" when all is well, else one line that says what is not. `registry` is called
     once, by the thread that serves. `is_api`: the routes are what the service is for; then status
     and health may block, too, and what the port itself refuses is JSON {error, hint} as well.
-    `web` makes the page for browsers, by the thread that serves; None: there is none."""
+    `web` makes the page for browsers, in the thread that serves; None if there is no page."""
 
     status: Callable[[], dict[str, Any]]
     health: Callable[[], str]

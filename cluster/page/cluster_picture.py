@@ -1,4 +1,4 @@
-"""The picture of one timeline: the primary, its proposer, the members, and who reads from them.
+"""The picture of one timeline: the primary, its proposer, the members, and their readers.
 Pure.
 
     primary    proposer    members    readers: replicas, pageservers, the archive
@@ -28,7 +28,7 @@ STREAMING = "streaming"
 
 
 def cluster_picture(view: TimelineView) -> Picture:
-    """As the members, and the leading proposer's status, tell it."""
+    """From the statuses of the members and of the leading proposer."""
     leader = view.leader
     page = leader.page if leader is not None else None
     members = (*view.members, *(m for m in view.others if m.is_followed))
@@ -75,7 +75,7 @@ def _primary_tone(page: Status | None) -> Tone:
 
 
 def place_of(dsn: str) -> str:
-    """`host:port` of a connection string; the folder of a socket; "" for what is none."""
+    """`host:port` of a connection string; the folder of a socket; "" if it is not valid."""
     try:
         parts = conninfo_to_dict(dsn)
     except psycopg.Error:
@@ -162,7 +162,7 @@ def _member_link(member: MemberView) -> Link:
     return Link(source, key_of(member), tone, f"WAL, {member_text(member)}")
 
 
-# ---- who reads
+# ---- readers
 
 
 class _Readers:
@@ -194,7 +194,8 @@ class _Readers:
             self.links.append(Link(key_of(member), node.key, node.tone, f"WAL, {node.state}"))
 
     def _take_archive(self, node: Node, archived_lsn: Lsn) -> None:
-        """All members have one archive; trouble of any comes first, then who has got furthest."""
+        """All members write to one archive. The box shows the member that reports an error, else
+        the one that has archived most."""
         known = self._nodes.get(ARCHIVE)
         is_worse = known is not None and known.tone is Tone.WARN
         if (

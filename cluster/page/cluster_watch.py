@@ -1,8 +1,8 @@
-"""Asks the safekeepers again and again, in a thread, for as long as somebody looks at the page.
+"""Asks the safekeepers repeatedly, in a thread, while a browser shows the page.
 
-Law: a page never waits for a safekeeper that does not answer, but for the first answer of all, and
-then FIRST_WAIT_SECONDS at most. Asking takes a tenth of the time at most: a cluster of many
-timelines is asked more seldom.
+Law: only the first view waits for the answer of the safekeepers, FIRST_WAIT_SECONDS at most. Later
+views use the last answer. The thread spends at most ASK_SHARE of its time asking, so a cluster with
+many timelines is asked less often.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from walproposer.timelines.discovery import SafekeeperReport
 
 ASK_SECONDS = 3.0
 ASK_SHARE = 0.1
-#: The thread ends when nobody has looked for so long.
+#: The thread ends when no browser has asked for the page for so long.
 LOOK_SECONDS = 30.0
 FIRST_WAIT_SECONDS = 2.0
 
@@ -28,8 +28,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What they answered, at this time of a clock that never goes back; `error`: why they could
-    not be asked."""
+    """What they answered, and when, by a clock that never goes back. `error`: why asking failed."""
 
     reports: tuple[SafekeeperReport, ...]
     at: float
@@ -37,7 +36,7 @@ class Asked:
 
 
 class ClusterWatch:
-    """For any thread. `ask` may raise WalProposerError, and may take long."""
+    """Thread-safe. `ask` may raise WalProposerError, and may take long."""
 
     def __init__(
         self,
@@ -52,8 +51,8 @@ class ClusterWatch:
         self._is_asking = False
 
     def latest(self) -> Asked | None:
-        """None when nothing was answered yet. An answer of the last time somebody looked is too
-        old."""
+        """None if there is no answer yet. When the thread has ended in between, the old answer is
+        dropped."""
         with self._changed:
             self._looked_at = self._clock()
             if not self._is_asking:
@@ -81,6 +80,6 @@ class ClusterWatch:
             return Asked(tuple(self._ask()), self._clock())
         except WalProposerError as error:
             return Asked((), self._clock(), str(error))
-        except Exception as error:  # of ours: the page says so, and goes on without them
+        except Exception as error:  # our own bug: the page shows it and goes on
             log.error("the web page cannot ask the safekeepers", reason=repr(error))
             return Asked((), self._clock(), repr(error))

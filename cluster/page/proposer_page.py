@@ -1,10 +1,10 @@
-"""The web page of a proposer: it knows the primary and the members, and asks those what they have.
+"""The web page of a proposer. It shows the proposer's own status, and asks the members for theirs.
 
-    status()  every 2 s             --> charts, events          (the HTTP thread)
-    survey()  while somebody looks  --> members, readers        (a thread of its own)
-    view()    both, and the verdict --> the page
+    status()               every 2 s                  --> charts, events    (the HTTP thread)
+    inspect_safekeepers()  while a browser shows it   --> members, readers  (a thread of its own)
+    view()                 both, and the verdict      --> the page
 
-Law: nothing here runs on the thread that commits go through, and nothing is asked of the primary.
+Law: nothing here runs on the thread that commits go through, and the primary is not asked.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ class ProposerPage:
         )
 
 
-# ---- what is known
+# ---- the timeline
 
 
 def discovery_of(
     reports: Sequence[SafekeeperReport], status: Mapping[str, Any], http: str, now: datetime
 ) -> Discovery:
-    """As if somebody had asked these safekeepers and this proposer, whose page is at `http`. Other
-    proposers are known by what the safekeepers say of them."""
+    """The reports of the safekeepers, with this proposer's status as the page at `http`. Of other
+    proposers it has only what the safekeepers report: their pages are not read."""
     named = [
         (named, where)
         for report in reports
@@ -116,7 +116,7 @@ def _is_own(named: Mapping[str, Any], where: str, status: Mapping[str, Any], htt
 
 
 def own_view(discovery: Discovery, status: Mapping[str, Any]) -> TimelineView | None:
-    """None while no safekeeper has told of the timeline."""
+    """None while no safekeeper has reported the timeline."""
     for view in timeline_views(discovery):
         timeline = view.timeline
         if timeline.timeline_id.hex() == status.get("timeline_id") and (

@@ -1,11 +1,11 @@
-"""The web page of a safekeeper: its timelines, who reads from it, its archive, its proposer.
+"""The web page of a safekeeper: its timelines, its readers, its archive, its proposer.
 
-A safekeeper knows the other members by name only, and its proposer by the connection. Whether
-commits proceed is what the proposer knows. So the page asks the proposer's page, without a token:
-where that answers, the verdict is the one of `sk status`; else it is UNKNOWN.
+A safekeeper knows the addresses of the other members, and does not connect to them. Only the
+proposer knows whether commits proceed. So the page reads the proposer's /status, without a token.
+If that succeeds, the page shows the verdict of `sk status`; otherwise it shows UNKNOWN.
 
-Law: a proposer's page is asked at the host that the proposer connected from, or on this machine,
-and nowhere else. Otherwise whoever may connect could send this service to any address.
+Law: the page requests a proposer's /status only from the host that the proposer connected from.
+Otherwise any client of the WAL port could make this service send requests to any address.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ CHOICES_MAX = 50
 #: Of timelines, each with some numbers.
 SAMPLED_MAX = 8
 ASK_SECONDS = 2.0
+STATUS_SHARE = 0.1
 NOT_ASKED = "this page does not ask it"
 
 Status = Mapping[str, Any]
@@ -62,11 +63,33 @@ class Source:
     archive: str = ""
 
 
+class KeptStatus:
+    """Keeps a status for a while: the longer it took to make, the longer. So the pages of a
+    safekeeper with many timelines take at most STATUS_SHARE of the time. Thread-safe."""
+
+    def __init__(self, ask: Callable[[], Status], clock: Callable[[], float]) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._lock = Lock()
+        self._known: Status = {}
+        self._good_until = 0.0
+
+    def get(self) -> Status:
+        with self._lock:
+            begun = self._clock()
+            if not self._known or begun >= self._good_until:
+                self._known = self._ask()
+                ended = self._clock()
+                self._good_until = ended + (ended - begun) / STATUS_SHARE
+            return self._known
+
+
 class SafekeeperPage:
     """`view` for any thread, `sample` for one."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._status = KeptStatus(source.status, time.monotonic)
         self._history = History()
         self._proposers = ProposerPages()
 
@@ -81,7 +104,7 @@ class SafekeeperPage:
 
     def view(self, asked_for: str) -> PageView:
         """Of the timeline asked for, TENANT/TIMELINE; of the first that is awake, for ""."""
-        status, now = self._source.status(), datetime.now(UTC)
+        status, now = self._status.get(), datetime.now(UTC)
         timelines = {timeline_of(each): each for each in status["timelines"]}
         chosen = _chosen(timelines, asked_for)
         found = None
@@ -145,8 +168,8 @@ def _choices(
 def checked_view(
     status: Status, timeline: TimelineId, own: Status, proposers: Mapping[str, ProposerReport]
 ) -> TimelineView | None:
-    """`own_view`, without the proposers' pages where those do not hold what a proposer's does: they
-    come from whoever was connected."""
+    """`own_view`, without the proposers' pages if their content is not valid. It comes from a
+    client of the WAL port and is not trusted."""
     try:
         view = own_view(status, timeline, own, proposers)
         if view is not None:
@@ -163,8 +186,8 @@ def checked_view(
 def own_view(
     status: Status, timeline: TimelineId, own: Status, proposers: Mapping[str, ProposerReport]
 ) -> TimelineView | None:
-    """As if somebody had asked this safekeeper alone, and the proposers. The other members are
-    those that the membership names, and did not answer. None of a timeline that was deleted."""
+    """The timeline as this safekeeper and these proposers describe it. The other members come from
+    the membership and count as silent. None for a timeline that was deleted."""
     others = [
         SafekeeperReport(member.address, error=NOT_ASKED, safekeeper_id=member.id)
         for member in membership_of_page(own["membership"]).roster
@@ -191,7 +214,7 @@ def own_view(
 
 
 class ProposerPages:
-    """For any thread; asks one proposer at most every ASK_SECONDS."""
+    """Reads the page of a proposer at most every ASK_SECONDS. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

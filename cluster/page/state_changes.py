@@ -1,7 +1,7 @@
 """What changed between two status pages of a proposer, as events. Pure.
 
-Elections and catch-ups happen in the core, which logs nothing: here they are seen from outside, at
-the price that what begins and ends between two samples is not seen.
+The core does not log elections and catch-ups. They are found by comparing the states of two
+samples. A state that begins and ends between two samples is missed.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ UNKNOWN = "UNKNOWN"
 NOTHING = "-"
 ROWS_MAX = 50
 EVENTS_SHOWN = 25
-#: Of a name or an address. A user in front of it, or a path, would lead a browser elsewhere.
+#: A name or an address. A user name or a path would make the link point to another place.
 _HOST = re.compile(r"[A-Za-z0-9._:%-]+")
 _TONES = {Condition.OK: Tone.OK, Condition.DEGRADED: Tone.WARN}
 
@@ -41,7 +41,7 @@ def version_text(pg_version: int) -> str:
 
 
 def page_link(http: str, reached_host: str) -> str:
-    """The address for a browser; "" where there is no page, or one that no browser can name."""
+    """The URL for a browser; "" if the address is not valid."""
     try:
         page = PageAddress.parse(http, reached_host)
     except WalProposerError:
@@ -82,7 +82,7 @@ def _state_text(member: MemberView) -> str:
 
 
 def _newer(status: Status, peer: Status, name: str) -> Any:
-    """The proposer's word comes with the page; the safekeeper's may be some seconds old."""
+    """The proposer's value if it is connected: the safekeeper's may be some seconds old."""
     if peer.get("connected") and name in peer:
         return peer[name]
     return status.get(name, NOTHING)

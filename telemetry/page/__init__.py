@@ -1,5 +1,5 @@
-"""The web page of a service: what it shows (`page_view.py`), how that looks, and who may see it.
+"""The web page of a service: its content (`page_view.py`), its HTML (`rendering.py`), and access.
 
-Rendering is pure: a view in, HTML out. Only the templates hold markup, and Jinja escapes all that
-is put into them. Law: nothing here knows a proposer or a safekeeper; a service makes its view.
+Rendering is pure: it turns a view into HTML. Only the templates contain markup, and Jinja escapes
+every value. Law: this package does not depend on a proposer or a safekeeper; each makes its view.
 """

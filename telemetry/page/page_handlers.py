@@ -1,13 +1,13 @@
 """The page's addresses on the HTTP port, on aiohttp.
 
-    GET  /        the page; 401 with the form where a token is demanded
-    GET  /body    the part of it that changes, for its script
-    POST /login   the form: a cookie for the token
-    POST /logout  the cookie ends
+    GET  /        the page; 401 and the form if a token is required
+    GET  /body    the part that changes, for the page's script
+    POST /login   the form: returns a cookie for the token
+    POST /logout  ends the cookie's session
 
-Law: a cookie is as good as the token for reading, and for nothing else: what changes something
-demands the token itself (`status_pages.py`). A response names all that a browser may run, by a
-nonce, and lets it load nothing from elsewhere.
+Law: a cookie allows reading and nothing else. A request that changes something needs the token
+itself (`status_pages.py`). The Content-Security-Policy allows the page's own script and style, by a
+nonce, and nothing from other servers.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class PageHandlers:
             try:
                 self._page.sample()
                 problem = ""
-            except Exception as error:  # of ours: the pages are worth more than their charts
+            except Exception as error:  # our own bug: the pages go on without charts
                 problem = repr(error)
             if problem and problem != self._sample_problem:
-                log.error("the web page's charts are not kept", reason=problem)
+                log.error("could not sample for the web page", reason=problem)
             self._sample_problem = problem
 
     @property
@@ -107,7 +107,7 @@ class PageHandlers:
         )
 
     def sign_in_form(self, problem: str, headers: Mapping[str, str]) -> web.Response:
-        """`headers`: of the refusal, which it replaces."""
+        """`headers`: those of the 401 that it replaces."""
         from telemetry.page.rendering import render_sign_in
 
         nonce = secrets.token_urlsafe(NONCE_BYTES)
@@ -117,7 +117,7 @@ class PageHandlers:
         return response
 
     async def back(self, _: web.Request) -> web.Response:
-        """Of a browser that reloads the form's address."""
+        """For a browser that reloads /login."""
         raise web.HTTPSeeOther(PAGE_PATH)
 
     async def login(self, request: web.Request) -> web.Response:

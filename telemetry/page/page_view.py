@@ -1,7 +1,7 @@
-"""What a page shows, as plain values. Pure.
+"""`PageView`: the content of a page, as plain values. Pure.
 
     headline    the verdict: one word, one sentence, what to do
-    picture     who is connected to whom (`picture.py`)
+    picture     the services and their connections (`picture.py`)
     charts      the last minutes (`chart.py`)
     tables      members, replicas, timelines
     events      what happened last
@@ -32,9 +32,16 @@ class Headline:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The first says how it is; each other one says what is wrong and what to do."""
+        """The first is the state; each other one names a problem and what to do."""
         parts = [part.strip() for part in self.text.split("; ")]
-        return tuple(part[:1].upper() + part[1:] for part in parts if part)
+        return tuple(_as_sentence(part) for part in parts if part)
+
+
+def _as_sentence(part: str) -> str:
+    """With a capital, unless it begins with a command or a name such as commit_lsn."""
+    first = part.split()[0]
+    is_word = first.isalpha() and first != "sk"
+    return part[0].upper() + part[1:] if is_word else part
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
     POST /login  token=...  -->  Set-Cookie: sk_session_PORT=RANDOM; HttpOnly; SameSite=Strict
     GET /        Cookie: sk_session_PORT=RANDOM
 
-Browsers send cookies to every port of a host, so the name has the port in it. Law: a session ends
-after SESSION_SECONDS, when it is signed out, when newer ones take its place, and as soon as the
-token that opened it is not in force any more. The memory holds hashes of the cookies, so that
-looking one up compares nothing that a clock could measure. Pure but for the random numbers.
+Browsers send cookies to every port of a host, so the name contains the port. Law: a session ends
+after SESSION_SECONDS, on sign-out, when SESSIONS_MAX newer ones exist, and when its token is
+replaced. Only hashes of the cookies are stored, so the time of a look-up reveals nothing about
+them. The random numbers are the only I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How good or bad something is, with a sign for those who see no colours. Pure."""
+"""`Tone`: the colour of a state, and a sign that means the same without the colour. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The web pages of a real cluster in a real browser: by day and by night, on a phone, without
-scripts, behind a token, and while a member is killed and comes back.
+"""The web pages of a real cluster in a real browser: light and dark, on a phone, without scripts,
+with a token, and while a member is killed and started again.
 
 The screenshots are kept in the folder that SK_ARTEFACTS names, or else for failed tests.
 """
@@ -168,7 +168,7 @@ def test_a_service_that_is_gone_is_said_to_be_gone(
     browser.open(page_of(safekeeper))
     wait_text(browser, "OK")
     safekeeper.kill()
-    wait_text(browser, "This service does not answer. What you see is")
+    wait_text(browser, "This service does not answer. The page shows its state of")
     safekeeper.start()
     gone = "document.getElementById('late').hidden"
     wait_until(lambda: browser.evaluate(gone), TIMEOUT, "the warning to go")
@@ -235,8 +235,8 @@ def test_sk_status_without_a_browser_or_a_page(cluster: QuorumCluster, tmp_path:
     done = sk("status", "--safekeepers", addresses(cluster), "--open", env=empty)
     assert (done.returncode, done.stdout) == (0, f"{page_of(cluster)}\n")
     assert "no browser was found" in done.stderr
-    nobody = sk("status", "--safekeepers", f"127.0.0.1:{free_port()}", "--open")
-    assert_refused(nobody, 1, "no web page can be reached", "HTTP ports")
+    unreachable = sk("status", "--safekeepers", f"127.0.0.1:{free_port()}", "--open")
+    assert_refused(unreachable, 1, "no web page can be reached", "HTTP ports")
     both = sk("status", "--safekeepers", addresses(cluster), "--open", "--json")
     assert_wrong_usage(both, "exclude each other")
 

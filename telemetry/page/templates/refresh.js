@@ -5,7 +5,7 @@
   let readAt = Date.now();
 
   const refresh = async () => {
-    const isRead = !getSelection().isCollapsed;  // somebody copies a part of it
+    const isRead = !getSelection().isCollapsed;  // the user may be copying text
     if (!document.hidden && !isRead) {
       try {
         const signal = AbortSignal.timeout(TIMEOUT_MS);
@@ -22,7 +22,7 @@
         late.hidden = true;
       } catch (error) {
         const seconds = Math.round((Date.now() - readAt) / 1000);
-        late.textContent = `This service does not answer. What you see is ${seconds} s old.`;
+        late.textContent = `This service does not answer. The page shows its state of ${seconds} s ago.`;
         late.hidden = false;
       }
     }

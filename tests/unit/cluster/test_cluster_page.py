@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -25,10 +26,12 @@ from cluster_pages import (
     timeline_status,
 )
 
-from cluster.page import safekeeper_page
+from cluster.page import cluster_watch, safekeeper_page
 from cluster.page.cluster_picture import READERS_MAX, cluster_picture
+from cluster.page.cluster_watch import ClusterWatch
 from cluster.page.proposer_page import discovery_of, own_view, sampled
 from cluster.page.safekeeper_page import (
+    KeptStatus,
     SafekeeperPage,
     Source,
     host_of,
@@ -38,6 +41,7 @@ from cluster.page.safekeeper_page import (
 from cluster.page.state_changes import state_changes
 from cluster.page.timeline_page import UNKNOWN, headline_of, page_link, tables_of
 from cluster.verdict import Condition, judge
+from pg_fixtures.waiting import wait_until
 from telemetry.page.picture import Node
 from telemetry.page.rendering import render_body
 from telemetry.page.tone import Tone
@@ -200,6 +204,47 @@ def test_what_is_sampled_is_of_members_that_are_connected() -> None:
     assert sampled({"state": "waiting_for_primary"}) == {}
 
 
+# ---- asking the safekeepers
+
+
+def test_the_safekeepers_are_asked_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_watch, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_watch, "LOOK_SECONDS", 0.0)
+    answers = SimpleQueue[Any]()
+    watch = ClusterWatch(lambda: answer_of(answers.get()))
+    answers.put([safekeeper(1)])
+    first = watch.latest()
+    assert first is not None
+    assert [report.safekeeper_id for report in first.reports] == [1]
+    # The thread has ended, or ends with what comes next; then another look begins anew.
+    for error in (Unreachable("no route"), KeyError("bug")):
+        answers.put(error)
+        answers.put(error)
+        wait_until(lambda: str(error.args[0]) in said(watch), 30, str(error))  # noqa: B023
+
+
+def test_a_page_does_not_wait_for_safekeepers_that_do_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_watch, "FIRST_WAIT_SECONDS", 0.01)
+    answers = SimpleQueue[Any]()
+    watch = ClusterWatch(lambda: answer_of(answers.get()))
+    assert watch.latest() is None
+    answers.put([])
+    wait_until(lambda: watch.latest() is not None, 30, "the answer")
+
+
+def answer_of(found: Any) -> Any:
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def said(watch: ClusterWatch) -> str:
+    latest = watch.latest()
+    return latest.error if latest is not None else ""
+
+
 # ---- events
 
 
@@ -313,6 +358,22 @@ def test_one_that_looks_often_asks_now_and_then(answer: dict[str, Any]) -> None:
     for _ in range(5):
         found.view("")
     assert answer["asked"] == 1
+
+
+def test_a_status_that_takes_long_is_asked_for_seldom() -> None:
+    now, asked = [100.0], [0]
+
+    def ask() -> dict[str, Any]:
+        asked[0] += 1
+        now[0] += 0.5
+        return {"asked": asked[0]}
+
+    kept = KeptStatus(ask, lambda: now[0])
+    assert [kept.get()["asked"] for _ in range(3)] == [1, 1, 1]
+    now[0] += 4.9
+    assert kept.get()["asked"] == 1
+    now[0] += 0.2
+    assert kept.get()["asked"] == 2
 
 
 def test_the_timeline_asked_for_is_shown(answer: dict[str, Any]) -> None:

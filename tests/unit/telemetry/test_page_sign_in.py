@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPSConnection
 from http.cookies import SimpleCookie
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+import trustme
 from page_views import page_view
 from prometheus_client import CollectorRegistry
 
+from pgwire.tls import TlsFiles
 from telemetry.page.page_handlers import FORM_BYTES_MAX
 from telemetry.page.page_view import PageView, WebPage
 from telemetry.page.sign_in import SESSION_SECONDS, SESSIONS_MAX, Sessions, parse_token_form
@@ -184,6 +187,30 @@ def test_what_is_no_form_is_refused(start: Callable[..., Service]) -> None:
     code = service.ask("POST", "/login", b"{}", **json).code
     assert code == HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     assert service.ask("GET", "/login").headers["Location"] == "/"
+
+
+def test_with_tls_the_cookie_is_sent_over_tls_only(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    files = TlsFiles(tmp_path / "certificate", tmp_path / "key")
+    for path in (files.key, tmp_path / "token"):
+        path.touch(mode=0o600)
+    certificate.private_key_pem.write_to_path(str(files.key))
+    certificate.cert_chain_pems[0].write_to_path(str(files.certificate))
+    (tmp_path / "token").write_text(TOKEN)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    pages = Pages(lambda: {}, lambda: "", CollectorRegistry,
+                  web=lambda: WebPage(lambda _: page_view(), lambda: None))  # fmt: skip
+    with StatusServer(http_listener("127.0.0.1", 0, files, tmp_path / "token"), pages) as server:
+        server.wait_started()
+        with closing(HTTPSConnection("127.0.0.1", server.port, context=context)) as connection:
+            connection.request("POST", "/login", urlencode({"token": TOKEN}), FORM)
+            cookie = connection.getresponse().headers["Set-Cookie"]
+    assert cookie.startswith(f"__Host-sk_session_{server.port}=")
+    assert "Secure" in cookie
+    assert "Path=/" in cookie
+    assert "Domain" not in cookie
 
 
 # ---- sessions alone
