@@ -128,8 +128,10 @@ def _item(tag: str, *texts: str) -> Iterator[str]:
 
 
 def _paragraphs(paragraphs: list[str]) -> Iterator[str]:
-    for paragraph in paragraphs:
-        yield from (".PP", _escaped(" ".join(paragraph.split())))
+    for number, paragraph in enumerate(paragraphs):
+        if number:
+            yield ".PP"
+        yield _escaped(" ".join(paragraph.split()))
 
 
 def _escaped(text: str) -> str:
