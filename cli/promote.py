@@ -69,6 +69,12 @@ from walproposer.timelines.timeline_creation import FoundTimeline
     help="Leave synchronous_standby_names as the standby has it. Where that is empty, commits of "
     "the new primary do not wait for the quorum; transactions of qsync do.",
 )
+@click.option(
+    "--keep-ahead",
+    is_flag=True,
+    help="Promote a standby that has WAL beyond the end of the quorum's log, and keep that WAL. It "
+    "streamed from the old primary directly. No commit in it was acknowledged.",
+)
 @timeout_option("How long to wait for a quorum, and for a standby that makes no progress.")
 @chain_options
 @qsync_options
@@ -87,6 +93,7 @@ def promote(
     no_promote: bool,
     no_attach: bool,
     no_configure: bool,
+    keep_ahead: bool,
     timeout: float,
     via: tuple[tuple[int, int], ...],
     via_sites: bool,
@@ -121,6 +128,7 @@ def promote(
         conninfo=safekeeper_conninfo if replica_conninfo is None else replica_conninfo,
         timeout_seconds=timeout,
         configures=not no_configure,
+        keeps_ahead=keep_ahead,
     )
     attaches = not (no_promote or no_attach)
     if dry_run:

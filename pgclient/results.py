@@ -83,7 +83,15 @@ def receive_copy_data(pgconn: pq.abc.PGconn, timeout: float | None = None) -> me
 
 def arrived_copy_data(pgconn: pq.abc.PGconn) -> memoryview | None:
     """The same of what has arrived, without waiting. Raises Silent when nothing has, and
-    ConnectionLost."""
+    ConnectionLost.
+
+    The socket is read only when libpq has no message left: libpq doubles its buffer for whatever
+    the socket has, and moves all of it at each call.
+    """
+    try:
+        return receive_copy_data(pgconn, 0.0)
+    except Silent:
+        pass  # libpq has no message left
     try:
         pgconn.consume_input()
     except psycopg.Error as error:

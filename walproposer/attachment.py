@@ -16,7 +16,8 @@ from pathlib import Path
 from telemetry.service_manager import ServiceManager
 from telemetry.stop_signal import StopSignal
 from walproposer.errors import WalProposerError
-from walproposer.service import WAITING_FOR_PRIMARY, WAITING_FOR_PROMOTION, WalProposer
+from walproposer.service import WalProposer
+from walproposer.status import WAITING_FOR_PRIMARY, WAITING_FOR_PROMOTION
 from walproposer.supervision.data_directory import DataDirectory
 from walproposer.supervision.server_state import ServerState
 from walproposer.supervision.server_watch import ServerWatch

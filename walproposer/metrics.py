@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from walproposer.checks.commit_watch import CommitWatch
-from walproposer.status import open_peers, peer_status
+from walproposer.status import STATES, open_peers, peer_status
 from walproposer.stream.incarnation import Incarnation
 from walproposer.stream.progress import PeerState
 
@@ -27,6 +27,7 @@ GAUGES = {
     "sk_proposer_primary_silent_seconds": "Since the primary last answered, asked each second",
     "sk_proposer_stalled_seconds": "How long the event loop is late",
 }
+STATE_GAUGES = {"sk_proposer_state": "1 for the state that the proposer is in, 0 for the others"}
 PROTECTION = {"sk_proposer_commits_protected": "1 while commits wait for the quorum, 0 if not"}
 COUNTERS = {"sk_proposer_quorum_losses": "Times the quorum was lost"}
 SAFEKEEPER_GAUGES = {
@@ -70,14 +71,17 @@ Family = GaugeMetricFamily | CounterMetricFamily
 
 
 class ProposerCollector(Collector):
-    """`incarnation()` is the one that runs, or ran last; without one there is nothing to say."""
+    """`state()` is one of STATES. `incarnation()` is the one that runs, or ran last; without one
+    there is only the state."""
 
     def __init__(
         self,
+        state: Callable[[], str],
         incarnation: Callable[[], Incarnation | None],
         coordination: Coordination | None,
         watch: CommitWatch,
     ) -> None:
+        self._state = state
         self._incarnation = incarnation
         self._coordination = coordination
         self._watch = watch
@@ -93,13 +97,22 @@ class ProposerCollector(Collector):
         qsync = _qsync_families(self._coordination) if self._coordination is not None else []
         incarnation = self._incarnation()
         if incarnation is None:
-            return qsync
+            return [self._states(), *qsync]
         return [
+            self._states(),
             *_own_families(incarnation),
             *_safekeeper_families(incarnation),
             *self._protection(),
             *qsync,
         ]
+
+    def _states(self) -> GaugeMetricFamily:
+        """A series for each state, so that a change of it leaves no gap."""
+        now = self._state()
+        family = GaugeMetricFamily(*next(iter(STATE_GAUGES.items())), labels=["state"])
+        for state in STATES:
+            family.add_metric([state], int(state == now))
+        return family
 
     def _protection(self) -> list[Family]:
         """Nothing until it is known."""

@@ -41,7 +41,15 @@ from walproposer.primary.slot_guard import slot_dropped_on_failure
 from walproposer.primary.synchronous_standby import configure_when_streaming
 from walproposer.qsync.prepared_setting import limbo_max
 from walproposer.safekeeper_client import SafekeeperAddress
-from walproposer.status import hung_reason, incarnation_status
+from walproposer.status import (
+    HEALTHY_WAITS,
+    STARTING,
+    STATE_NAMES,
+    WAITING_FOR_LOCK,
+    WAITING_FOR_PRIMARY,
+    hung_reason,
+    incarnation_status,
+)
 from walproposer.stream.candidacy import Candidacy
 from walproposer.stream.election import behind_problem, fork_problem
 from walproposer.stream.events import Outcome, Stop
@@ -72,11 +80,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-WAITING_FOR_LOCK = "waiting_for_lock"
-WAITING_FOR_PRIMARY = "waiting_for_primary"
-WAITING_FOR_PROMOTION = "waiting_for_promotion"
-#: Who waits for its turn is as it should be: a supervisor must not restart it.
-HEALTHY_WAITS = (WAITING_FOR_LOCK, WAITING_FOR_PROMOTION)
 PRIMARY_RETRY_SECONDS = 0.5
 RESTART_SECONDS = 0.5
 # A thread that wakes up with WAL in hand waits at most this long for one that computes.
@@ -91,7 +94,7 @@ class WalProposer:
         self._stopping = stopping
         stopping.on_set(self._stop_incarnation)
         self._incarnation: Incarnation | None = None
-        #: That, or while there is none the one before it: metrics go on.
+        #: That, or the one before it while the primary is awaited: metrics go on.
         self._measured: Incarnation | None = None
         self._commit_watch = CommitWatch(config.primary, stopping, self._is_streaming)
         self._found: FoundTimeline | None = None
@@ -99,7 +102,7 @@ class WalProposer:
         self._addresses = config.safekeepers
         #: For the first incarnation, from `prepare`.
         self._upstream: Upstream | None = None
-        self._waiting_for = "starting"
+        self._waiting_for = STARTING
         self._primary_error = ""
         self._configured: Event | None = None
         self._lease: Lease | None = None
@@ -137,9 +140,15 @@ class WalProposer:
         from walproposer.metrics import ProposerCollector  # by who serves the pages: it takes long
 
         collector = ProposerCollector(
-            lambda: self._measured, self._coordination, self._commit_watch
+            lambda: self.state, lambda: self._measured, self._coordination, self._commit_watch
         )
         return collector.registry
+
+    @property
+    def state(self) -> str:
+        """One of STATES, as the status page has it."""
+        incarnation = self._incarnation
+        return self._waiting_for if incarnation is None else STATE_NAMES[incarnation.core.state]
 
     def status(self) -> dict[str, Any]:
         """The JSON of /status."""
@@ -223,6 +232,8 @@ class WalProposer:
             holder = self.config.http or f"{socket.gethostname()}:{os.getpid()}"
             lock = open_lock(self.config.lock, self.config.lock_seconds)
             self._lease = Lease(lock, holder, self.config.lock_seconds, self._stop_incarnation)
+        if not self._lease.is_held:
+            self._measured = None  # another proposer's metrics describe the timeline now
         self._waiting_for = WAITING_FOR_LOCK
         return self._lease.is_held or self._lease.wait(self._stopping)
 

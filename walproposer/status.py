@@ -17,6 +17,14 @@ from walproposer.stream.progress import PeerState, Progress
 from walproposer.stream.proposer import Proposer, State
 from walproposer.stream.quorum_watch import SILENT_SECONDS_MAX
 
+#: What a proposer does before it has an incarnation, and between two of them.
+STARTING = "starting"
+WAITING_FOR_LOCK = "waiting_for_lock"
+WAITING_FOR_PRIMARY = "waiting_for_primary"
+WAITING_FOR_PROMOTION = "waiting_for_promotion"
+#: A proposer that waits for its turn is healthy: a supervisor must not restart it.
+HEALTHY_WAITS = (WAITING_FOR_LOCK, WAITING_FOR_PROMOTION)
+
 STATE_NAMES = {
     State.COLLECTING: "connecting",
     State.CAMPAIGNING: "campaigning",
@@ -24,6 +32,8 @@ STATE_NAMES = {
     State.LEADING: "streaming",
     State.STOPPED: "stopped",
 }
+#: Every value of `state` on the status page.
+STATES = (STARTING, WAITING_FOR_PRIMARY, *HEALTHY_WAITS, *STATE_NAMES.values())
 
 
 def incarnation_status(incarnation: Incarnation) -> dict[str, Any]:

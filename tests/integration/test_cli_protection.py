@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from psycopg import sql
+from altered_setting import altered
 from sk_command import sk
 from stock_clients import WalReceiverProcess
 
 from pg_fixtures.cluster import QuorumCluster
 from pg_fixtures.http_status import http_get
-from pg_fixtures.postgres import Postgres
 from pg_fixtures.waiting import wait_until
 
 TIMEOUT = 120.0
@@ -56,25 +55,6 @@ def findings(cluster: QuorumCluster, dsn: str = "") -> dict[str, tuple[str, str]
     assert done.returncode == (0 if report["passed"] else 3)
     unwell = [f for f in report["findings"] if f["level"] != "ok"]
     return {finding["check"]: (finding["level"], finding["text"]) for finding in unwell}
-
-
-@contextmanager
-def altered(postgres: Postgres, name: str, value: str) -> Iterator[None]:
-    """ALTER SYSTEM, in force; undone at the end."""
-    ((before,),) = postgres.execute(f"SHOW {name}")
-    alter(postgres, name, value)
-    try:
-        yield
-    finally:
-        alter(postgres, name, before)
-
-
-def alter(postgres: Postgres, name: str, value: str) -> None:
-    statement = sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
-    with postgres.connect() as connection:
-        connection.execute(statement)
-        connection.execute("SELECT pg_reload_conf()")
-    wait_until(lambda: postgres.execute(f"SHOW {name}") == [(value,)], TIMEOUT, f"{name} = {value}")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ would never be answered.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,6 +19,7 @@ from psycopg import pq
 from wire_server import LocalListener
 
 from consensus.messages import ServerFacts
+from pg_fixtures.process_table import rss_bytes
 from pgclient.connection import connect, connect_safekeeper
 from pgclient.errors import ConnectionLost, NotConnected, ServerError, Silent
 from pgclient.questions import (
@@ -240,6 +242,26 @@ def test_a_stream_under_tls(connected: Connect, tmp_path: Path) -> None:
 def test_who_has_nothing_new_says_so(connected: Connect) -> None:
     pieces = started(connected(sends(KEEPALIVE, wal_at(0, 3)))).pieces()
     assert list(map(bytes, pieces)) == [b"", WAL[:3]]
+
+
+def test_a_reader_slower_than_its_server_keeps_its_memory(connected: Connect) -> None:
+    """libpq keeps what it has read from the socket, and doubles that buffer for more."""
+    data, count = b"x" * 200, 300_000
+    frames = bytearray()
+    for number in range(count):
+        payload = XLogData(0x1000 + number * len(data), 0, 0, data).encode()
+        frames += b"d" + (4 + len(payload)).to_bytes(4, "big") + payload
+
+    def script(session: Session) -> None:
+        session.start_copy_both().send_framed(frames)
+
+    stream = started(connected({START: script}))
+    before = rss_bytes(os.getpid())
+    for batch in stream.batches(64 << 10):
+        assert sum(map(len, batch)) <= 65 << 10
+        if stream.next_lsn == 0x1000 + count * len(data):
+            break
+    assert rss_bytes(os.getpid()) - before < 8 << 20
 
 
 def _fails(session: Session) -> None:

@@ -82,12 +82,15 @@ class Failover:
         conninfo: str = "",
         timeout_seconds: float = 60.0,
         configures: bool = True,
+        keeps_ahead: bool = False,
         began: Callable[[Step], None] = lambda step: None,
     ) -> None:
         """`configures`: commits of the new primary wait for the quorum; else
-        synchronous_standby_names stays as the standby has it."""
+        synchronous_standby_names stays as the standby has it. `keeps_ahead`: a standby that has
+        WAL beyond the end of the log is promoted with it; else it is refused."""
         self.config = config
         self._configures = configures
+        self._keeps_ahead = keeps_ahead
         self.server = StandbyServer(config.primary)
         self._elect = elect
         self._conninfo = conninfo
@@ -95,6 +98,7 @@ class Failover:
         self._began = began
         self._found: FoundTimeline | None = None
         self._log_end_lsn: int | None = None
+        self._kept_lsn = 0
         self._progress_lsn = (0, 0)
         self._progress_at = 0.0
         self._stall_at = 0.0
@@ -122,7 +126,7 @@ class Failover:
             _check_can_attach(settings, self.config)
             history, _ = self.server.read_history()
             _refuse(fork_problem(history, view.history, view.start_lsn, standby.end_lsn))
-            _refuse(ahead_problem(standby, view.flush_lsn))
+            self._check_ahead(standby, view.flush_lsn)
         else:
             self._check_promoted(self.server.read_history_of(settings), view, attaches=attaches)
         self._found = found
@@ -130,6 +134,14 @@ class Failover:
         self._configured_at = time.monotonic()
         self._is_settled = standby.config_age_seconds > SETTLED_SECONDS
         return found, view, self._situation(standby)
+
+    def _check_ahead(self, standby: Standby, log_end_lsn: int) -> None:
+        problem = ahead_problem(standby, log_end_lsn)
+        if problem is None or not self._keeps_ahead:
+            _refuse(problem)
+        elif self._kept_lsn != standby.end_lsn:
+            self._kept_lsn = standby.end_lsn
+            log.warning(f"{problem.text}: it keeps what lies beyond")
 
     def _check_promoted(self, history: TimelineHistory, log: LogView, *, attaches: bool) -> None:
         """The server is no standby. Raises Refusal when there is nothing to go on with."""
@@ -190,7 +202,7 @@ class Failover:
         while True:
             situation = self._situation(self.server.read())
             if self._log_end_lsn is not None:
-                _refuse(ahead_problem(situation.standby, self._log_end_lsn))
+                self._check_ahead(situation.standby, self._log_end_lsn)
             step = next_step(situation)
             if step is not last:
                 log.info(step.value, step=step.name.lower())

@@ -193,7 +193,7 @@ def _after(step: Step, situation: Situation) -> Situation:
 def ahead_problem(standby: Standby, log_end_lsn: int) -> Problem | None:
     """A standby that followed the old primary directly may have what the quorum has not.
 
-    Harmless to keep, for nobody was told that it is committed, but not ours to decide.
+    No client was told that it is committed. Whether to keep it is the operator's decision.
     """
     if not standby.in_recovery or standby.end_lsn <= log_end_lsn:
         return None
@@ -201,8 +201,7 @@ def ahead_problem(standby: Standby, log_end_lsn: int) -> Problem | None:
         f"the standby has WAL up to {format_lsn(standby.end_lsn)}, "
         f"but the quorum's log ends at {format_lsn(log_end_lsn)}",
         "It followed the old primary directly; what lies beyond was never acknowledged. Promote a "
-        "standby that follows the safekeepers, or keep what this one has: set its "
-        "synchronous_standby_names, run SELECT pg_promote(); there, then sk promote again.",
+        "standby that follows the safekeepers, or keep what this one has: sk promote --keep-ahead.",
     )
 
 

@@ -30,6 +30,7 @@ from walproposer.qsync.coordinator import Coordinator
 from walproposer.qsync.primary_sessions import PrimarySessions
 from walproposer.qsync.verdict_server import OPEN_ACCESS, PORT_LIMITS
 from walproposer.qsync.worker import Worker
+from walproposer.status import STARTING
 
 TIMEOUT = 30.0
 ADDRESS = PrimaryAddress("host=127.0.0.1 port=1")
@@ -71,10 +72,9 @@ def coordinating(proposer: ProposerConfig) -> Iterator[Coordination]:
 
 def metrics(coordination: Coordination) -> dict[str, float]:
     watch = CommitWatch(ADDRESS, Going(), lambda: False)
-    collector = ProposerCollector(lambda: None, coordination, watch)
-    return {
-        sample.name: sample.value for family in collector.collect() for sample in family.samples
-    }
+    collector = ProposerCollector(lambda: STARTING, lambda: None, coordination, watch)
+    samples = [sample for family in collector.collect() for sample in family.samples]
+    return {sample.name: sample.value for sample in samples if "state" not in sample.labels}
 
 
 def wait_refusing(coordination: Coordination, words: str) -> dict[str, Any]:

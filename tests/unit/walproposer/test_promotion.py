@@ -172,7 +172,7 @@ def test_a_standby_ahead_of_the_quorum_is_refused_with_both_positions(field: str
     assert problem is not None
     assert "0/5000008" in problem.text
     assert "0/5000000" in problem.text
-    assert "sk promote again" in problem.hint
+    assert "--keep-ahead" in problem.hint
     assert ahead_problem(ahead, END + 8) is None
     assert ahead_problem(replace(ahead, in_recovery=False), END) is None
 
