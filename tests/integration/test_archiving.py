@@ -268,7 +268,7 @@ def test_a_store_that_is_down_costs_no_commit(archived: Callable[..., ArchivedCl
         TIMEOUT,
         "WAL to go",
     )
-    assert "archiving goes on" in "".join(s.log_text() for s in cluster.safekeepers)
+    assert "archiving resumed" in "".join(s.log_text() for s in cluster.safekeepers)
 
 
 def test_the_backlog_is_bounded(

@@ -1,4 +1,4 @@
-"""`Glance`: what a piece of the WAL says of transactions, small enough to be kept.
+"""`TransactionSummary`: the facts about transactions in a piece of the WAL, small enough to keep.
 
     running     | transactions 4 | subtransactions 4 | overflow 1, 3 | next 4 | oldest 4 |
                 | latest 4 | xids 4 each, of both |
@@ -34,32 +34,32 @@ _REDO = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class OpenList:
-    """Which transactions were open at `lsn`, prepared ones included; subtransactions may be
-    missing. None: none but prepared ones, at a shutdown."""
+    """The transactions that were open at `lsn`, including prepared ones; subtransactions may be
+    missing. `running` None: only prepared ones, at a shutdown."""
 
     lsn: int
     running: frozenset[int] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
-    """Of records in their order; `first_lsns` are where `changing_xids` change something first."""
+class TransactionSummary:
+    """Facts in the order of the records. `first_lsns`: the first changes of `changing_xids`."""
 
     lists: tuple[OpenList, ...]
-    #: where the last checkpoint of the piece began
+    #: the redo LSN of the last checkpoint in the piece
     redo_lsn: int | None
-    #: of transactions and subtransactions, either way
+    #: of transactions and subtransactions, committed or aborted
     ended_xids: Array
     changing_xids: Array
     first_lsns: Array
 
     @classmethod
-    def at(cls, scan: HeapScan) -> Glance:
+    def at(cls, scan: HeapScan) -> TransactionSummary:
         """Raises WalFormatError, struct.error."""
         lists, redo_lsn = [], None
         kinds = (RUNNING_XACTS, CHECKPOINT_SHUTDOWN, CHECKPOINT_ONLINE)
-        telling = scan.marks[:, np.isin(scan.marks[MARK_KIND], kinds)]
-        for lsn, kind, record in telling[[MARK_LSN, MARK_KIND, MARK_RECORD]].T.tolist():
+        listing = scan.marks[:, np.isin(scan.marks[MARK_KIND], kinds)]
+        for lsn, kind, record in listing[[MARK_LSN, MARK_KIND, MARK_RECORD]].T.tolist():
             main_data = scan.body(record).main_data
             if kind == RUNNING_XACTS:
                 lists.append(OpenList(lsn, _running(main_data)))

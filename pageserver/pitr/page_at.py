@@ -1,12 +1,12 @@
-"""Pages as of a moment: out of the layers, or replayed over an otherwise empty directory.
+"""Pages as of a position: read from the layers, or replayed over an otherwise empty directory.
 
     cut C_i                    X
-    [page]--- WAL -------------|     not in that WAL: it is as at the cut
-                                     else a server replays it, with the wanted pages alone, is
+    [page]--- WAL -------------|     if no record of that WAL touches the page: as at the cut;
+                                     else a server replays the WAL over the wanted pages only, is
                                      promoted, and its files are read
 
-Law: what is read is the page after all records that begin before X. All other pages that the WAL
-changes are passed over; a record changes each of its pages by itself.
+Law: the result is the page after all records that begin before X. Replay ignores all other pages
+that the WAL changes, because a record changes each of its pages independently.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pageserver.layers.fork import PAGE_BYTES, Fork
 from pageserver.layers.fork_table import fork_blocks
 from pageserver.layers.page_stack import ZERO_PAGE
 from pageserver.layers.touches import Database, Numbers, Touches
-from pageserver.moments.sparse_restore import RestorePoint, promoted_at, survey_up_to
+from pageserver.pitr.sparse_restore import RestorePoint, promoted_at, survey_up_to
 
 
 class PageOrigin(Enum):
-    """Where a page was found."""
+    """The source of a page."""
 
     LAYERS = "layers"
     REPLAYED = "replayed"
@@ -38,39 +38,39 @@ class PageOrigin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FoundPage:
-    """Its bytes, and how they were found."""
+    """The bytes of a page, and their source."""
 
     content: bytes
     origin: PageOrigin
 
 
 class PageReader:
-    """Works in `work_dir`, which is empty, and empty again behind it."""
+    """Works in `work_dir`, which is empty before and after each call."""
 
     def __init__(self, work_dir: Path, server: RedoServer) -> None:
         self._work_dir = work_dir
         self._server = server
 
     def read(self, point: RestorePoint, fork: Fork, block: int) -> FoundPage:
-        """Raises PageserverError: PageNotFound when there is no such page at that moment."""
+        """Raises PageserverError: PageNotFound if the page does not exist at that position."""
         wanted = np.array([block], np.uint32)
         with self.open(point, {fork: wanted}) as pages:
             if pages.is_copied(fork):
                 raise PageNotFound(
                     f"database {fork.database} was copied file by file between the cut and "
-                    f"{point.moment}",
-                    hint="Name a moment behind the next cut, or read it from the database it is "
-                    "of.",
+                    f"{point.target}",
+                    hint="Specify a position after the next cut, or read the page from the source "
+                    "database.",
                 )
             content = pages.read(fork, wanted).get(block)
             if content is None:
-                raise _not_there(fork, block, point)
+                raise _missing_page(fork, block, point)
             is_replayed = len(pages.touched(fork, wanted)) > 0
         return FoundPage(content, PageOrigin.REPLAYED if is_replayed else PageOrigin.LAYERS)
 
     @contextmanager
     def open(self, point: RestorePoint, wanted: Mapping[Fork, Numbers]) -> Iterator[PagesAt]:
-        """For these pages only, their blocks ascending. Replays once, if any of them needs it.
+        """For these pages only, with ascending blocks. Replays the WAL once, if any page needs it.
         Raises PageserverError."""
         touches, stop = survey_up_to(point)
         pages = PagesAt(point, touches, None)
@@ -91,7 +91,7 @@ class PageReader:
 
 
 class PagesAt:
-    """While what has replayed them is there."""
+    """Usable until the context of PageReader.open() ends."""
 
     def __init__(self, point: RestorePoint, touches: Touches, data_dir: Path | None) -> None:
         self.point = point
@@ -100,22 +100,24 @@ class PagesAt:
         self.version_folder = point.frame.control_file().version_folder(point.wal.server.pg_major)
 
     def is_copied(self, fork: Fork) -> bool:
-        """Its database was made file by file: what is in it is not known until the next cut."""
+        """Whether its database was created by copying files: its pages are unknown until the next
+        cut."""
         database = Database(fork.tablespace, fork.database)
         return any(copy == database for _, copy in self.touches.copied_databases)
 
     def is_known(self, fork: Fork) -> bool:
-        """The cut has it, or the WAL behind it."""
+        """Whether the cut, or the WAL after it, contains the fork."""
         return fork in self.point.frame.forks or fork in self.touches.by_fork
 
     def touched(self, fork: Fork, blocks: Numbers) -> Numbers:
-        """Those of these that the WAL behind the cut has changed."""
+        """Those of these blocks that the WAL after the cut touches."""
         named = self.touches.by_fork.get(fork)
         return blocks[np.isin(blocks, named.blocks)] if named else blocks[:0]
 
     def read(self, fork: Fork, blocks: Numbers) -> dict[int, bytes]:
-        """By block; one that is not there at that moment is left out. Raises PageserverError."""
-        assert not self.is_copied(fork), "of such a database no page is known"
+        """Pages by block, without those that do not exist at that position. Raises
+        PageserverError."""
+        assert not self.is_copied(fork), "pages of a copied database are unknown"
         touched = self.touched(fork, blocks)
         found = self._replayed(fork, touched)
         untouched = np.setdiff1d(blocks, touched, assume_unique=True)
@@ -127,7 +129,7 @@ class PagesAt:
         return found
 
     def _untouched_limit(self, fork: Fork) -> int:
-        """Pages below it are as at the cut, if the WAL has not touched them."""
+        """Blocks below the limit are as at the cut, unless the WAL touches them."""
         if Database(fork.tablespace, fork.database) in self.touches.fresh_databases:
             return 0
         length = self.point.frame.forks.get(fork, 0)
@@ -136,7 +138,7 @@ class PagesAt:
     def _replayed(self, fork: Fork, blocks: Numbers) -> dict[int, bytes]:
         if not len(blocks):
             return {}
-        assert self._data_dir is not None, "these pages were not among the wanted ones"
+        assert self._data_dir is not None, "these pages were not passed to open()"
         length = fork_blocks(self._data_dir, fork, self.version_folder) or 0
         files = PageFiles(self._data_dir, self.version_folder, lambda _: None)
         found = {}
@@ -146,10 +148,10 @@ class PagesAt:
         return found
 
 
-def _not_there(fork: Fork, block: int, point: RestorePoint) -> PageNotFound:
+def _missing_page(fork: Fork, block: int, point: RestorePoint) -> PageNotFound:
     length = point.frame.forks.get(fork)
     return PageNotFound(
-        f"there is no block {block} of {fork} at {point.moment}",
-        hint="At the cut before it had "
-        + (f"{length} blocks." if length is not None else "no file. Is it the right number?"),
+        f"block {block} of {fork} does not exist at {point.target}",
+        hint="At the previous cut the fork has "
+        + (f"{length} blocks." if length is not None else "no file. Check its number."),
     )

@@ -1,11 +1,12 @@
-"""Stock Postgres replays WAL in a sparse directory up to a record, is promoted, and answers.
+"""Stock Postgres replays WAL in a sparse directory up to a record, is promoted, and runs queries.
 
-    replay, up to the end of a record  ->  promotion, its checkpoint  ->  questions  ->  SIGQUIT
+    replay, up to the end of a record  ->  promotion, its checkpoint  ->  queries  ->  SIGQUIT
 
-Laws. It ignores invalid pages, because the files of which nothing is wanted are empty: what may be
-read of it is said by a `FileSet`, never by the server. It listens on a socket in a folder of its
-own, which only its account may enter. It runs only as long as the block that started it, and writes
-nothing outside its directory. Accepted is only a timeline that begins behind that record.
+Laws. The server ignores invalid pages, because most files contain only holes. A `FileSet`
+determines which results are valid; the server cannot. It listens on a socket in a folder of its
+own, which only its account can enter. It runs only within the `with` block that started it, and
+writes only to its directory. Its new timeline must begin at the end of that record; otherwise the
+result is rejected.
 Source: Postgres `recoveryStopsAfter`, `PerformRecoveryXLogAction` in `xlog.c`, `xlogrecovery.c`.
 """
 
@@ -37,36 +38,36 @@ from pgwal.errors import TimelineHistoryError
 from pgwal.history import TimelineHistory, history_file_name
 from pgwal.lsn import format_lsn
 
-PORT = 5432  # a file name: the socket's folder has no other
+PORT = 5432  # only part of the socket's file name; the folder has no other socket
 POLL_SECONDS = 0.02
 STOP_SECONDS_MAX = 30.0
 SHUTDOWN_SECONDS_MAX = 3600.0
-#: A dump locks all tables of a database. Each is paid for with memory when the server starts; all
-#: that are for other sessions (more than ten) may be used by one, too.
+#: A dump locks all tables of a database. The server allocates memory for all locks when it starts.
+#: One session can use the locks reserved for the others (more than ten sessions).
 LOCKS_PER_TRANSACTION_MIN = 1024
 SESSIONS_MIN = 10
 
 SETTINGS = {
     "ignore_invalid_pages": "on",
     "recovery_target_action": "promote",
-    "restore_command": "'false'",  # all there is lies in pg_wal
-    "autovacuum_freeze_max_age": "2000000000",  # else autovacuum starts although it is off
+    "restore_command": "'false'",  # all WAL is in pg_wal
+    "autovacuum_freeze_max_age": "2000000000",  # prevents anti-wraparound autovacuum
     "autovacuum_multixact_freeze_max_age": "2000000000",
     "track_counts": "off",
     "jit": "off",
     "lc_messages": "'C'",
     "log_error_verbosity": "terse",
 }
-#: What a database or a role is set to might be a library that is not on this machine.
+#: Settings of a database or role may name a library that this machine does not have.
 SESSION_OPTIONS = "-c session_preload_libraries= -c local_preload_libraries="
 
-#: By `report_invalid_page` in xlogutils.c.
+#: As written by `report_invalid_page` in xlogutils.c.
 _INVALID_PAGE = re.compile(r"page [0-9]+ of relation (\S+) (?:is uninitialized|does not exist)")
 
 
 @dataclass(frozen=True, slots=True)
 class StopPoint:
-    """The last record that is replayed is [record_lsn, end_lsn), of timeline `tli`."""
+    """The last record to replay is [record_lsn, end_lsn) on timeline `tli`."""
 
     record_lsn: int
     end_lsn: int
@@ -75,7 +76,8 @@ class StopPoint:
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """As many prepared transactions as the primary has; as many relations as one may lock."""
+    """`prepared`: max_prepared_transactions of the primary. `locks`: relations that one transaction
+    may lock."""
 
     prepared: int
     locks: int
@@ -89,16 +91,16 @@ class ServerLimits:
 
 
 def invalid_relations(log: Iterable[str]) -> frozenset[Fork]:
-    """Of the lines of a server's log in English; main forks."""
+    """The main forks named in log lines of a server with English messages."""
     paths = {found[1] for line in log if (found := _INVALID_PAGE.search(line))}
     files = map(parse_file, paths)
     return frozenset(replace(each[0], kind=ForkKind.MAIN) for each in files if each is not None)
 
 
 class PromotedServer:
-    """A context manager: replays what is in the directory, and ends with the block.
+    """A context manager: replays the WAL in the directory. The server ends with the `with` block.
 
-    `libraries` of the redo server are loaded. `data_dir` is used once.
+    Loads the `libraries` of the redo server. `data_dir` is used once.
     """
 
     def __init__(
@@ -111,8 +113,8 @@ class PromotedServer:
         self._log_path = data_dir / CONF_FOLDER / "log"
 
     def __enter__(self) -> Self:
-        """Returns when it has been promoted, and has written all pages. Raises RedoError."""
-        self._socket_folder = Path(tempfile.mkdtemp(prefix="sk-"))  # short, as sockets need it
+        """Returns when the server is promoted and has written all pages. Raises RedoError."""
+        self._socket_folder = Path(tempfile.mkdtemp(prefix="sk-"))  # socket paths are short
         try:
             self._server.give(self._socket_folder)
             self._start()
@@ -137,13 +139,13 @@ class PromotedServer:
         shutil.rmtree(self._socket_folder, ignore_errors=True)
 
     def invalid_relations(self) -> frozenset[Fork]:
-        """Main forks of the relations in which the replay met pages that were not there: changes to
-        them are lost. Of those in no set, nothing else is expected."""
+        """Main forks in which the replay found missing pages, so that changes were lost. This is
+        normal for forks that are not in the file set."""
         with self._log_path.open(errors="replace") as log:
             return invalid_relations(log)
 
     def conninfo(self, database: str, user: str) -> str:
-        """Whole: nothing is taken from the environment that would lead elsewhere."""
+        """A complete connection string, so that environment variables have no effect."""
         return make_conninfo(
             "",
             host=str(self._socket_folder),
@@ -157,12 +159,12 @@ class PromotedServer:
         )
 
     def shut_down(self) -> None:
-        """With a checkpoint, for a directory that is kept. Raises RedoError."""
+        """Shuts down with a checkpoint, so that the directory can be kept. Raises RedoError."""
         self._process.send_signal(signal.SIGINT)
         try:
             returncode = self._process.wait(SHUTDOWN_SECONDS_MAX)
         except subprocess.TimeoutExpired as error:
-            raise self._failed("its shutdown takes too long") from error
+            raise self._failed("its shutdown timed out") from error
         if returncode != 0:
             raise self._failed(f"its shutdown ended with exit code {returncode}")
 
@@ -173,12 +175,12 @@ class PromotedServer:
             "port": str(PORT),
             "unix_socket_directories": f"'{self._socket_folder}'",
             **self._limits.settings(),
-            # The record's begin, inclusive: what is exclusive needs one more record behind it.
+            # The record's start, inclusive. An exclusive target needs one more record after it.
             "recovery_target_lsn": f"'{format_lsn(stop.record_lsn)}'",
             "recovery_target_timeline": f"'{stop.tli}'",
         }
         if self._server.binaries.major >= 17:
-            settings["event_triggers"] = "off"  # those of a login would run
+            settings["event_triggers"] = "off"  # login event triggers would run
         program = self._server.configure(
             self.data_dir, settings, signal_file="recovery.signal", hba="local all all trust\n"
         )
@@ -200,32 +202,32 @@ class PromotedServer:
             if state is not None and state.pid == self._process.pid and state.status == "ready":
                 return
             if time.monotonic() - begun > REDO_SECONDS_MAX:
-                raise self._failed("it takes too long")
+                raise self._failed("the replay timed out")
             time.sleep(POLL_SECONDS)
 
     def _check_stop(self) -> None:
-        """The history of its new timeline says where the replay has ended."""
+        """The history file of the new timeline contains the end position of the replay."""
         tli = ControlFile.parse((self.data_dir / CONTROL_FILE).read_bytes()).tli
         path = self.data_dir / WAL_FOLDER / history_file_name(tli)
         try:
             entries = TimelineHistory.parse(tli, path.read_text()).entries
         except (OSError, TimelineHistoryError) as error:
-            raise self._failed(f"its timeline {tli} has no history: {error}") from error
+            raise self._failed(f"timeline {tli} has no valid history file: {error}") from error
         if not entries or entries[-1].switch_lsn != self._stop.end_lsn:
-            where = entries[-1].switch_lsn if entries else "nowhere"
-            raise self._failed(f"it stopped at {where}")
+            where = entries[-1].switch_lsn if entries else "an unknown position"
+            raise self._failed(f"the replay stopped at {where}")
 
     def _failed(self, why: str) -> RedoError:
         lines = self._log_path.read_text(errors="replace").splitlines()
         severe = [line for line in lines if "PANIC" in line or "FATAL" in line]
         return RedoError(
             f"Postgres did not replay the WAL up to {format_lsn(self._stop.end_lsn)}: {why}: "
-            f"{(severe or lines or ['it has logged nothing'])[0]}",
+            f"{(severe or lines or ['the log is empty'])[0]}",
             hint="\n".join(lines[-LOG_TAIL_LINES:]),
         )
 
     def _end(self) -> None:
-        """At once: its directory is thrown away."""
+        """Stops the server at once, because its directory is discarded."""
         if self._process.poll() is None:
             os.kill(self._process.pid, signal.SIGQUIT)
             try:

@@ -1,7 +1,8 @@
-"""When transactions ended, as their records say: where in the WAL a moment is.
+"""Finds the WAL position of a time, from the end times of transactions in their records.
 
-Law: as in recovery, a moment ends before the first COMMIT or ABORT that says a later time, be there
-earlier ones behind it. Source: Postgres `recoveryStopsBefore` in `xlogrecovery.c`.
+Law: as in recovery, the position of a time is before the first COMMIT or ABORT with a later time,
+even if records with earlier times follow.
+Source: Postgres `recoveryStopsBefore` in `xlogrecovery.c`.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from walrecords.record_survey import RecordSurveyor
 from walrecords.transaction import ENDS, ROW, TIME_US, read_ends
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: info >> 4 of a PREPARE, which ends nothing.
+#: info >> 4 of a PREPARE, which does not end a transaction.
 _PREPARE, _OPMASK = 0x1, 0x7
 
 
 class EndTimes:
-    """Of the WAL of one major version."""
+    """For the WAL of one major version."""
 
     def __init__(self, version_major: int) -> None:
         self._surveyor = RecordSurveyor(wal_version(version_major), pass_all())
 
-    def first_after(self, index: RecordIndex, moment: datetime) -> int | None:
-        """Where the first record of these begins that ends a transaction later than `moment`; None
-        when there is none. Raises SurveyError."""
+    def first_after(self, index: RecordIndex, time: datetime) -> int | None:
+        """The start of the first of these records that ends a transaction later than `time`, or
+        None. Raises SurveyError."""
         facts, _, rows, bad = self._surveyor.survey(index)
         ends = np.empty((len(rows), ENDS), np.int64)
         found = 0
@@ -41,9 +42,9 @@ class EndTimes:
             )
         if bad >= 0:
             raise SurveyError(
-                f"the record at {format_lsn(int(index.start_lsn[bad]))} cannot be taken apart"
+                f"could not decode the record at {format_lsn(int(index.start_lsn[bad]))}"
             )
-        limit_us = (moment - _EPOCH) // timedelta(microseconds=1)
+        limit_us = (time - _EPOCH) // timedelta(microseconds=1)
         is_later = ends[:found, TIME_US] > limit_us
         for row in ends[:found, ROW][is_later].tolist():
             if int(facts.operation[row]) & _OPMASK != _PREPARE:

@@ -1,11 +1,11 @@
-"""Who touched one page: the records of the WAL, and the cuts that have it.
+"""The history of one page: the WAL records that touch it, and the cuts that contain it.
 
     base    cut 1        cut 2        cut 3
-    |-------|------------|------------|--------- ...     a layer names each page that its WAL
-            [no layer of cut 2 has it: unread]           touches: what no layer names is not read
+    |-------|------------|------------|--------- ...     a layer lists all pages that its WAL
+            [no layer of cut 2 has it: skipped]          touches, so other WAL is not read
 
-Laws. WAL that is not there is said, never passed over. When a transaction ended is looked for as
-far as ENDS_BYTES_MAX behind its last touch; a time that is not found is None.
+Laws. Missing WAL is reported, never ignored. The end of a transaction is searched up to
+ENDS_BYTES_MAX after the page's last touch; a time that is not found is None.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pageserver.cuts.cut_pages import open_layers
 from pageserver.cuts.page_objects import PageObjects
 from pageserver.errors import PageNotFound, SurveyError
 from pageserver.layers.fork import Fork
-from pageserver.moments.end_times import EndTimes
-from pageserver.moments.moments import Moment
-from pageserver.moments.page_touch_scan import Touch, page_touches
-from pageserver.moments.sourced_wal import SourcedWal
 from pageserver.objects.page_index import Cut, PageIndex
+from pageserver.pitr.end_times import EndTimes
+from pageserver.pitr.page_touch_scan import Touch, page_touches
+from pageserver.pitr.restore_points import RecoveryTarget
+from pageserver.pitr.sourced_wal import SourcedWal
 from pgwal.lsn import format_lsn
 from pgwal.rmgr import rmgr_name
 from pgwal.versions import wal_version
@@ -46,8 +46,8 @@ _OPMASK, _ABORT = 0x7, 0x2
 
 @dataclass(frozen=True, slots=True)
 class PageEvent:
-    """One record. `time` and `outcome` are of its transaction's end; None and "" while unknown, or
-    when it is of none: `xid` 0."""
+    """One record. `time` and `outcome` describe the end of its transaction. They are None and ""
+    while unknown, or if `xid` is 0: the record belongs to no transaction."""
 
     lsn: int
     end_lsn: int
@@ -61,8 +61,8 @@ class PageEvent:
 
 @dataclass(slots=True)
 class PageHistory:
-    """`cuts`: the ends of those that have the page. `missing`: WAL [begin, end) that is not
-    there."""
+    """`cuts`: the end positions of cuts that contain the page. `missing`: ranges [begin, end) of
+    missing WAL."""
 
     cuts: list[int] = field(default_factory=list)
     events: list[PageEvent] = field(default_factory=list)
@@ -71,7 +71,7 @@ class PageHistory:
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
-    """WAL [begin_lsn, end_lsn); `end_lsn` None: as far as it goes. `cut` is made of it."""
+    """WAL [begin_lsn, end_lsn) of `cut`. Without `end_lsn` it reaches to the end of the WAL."""
 
     begin_lsn: int
     end_lsn: int | None
@@ -80,7 +80,7 @@ class _Epoch:
 
 
 class HistoryReader:
-    """Of one archive. Every method raises PageserverError, ObjectStoreError, BackupError."""
+    """For one archive. Every method raises PageserverError, ObjectStoreError, BackupError."""
 
     def __init__(self, archive: TimelineArchive, sources: Sequence[WalSource]) -> None:
         self._archive = archive
@@ -89,14 +89,16 @@ class HistoryReader:
         self._wal = SourcedWal(server, archive.newest_history(), sources)
         self._major = server.pg_major
 
-    def read(self, fork: Fork, block: int, begin: Moment, end: Moment) -> PageHistory:
-        """From `begin` on, or all that there is; before `end`. Raises PageNotFound when there are
-        no cuts."""
+    def read(
+        self, fork: Fork, block: int, begin: RecoveryTarget, end: RecoveryTarget
+    ) -> PageHistory:
+        """The history from `begin`, or from the oldest WAL, up to `end`. Raises PageNotFound if
+        there are no cuts."""
         index = self._objects.newest_index()
         if not index.cuts:
             raise PageNotFound(
                 f"the archive has no cuts of timeline {self._archive.timeline}",
-                hint="A pageserver makes them: sk pageserver run.",
+                hint="Cuts are made by a pageserver. Start it with sk pageserver run.",
             )
         history = PageHistory()
         scan = _Scan(history, fork, block, self._major, begin, end)
@@ -108,7 +110,7 @@ class HistoryReader:
             if epoch.may_touch or scan.is_waiting:
                 self._read(scan, epoch)
             else:
-                scan.pass_over()
+                scan.skip_epoch()
         return history
 
     def _epochs(
@@ -138,14 +140,20 @@ class HistoryReader:
                 return
         if epoch.end_lsn is not None and reached_lsn < epoch.end_lsn:
             scan.history.missing.append((reached_lsn, epoch.end_lsn))
-        scan.pass_over()
+        scan.skip_epoch()
 
 
 class _Scan:
-    """The records of WAL, in order, pieces of it left out."""
+    """Scans WAL records in order. Ranges may be skipped."""
 
     def __init__(
-        self, history: PageHistory, fork: Fork, block: int, major: int, begin: Moment, end: Moment
+        self,
+        history: PageHistory,
+        fork: Fork,
+        block: int,
+        major: int,
+        begin: RecoveryTarget,
+        end: RecoveryTarget,
     ) -> None:
         self.history = history
         self.is_done = False
@@ -160,27 +168,26 @@ class _Scan:
 
     @property
     def is_waiting(self) -> bool:
-        """For the end of a transaction."""
+        """Whether the end of a transaction is still unknown."""
         return bool(self._is_open)
 
     def is_before(self, cut: Cut) -> bool:
-        """All of its WAL lies before what is asked for."""
+        """Whether all WAL of the cut is before the requested range."""
         if self._begin_time is not None:
             return cut.time_unix_s < self._begin_time.timestamp()
         return cut.end_lsn < self._begin_lsn
 
-    def pass_over(self) -> None:
-        """Behind an epoch at the end of which the beginning has been reached."""
+    def skip_epoch(self) -> None:
+        """Called after each epoch within the requested range: its start has been reached."""
         self._begin_time = None
 
     def feed(self, index: RecordIndex) -> None:
-        """The next records."""
+        """Takes the next records."""
         survey = self._surveyor.survey(index)
         if survey.bad >= 0:
             raise SurveyError(
-                f"the record at {format_lsn(int(index.start_lsn[survey.bad]))} cannot be taken "
-                "apart",
-                hint="sk archive verify shows whether the archive has the same.",
+                f"could not decode the record at {format_lsn(int(index.start_lsn[survey.bad]))}",
+                hint="Run sk archive verify to check the copy in the archive.",
             )
         if self._begin_time is not None:
             found = self._times.first_after(index, self._begin_time)
@@ -229,13 +236,13 @@ class _Scan:
         )
         if bad >= 0:
             raise SurveyError(
-                f"the record at {format_lsn(int(index.start_lsn[bad]))} cannot be taken apart"
+                f"could not decode the record at {format_lsn(int(index.start_lsn[bad]))}"
             )
         for end in ends[:count]:
             op = int(facts.operation[end[ROW]]) & _OPMASK
             outcome = _OUTCOMES.get(op)
             if outcome is None:
-                continue  # a PREPARE ends nothing
+                continue  # a PREPARE does not end a transaction
             xid = int(facts.xid[end[ROW]]) if op == _ABORT else int(end[TOP_XID])
             first, subxids = int(end[SUBXIDS_AT]), int(end[SUBXIDS])
             xids = [xid, *(int(load_u32(index.data, first + 4 * n)) for n in range(subxids))]

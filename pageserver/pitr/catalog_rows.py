@@ -1,4 +1,4 @@
-"""Rows of the catalogs that say which files there are, out of the bytes of their tuples.
+"""Parses rows of the catalogs that determine the files of a table, from the bytes of their tuples.
 
     pg_class       oid | relname[64] | namespace | .. | 88: file number | .. | toast | .. | kind
                                   up to 17:   108: toast   115: kind
@@ -8,8 +8,8 @@
     pg_index                      index | table
     pg_authid                     oid | rolname[64] | 68: superuser | .. | 72: may log in
 
-All of these columns have a fixed width, and are never null. A name is bytes in the encoding of
-its database. Pure. Source: Postgres `catalog/pg_class.h` and its like, 13 to 18.
+All of these columns have a fixed width and are never null. A name is bytes in the encoding of its
+database. Pure. Source: Postgres `catalog/pg_class.h` and the other catalog headers, 13 to 18.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pageserver.errors import LayerDamaged
 
 PG_CLASS, PG_NAMESPACE, PG_INHERITS, PG_INDEX = 1259, 2615, 2611, 2610
 PG_DATABASE, PG_AUTHID = 1262, 1260
-#: The heap of large objects and its index: a catalog by its number, data by its size.
+#: The heap of large objects and its index: a catalog by its oid, but user data by its size.
 LARGE_OBJECTS = frozenset({2613, 2683})
-#: FirstNormalObjectId: catalogs have smaller oids, whatever their files are called.
+#: FirstNormalObjectId. All catalogs have smaller oids, even if their file numbers are greater.
 FIRST_NORMAL_OID = 16384
 TEMPORARY_HEAP = b"pg_temp_%d"
 
@@ -36,7 +36,7 @@ _SUPERUSER_AT, _LOGIN_AT = 68, 72
 
 @dataclass(frozen=True, slots=True)
 class ClassRow:
-    """A version of a row of pg_class. `number` 0: it has no file, or is in the relation map."""
+    """A row version of pg_class. `number` is 0 if it has no file, or is in the relation map."""
 
     oid: int
     name: bytes
@@ -48,7 +48,7 @@ class ClassRow:
 
 @dataclass(frozen=True, slots=True)
 class NamedRow:
-    """Of pg_database, pg_namespace."""
+    """A row version of pg_database or pg_namespace."""
 
     oid: int
     name: bytes
@@ -56,7 +56,7 @@ class NamedRow:
 
 @dataclass(frozen=True, slots=True)
 class RoleRow:
-    """Of pg_authid."""
+    """A row version of pg_authid."""
 
     oid: int
     name: bytes
@@ -96,7 +96,7 @@ def parse_role_row(row: bytes) -> RoleRow:
 
 def _check(row: bytes, size: int, catalog: str) -> None:
     if len(row) < size:
-        raise LayerDamaged(f"a row of {catalog} has {len(row)} bytes: expected {size} at least")
+        raise LayerDamaged(f"expected {size} or more bytes in a row of {catalog}, found {len(row)}")
 
 
 def _name(field: bytes) -> bytes:

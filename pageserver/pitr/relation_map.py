@@ -1,9 +1,9 @@
-"""pg_filenode.map: the file numbers of the catalogs that must be found before any catalog is read.
+"""pg_filenode.map: the file numbers of the catalogs that are needed to read all other catalogs.
 
     magic i32 | mappings i32 | 62 or (since 16) 64 x (oid u32 | file number u32) | crc32c u32
 
-Before 16 four empty bytes follow. One is in global/, for catalogs of the cluster, and one in each
-database, for pg_class and its like, whose number in pg_class is 0. Pure.
+Before version 16 four empty bytes follow. The file in global/ maps shared catalogs. The file of
+each database maps pg_class and others, whose file number in pg_class is 0. Pure.
 Source: Postgres `utils/cache/relmapper.c`.
 """
 
@@ -20,7 +20,7 @@ _MAGIC = 0x592717
 _HEAD = struct.Struct("<II")
 _CRC = struct.Struct("<I")
 _PAIR = struct.Struct("<II")
-#: how many mappings there is room for, by the size of the file
+#: maximum number of mappings, by the size of the file
 _ROOM = {512: 62, 524: 64}
 
 
@@ -28,14 +28,14 @@ def parse_relation_map(data: bytes) -> dict[int, int]:
     """File number by oid. Raises LayerDamaged."""
     room = _ROOM.get(len(data))
     if room is None:
-        raise LayerDamaged(f"{MAP_FILE} has {len(data)} bytes: expected {_sizes()}")
+        raise LayerDamaged(f"expected {MAP_FILE} of {_sizes()} bytes, found {len(data)}")
     magic, count = _HEAD.unpack_from(data)
     end = _HEAD.size + room * _PAIR.size
     (crc,) = _CRC.unpack_from(data, end)
     if magic != _MAGIC or crc != crc32c(data[:end]):
         raise LayerDamaged(f"{MAP_FILE} is damaged: magic {magic:X}, checksum {crc:08X}")
     if count > room:
-        raise LayerDamaged(f"{MAP_FILE} has {count} mappings: expected at most {room}")
+        raise LayerDamaged(f"expected at most {room} mappings in {MAP_FILE}, found {count}")
     return dict(_PAIR.iter_unpack(data[_HEAD.size : _HEAD.size + count * _PAIR.size]))
 
 

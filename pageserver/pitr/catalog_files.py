@@ -1,12 +1,13 @@
-"""Which files a table of a database may have, out of the pages of its catalogs, without a server.
+"""Finds the files that a table may have from the pages of its catalogs, without a server.
 
     pg_filenode.map --> pg_class --> oid, name, schema, file number, toast of every version
                              `-----> pg_namespace, pg_inherits, pg_index
 
-Law: too much is right, too little is a table that is silently short. So all versions of all rows
-count, those of transactions that are open at the cut, too: VACUUM FULL and ALTER TYPE write the
-new heap under the name pg_temp_<oid>, and it is the table's once they commit. What the WAL behind
-the cut renames or attaches cannot be known here; the server is asked for that (`restored_table`).
+Law: too many files do no harm, but a missing file makes a table silently too short. So all versions
+of all rows count, including those of transactions that are open at the cut. VACUUM FULL and ALTER
+TYPE write the new heap under the name pg_temp_<oid>, and it becomes the table's heap on commit. The
+WAL after the cut may rename tables or attach partitions. That cannot be seen here; `restored_table`
+queries the server for it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pageserver.layers.frame import Frame
 from pageserver.layers.page_run import PageRun
 from pageserver.layers.page_stack import PageBase
 from pageserver.layers.touches import Database
-from pageserver.moments.catalog_rows import (
+from pageserver.pitr.catalog_rows import (
     FIRST_NORMAL_OID,
     LARGE_OBJECTS,
     PG_AUTHID,
@@ -45,16 +46,16 @@ from pageserver.moments.catalog_rows import (
     parse_pair_row,
     parse_role_row,
 )
-from pageserver.moments.heap_page import heap_rows
-from pageserver.moments.relation_map import MAP_FILE, parse_relation_map
-from pageserver.moments.table_name import TableName
+from pageserver.pitr.heap_page import heap_rows
+from pageserver.pitr.relation_map import MAP_FILE, parse_relation_map
+from pageserver.pitr.table_name import TableName
 
 _SEQUENCE, _TOAST, _MATVIEW = b"S", b"t", b"m"
 
 
 @dataclass(frozen=True)
 class CatalogPages:
-    """Of a cut, or of a data directory. `read_file` gives None for a file that is not there."""
+    """Of a cut or a data directory. `read_file` returns None for a file that does not exist."""
 
     pg_major: int
     version_folder: str
@@ -63,13 +64,13 @@ class CatalogPages:
     read_file: Callable[[str], bytes | None]
 
     def relation_map(self, database: Database) -> Mapping[int, int]:
-        """Empty when there is none. Raises LayerDamaged."""
+        """Empty if the database has none. Raises LayerDamaged."""
         folder = database_path(database.tablespace, database.database, self.version_folder)
         data = self.read_file(f"{folder}/{MAP_FILE}")
         return {} if data is None else parse_relation_map(data)
 
     def rows(self, fork: Fork) -> Iterator[bytes]:
-        """All versions; of a fork that is not there, none. Raises PageserverError."""
+        """All versions of all rows; none if the fork does not exist. Raises PageserverError."""
         length = self.forks.get(fork, 0)
         for first in range(0, length, READ_BLOCKS):
             last = min(first + READ_BLOCKS, length)
@@ -78,7 +79,7 @@ class CatalogPages:
                     yield from heap_rows(bytes(page))
 
     def databases(self) -> list[NamedRow]:
-        """Of the cluster, by all versions of pg_database. Raises PageserverError."""
+        """All row versions of pg_database. Raises PageserverError."""
         return [parse_named_row(row) for row in self._global_rows(PG_DATABASE)]
 
     def roles(self) -> list[RoleRow]:
@@ -86,8 +87,8 @@ class CatalogPages:
         return [parse_role_row(row) for row in self._global_rows(PG_AUTHID)]
 
     def superusers(self) -> list[str]:
-        """Those that may log in, the oldest first: by all versions, so not each may. Raises
-        PageserverError."""
+        """Names of superusers with LOGIN, the oldest first. All row versions count, so some may not
+        be able to log in. Raises PageserverError."""
         roles = sorted(self.roles(), key=lambda role: role.oid)
         able = [role.name for role in roles if role.is_superuser and role.may_log_in]
         return [name.decode(errors="surrogateescape") for name in dict.fromkeys(able)]
@@ -95,11 +96,11 @@ class CatalogPages:
     def _global_rows(self, catalog: int) -> Iterator[bytes]:
         number = self.relation_map(Database(GLOBAL_TABLESPACE, 0)).get(catalog)
         if number is None:
-            raise LayerDamaged(f"global/{MAP_FILE} has no file for catalog {catalog}")
+            raise LayerDamaged(f"global/{MAP_FILE} does not list catalog {catalog}")
         return self.rows(Fork(GLOBAL_TABLESPACE, 0, number, ForkKind.MAIN))
 
     def tablespaces_of(self, database: int) -> list[Database]:
-        """Where it has files."""
+        """The tablespaces in which the database has files."""
         found = {
             Database(fork.tablespace, database)
             for fork in self.forks
@@ -121,7 +122,7 @@ def pages_at_cut(frame: Frame, source: PageBase, pg_major: int) -> CatalogPages:
 
 
 def pages_in_directory(data_dir: Path, pg_major: int, version_folder: str) -> CatalogPages:
-    """Of a server that has written all its pages."""
+    """The server must have written all its pages."""
 
     def read_file(name: str) -> bytes | None:
         path = data_dir / name
@@ -137,7 +138,7 @@ def pages_in_directory(data_dir: Path, pg_major: int, version_folder: str) -> Ca
 
 
 class DatabaseCatalogs:
-    """Of one database. Every method raises PageserverError."""
+    """The catalogs of one database. Every method raises PageserverError."""
 
     def __init__(self, pages: CatalogPages, database: int) -> None:
         self._pages = pages
@@ -148,8 +149,8 @@ class DatabaseCatalogs:
                 self._map[oid].add(number)
 
     def table_numbers(self, name: TableName) -> frozenset[tuple[int, int]]:
-        """(database, file number) of all that a dump of that table reads: itself, what inherits
-        from it, TOAST; all sequences; the catalogs, but for large objects."""
+        """(database, file number) of all files that a dump of the table reads: the table, its
+        children and TOAST tables, all sequences, and all catalogs but large objects."""
         schemas = {
             row.oid
             for row in map(parse_named_row, self._rows(PG_NAMESPACE))
@@ -162,7 +163,7 @@ class DatabaseCatalogs:
         return self._files(self._with_parts(roots | catalogs) | sequences)
 
     def map_numbers(self) -> frozenset[tuple[int, int]]:
-        """Of the catalogs that have no number in pg_class."""
+        """The catalogs that have no file number in pg_class."""
         return frozenset(
             (self._database, number) for numbers in self._map.values() for number in numbers
         )
@@ -172,7 +173,7 @@ class DatabaseCatalogs:
         return self.map_numbers() | {(self._database, number) for number in numbers}
 
     def _with_parts(self, roots: set[int]) -> set[int]:
-        """What inherits, heaps that are being rewritten, TOAST and its indexes, again and again."""
+        """Adds children, heaps that are being rewritten, and TOAST with indexes, recursively."""
         found: set[int] = set()
         pending = set(roots)
         while pending:

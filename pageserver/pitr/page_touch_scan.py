@@ -1,11 +1,11 @@
-"""Which records touch one page, and how: block references, bits of the visibility map, its file.
+"""Finds the records that touch one page: block references, visibility map bits, its file.
 
     record -> block references of the page            BLOCK, IMAGE, INIT
-              heap records that clear its bits        VM_CLEAR    (no block reference says so)
+              heap records that clear its bits        VM_CLEAR    (not a block reference)
               Storage CREATE, TRUNCATE of its file,
               ends of transactions that drop it       FILE
 
-Sources: as `touch_kernel.py` and `touch_survey.py`.
+Sources: see `touch_kernel.py` and `touch_survey.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOCATOR = struct.Struct("<III")
 
 
 class Touch(IntFlag):
-    """What a record does to the page."""
+    """The effect of a record on the page."""
 
     BLOCK = 1
     IMAGE = 2
@@ -44,7 +44,7 @@ class Touch(IntFlag):
 def page_touches(
     index: RecordIndex, survey: RecordSurvey, fork: Fork, block: int
 ) -> list[tuple[int, Touch]]:
-    """(row of the survey, how), in the order of the records. Raises SurveyError."""
+    """(row of the survey, effect) in the order of the records. Raises SurveyError."""
     facts, places = survey.facts, survey.places
     rows = np.empty(len(facts.record), np.int64)
     hows = np.empty(len(facts.record), np.uint8)
@@ -95,7 +95,7 @@ def _find(
     number_at: Numbers, tablespace: Int, database: Int, number: Int, kind: Int, block: Int,
     rows: Numbers, hows: Numbers,
 ) -> Int:  # fmt: skip
-    """How many records touch it by a block reference, or clear bits of it."""
+    """The number of records that touch the page by a block reference, or clear bits of it."""
     count = 0
     for row in range(len(operation)):
         how = 0
@@ -121,7 +121,7 @@ def _find(
                     how |= 2
                 if head & WILL_INIT:
                     how |= 4
-            # The old page of an update is its second block, unless it is the same one.
+            # The old page of an update is its second block, or the first if they are equal.
             is_first = first and reference == begin
             is_second = second and reference == min(begin + 1, end - 1)
             if (is_first or is_second) and found // VM_HEAP_BLOCKS == block:

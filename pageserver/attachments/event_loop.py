@@ -1,9 +1,9 @@
-"""`Turns`: the one thread in which all cores of a pageserver step, and those that work for it.
+"""`EventLoop`: the thread that runs all cores of a pageserver, and the workers that block for it.
 
-    timers, answers of workers, orders  ->  a queue  ->  run()  ->  one call after the other
+    timers, answers of workers, calls  ->  a queue  ->  run()  ->  one call after the other
 
-Law: a core is only ever touched within run(), so none of them needs a lock. What may wait (the
-store, the generation service, a replay) is work, and its outcome comes back as another turn.
+Law: cores are used only within run(), so none of them needs a lock. Calls that may block (the
+store, the generation service, a replay) run on a worker. Their outcome is another call on the loop.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ WORKERS = 8
 IDLE_SECONDS_MAX = 1.0
 
 
-class Turns:
-    """post() may be called by any thread; all else within a turn."""
+class EventLoop:
+    """post() may be called on any thread; all other methods on the event loop only."""
 
     def __init__(self, workers: int = WORKERS) -> None:
         self._calls: SimpleQueue[Call] = SimpleQueue()
@@ -34,7 +34,7 @@ class Turns:
         self._is_ended = False
 
     def post(self, call: Call) -> None:
-        """It has a turn soon."""
+        """Runs `call` on the event loop soon."""
         self._calls.put(call)
 
     def call_later(self, seconds: float, call: Call) -> None:
@@ -46,12 +46,12 @@ class Turns:
         answered: Callable[[T], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """`attempt` runs on a thread of its own; what comes of it has a turn."""
+        """Runs `attempt` on a worker, then `answered` or `failed` on the event loop."""
 
         def run() -> None:
             try:
                 answer = attempt()
-            except Exception as error:  # the turn says what becomes of it
+            except Exception as error:  # `failed` handles it
                 why = error
                 self.post(lambda: failed(why))
             else:
@@ -60,20 +60,20 @@ class Turns:
         self._pool.submit(run)
 
     def end(self) -> None:
-        """run() returns soon. Any thread, and a handler of signals: no lock is taken."""
+        """run() returns soon. Any thread, or a signal handler, may call it: it takes no lock."""
         self._is_ended = True
         self._calls.put(lambda: None)
 
     def run(self) -> None:
-        """Until end(). An error of a turn is a bug: it ends all of it, and is raised."""
+        """Runs until end(). An exception of a call is a bug: it ends the loop and is raised."""
         try:
             while not self._is_ended:
-                self._turn()
+                self._run_once()
         finally:
             self._is_ended = True
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             heapq.heappop(self._timers)[2]()

@@ -1,11 +1,11 @@
-"""MEND_SEGMENT: a damaged segment comes back, from another member by way of a proposer.
+"""MEND_SEGMENT: repairs a damaged segment with the bytes of another member, sent by a proposer.
 
     proposer -> safekeeper   the bytes of the whole segment, in order, as CopyData of any length
-    safekeeper -> proposer   one CopyData, MENDED, when the segment is in its place, durably
+    safekeeper -> proposer   one CopyData, MENDED, when the segment is durably in its place
 
-Law: the log gets nothing that was not checked: every record by its CRC, and by its link to the one
-before, from the segment before to the one after, as far as those are there; the pages by system
-identifier and timeline. It was committed, so whoever has it has these bytes.
+Law: only checked bytes enter the log. Every record is checked by its CRC and by its link to the
+record before, across the edges to the neighbour segments that exist. The pages are checked by
+system identifier and timeline. The segment was committed, so all members have the same bytes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MENDED = b"mended"
 WRONG_STATE = "55000"
 
 
-class Mender:
-    """Of the segment that begins at `lsn`. Raises SafekeeperError unless that is a hole."""
+class SegmentRepair:
+    """Repairs the segment that begins at `lsn`. Raises SafekeeperError if it is not damaged."""
 
     def __init__(self, timeline: Timeline, lsn: int) -> None:
         self._timeline = timeline
@@ -43,10 +43,10 @@ class Mender:
             raise SafekeeperError(
                 f"no damaged segment begins at {format_lsn(lsn)}", sqlstate=WRONG_STATE
             )
-        self._path = timeline.holes.mended_path(self._store, self._segno)
+        self._path = timeline.holes.repair_path(self._store, self._segno)
 
     def run(self, session: Session) -> None:
-        """Until the proposer leaves. Raises SafekeeperError, StorageError."""
+        """Runs until the proposer disconnects. Raises SafekeeperError, StorageError."""
         stream = session.start_copy_both()
         try:
             sums = self._receive(stream)
@@ -59,7 +59,7 @@ class Mender:
             return
 
     def _receive(self, stream: CopyStream) -> BlockSums:
-        """Into a file of its own; what an interrupted attempt left there is overwritten."""
+        """Writes a separate file, over the remains of an interrupted attempt."""
         seg_size, path = self._store.wal_seg_size, self._path
         sums = BlockSums(self._lsn)
         durable.make_directory(path.parent)
@@ -95,14 +95,14 @@ class Mender:
     def _put_in_place(self, sums: BlockSums) -> None:
         timeline, store = self._timeline, self._timeline.store
         if store is not self._store or self._segno not in timeline.holes:
-            raise SafekeeperError("the timeline was loaded anew meanwhile", sqlstate=WRONG_STATE)
+            raise SafekeeperError("the timeline was reloaded meanwhile", sqlstate=WRONG_STATE)
         name = timeline.holes.name(store, self._segno)
         durable.publish_file(self._path, store.directory / name)
-        store.checked.mended(sums)
+        store.checked.repaired(sums)
         timeline.holes.close(store, self._segno)
         timeline.holes_changed()
         log.info(
-            "WAL segment mended",
+            "WAL segment repaired",
             timeline=str(timeline.control.timeline),
             segment=name,
             lsn=format_lsn(self._lsn),

@@ -1,17 +1,18 @@
-"""One table, or one database, as of a moment: a sparse server with the pages that a dump reads.
+"""Restores one table or one database to a position: a sparse server with the pages of a dump.
 
     cut C_i          target X
-    |--- WAL --------|         replayed from the redo of C_i by stock Postgres over sparse files,
-    frame + FileSet  |         promoted at X, asked, dumped, thrown away
-                     `--> the table's files at X: in the set, or made by the WAL?
-                          no: once more, with them; still no: an error
+    |--- WAL --------|         stock Postgres replays from the redo of C_i over sparse files,
+    frame + FileSet  |         is promoted at X, dumped, and removed
+                     `--> are all files of the table at X in the set, or created by the WAL?
+                          no: repeat with these files added; if that does not help: an error
 
-Laws. Nothing is handed out unless all files that the dump reads are whole (`FileSet.is_whole`): the
-relation maps first, read from the disk, because pg_class is found by them; then all that pg_class
-names. In none of them may the replay have met a page that is not there: it goes on, because for the
-files that are empty it must, and only its log says so. The files are guessed from the catalogs of
-the cut, and the server says what they are at X: a table that was renamed, or attached as a
-partition, costs a second replay, never rows.
+Laws. No result is returned unless all files that the dump reads are complete
+(`FileSet.is_complete`). First the relation maps are read from disk and checked, because pg_class is
+found by them; then all files listed in pg_class. The replay must not have found a missing page in
+any of these files. Replay continues after a missing page, because it must ignore files with holes,
+and only its log reports it. The first file set is derived from the catalogs of the cut, and the
+server then returns the actual files at X. So a table that was renamed or attached as a partition
+costs a second replay, but never rows.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from pageserver.layers.fork import Fork, ForkKind
 from pageserver.layers.frame import Frame
 from pageserver.layers.page_stack import PageBase
 from pageserver.layers.touches import Touches
-from pageserver.moments.catalog_files import (
+from pageserver.pitr.catalog_files import (
     CatalogPages,
     DatabaseCatalogs,
     pages_at_cut,
     pages_in_directory,
 )
-from pageserver.moments.promoted_server import PromotedServer, ServerLimits, StopPoint
-from pageserver.moments.restored_table import DumpFormat, Relation, RelationFile, RestoredDatabase
-from pageserver.moments.table_name import TableName, quote_name
+from pageserver.pitr.promoted_server import PromotedServer, ServerLimits, StopPoint
+from pageserver.pitr.restored_table import DumpFormat, Relation, RelationFile, RestoredDatabase
+from pageserver.pitr.table_name import TableName, quote_name
 from pgwal.lsn import format_lsn
 
-#: One is enough, unless the WAL has renamed or attached; each finds more, or is the last.
+#: One is sufficient unless the WAL renames or attaches tables. Each round adds files, or is last.
 ROUNDS_MAX = 4
 NAMED_MAX = 5
 SIMILAR_MAX = 5
@@ -53,8 +54,9 @@ SIMILAR_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class RestorePoint:
-    """The cut of `frame`, whose pages `source` has, ends at `cut_lsn`; its recovery begins at
-    `redo_lsn`. Wanted is what all records have done that begin before `target_lsn`, of `tli`."""
+    """A cut and a target. `source` has the pages of the cut of `frame`, which ends at `cut_lsn`.
+    Recovery begins at `redo_lsn`, and applies all records that begin before `target_lsn` on
+    timeline `tli`."""
 
     frame: Frame
     source: PageBase
@@ -65,14 +67,14 @@ class RestorePoint:
     tli: int
 
     @property
-    def moment(self) -> str:
+    def target(self) -> str:
         return format_lsn(self.target_lsn)
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """While its server runs. `family`: the table and its partitions; None: all of the database.
-    `rounds`: how often the WAL was replayed."""
+    """Usable while its server runs. `family`: the table and its partitions, or None for the whole
+    database. `rounds`: how many times the WAL was replayed."""
 
     family: tuple[Relation, ...] | None
     files: FileSet
@@ -80,12 +82,13 @@ class Restored:
     _database: RestoredDatabase
 
     def dump(self, path: Path, dump_format: DumpFormat = DumpFormat.PLAIN) -> None:
-        """By pg_dump, into a new file. Raises PageserverError."""
+        """Runs pg_dump into a new file. Raises PageserverError."""
         self._database.dump(self.family, path, dump_format)
 
     def copy_csv(self, path: Path) -> int:
-        """The rows of a table as CSV, into a new file; their number. Raises PageserverError."""
-        assert self.family is not None, "of a table"
+        """Writes the rows of a table as CSV to a new file, and returns their number. Raises
+        PageserverError."""
+        assert self.family is not None, "only a table has rows"
         return self._database.copy_csv(self.family, path)
 
 
@@ -97,7 +100,7 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """What one server is made of; `databases`: oids whose files have been guessed."""
+    """The files of one server. `databases`: oids whose files were derived from the catalogs."""
 
     files: FileSet
     databases: frozenset[int]
@@ -105,22 +108,22 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """What the next round needs: files that are not whole, or databases not known of before."""
+    """What the next round must add: incomplete files, or databases that were unknown before."""
 
     relations: Sequence[RelationFile] = ()
     databases: frozenset[int] = field(default_factory=frozenset)
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
-    """All that a dump reads is here."""
+class _Complete:
+    """All files that a dump reads are complete."""
 
     family: tuple[Relation, ...] | None
     database: RestoredDatabase
 
 
 class SparseRestore:
-    """Works in `work_dir`, which is empty, and empty again behind it."""
+    """Works in `work_dir`, which is empty before and after each call."""
 
     def __init__(self, work_dir: Path, server: RedoServer, *, rounds_max: int = ROUNDS_MAX) -> None:
         self._work_dir = work_dir
@@ -129,31 +132,31 @@ class SparseRestore:
 
     @contextmanager
     def table(self, point: RestorePoint, name: TableName) -> Iterator[Restored]:
-        """A table with its partitions and TOAST. Raises PageserverError: PageNotFound when there is
-        no such table or moment, TableIncomplete when its pages are not all here."""
+        """A table with its partitions and TOAST. Raises PageserverError: PageNotFound if the table
+        or the position does not exist, TableIncomplete if pages are missing."""
         with self._restored(point, _Wanted(name.database, name)) as restored:
             yield restored
 
     @contextmanager
     def database(self, point: RestorePoint, name: str) -> Iterator[Restored]:
-        """A whole database, large objects and all. Raises PageserverError, as table()."""
+        """A whole database with large objects. Raises PageserverError, as table() does."""
         with self._restored(point, _Wanted(name, None)) as restored:
             yield restored
 
     @contextmanager
     def _restored(self, point: RestorePoint, wanted: _Wanted) -> Iterator[Restored]:
         touches, stop = survey_up_to(point)
-        attempt = _Attempt(point, wanted, touches)
-        current = attempt.first_round()
+        plan = _RestorePlan(point, wanted, touches)
+        current = plan.first_round()
         missing = _Missing()
         for number in range(1, self._rounds_max + 1):
             with self._replayed(point, touches, stop, current.files, number) as server:
-                found = attempt.examine(server, self._server, current)
-                if isinstance(found, _Whole):
+                found = plan.examine(server, self._server, current)
+                if isinstance(found, _Complete):
                     yield Restored(found.family, current.files, number, found.database)
                     return
             missing = found
-            following = attempt.next_round(current, missing)
+            following = plan.next_round(current, missing)
             if following == current:
                 break
             current = following
@@ -182,8 +185,8 @@ def promoted_at(
     locks: int,
     build: Callable[[SparseFiles], None],
 ) -> Iterator[PromotedServer]:
-    """In `data_dir`, which is made and removed, with the files that `build` makes; one transaction
-    may lock `locks` relations. Raises PageserverError."""
+    """Creates `data_dir` with the files that `build` writes, and removes it. One transaction may
+    lock `locks` relations. Raises PageserverError."""
     data_dir.mkdir(mode=0o700)
     redo.give(data_dir)
     try:
@@ -203,14 +206,14 @@ def promoted_at(
 
 
 def survey_up_to(point: RestorePoint) -> tuple[Touches, StopPoint]:
-    """Of the records from the cut's redo up to the target.
+    """Surveys the records from the cut's redo position up to the target.
 
-    Raises PageNotFound: the target lies before the cut; SurveyError: WAL is missing, or not valid.
+    Raises PageNotFound if the target is before the cut; SurveyError if WAL is missing or not valid.
     """
     if point.target_lsn < point.cut_lsn:
         raise PageNotFound(
-            f"{point.moment} lies before the cut at {format_lsn(point.cut_lsn)}",
-            hint="The first moment that can be restored is that of the first cut.",
+            f"{point.target} is before the cut at {format_lsn(point.cut_lsn)}",
+            hint="Specify a position at or after the first cut.",
         )
     surveyor = TouchSurveyor(point.wal.server.pg_major)
     last_lsn = point.redo_lsn
@@ -221,14 +224,14 @@ def survey_up_to(point: RestorePoint) -> tuple[Touches, StopPoint]:
                 last_lsn = int(index.start_lsn[-1])
     except SurveyError as error:
         raise SurveyError(
-            f"the WAL cannot be replayed up to {point.moment}: {error}",
-            hint=error.hint or "Name an earlier moment, or wait until the WAL is archived.",
+            f"could not read the WAL up to {point.target}: {error}",
+            hint=error.hint or "Specify an earlier target, or wait until the WAL is archived.",
         ) from error
     return surveyor.finish(), StopPoint(last_lsn, surveyor.end_lsn, point.tli)
 
 
-class _Attempt:
-    """The guess, the questions, and what follows from the answers."""
+class _RestorePlan:
+    """Derives the files of each round from the catalogs, and checks the result of a round."""
 
     def __init__(self, point: RestorePoint, wanted: _Wanted, touches: Touches) -> None:
         self._point = point
@@ -237,7 +240,7 @@ class _Attempt:
         self._cut = pages_at_cut(point.frame, point.source, point.wal.server.pg_major)
 
     def first_round(self) -> _Round:
-        """By the names of the cut."""
+        """Derived from the catalogs of the cut."""
         return self._guessed(_databases_named(self._cut, self._wanted.database))
 
     def next_round(self, before: _Round, missing: _Missing) -> _Round:
@@ -260,8 +263,8 @@ class _Attempt:
 
     def examine(
         self, server: PromotedServer, redo: RedoServer, current: _Round
-    ) -> _Whole | _Missing:
-        """The proof, or what it lacks. Raises PageserverError."""
+    ) -> _Complete | _Missing:
+        """Whether all files are complete, or what is missing. Raises PageserverError."""
         pages = pages_in_directory(server.data_dir, self._cut.pg_major, self._cut.version_folder)
         oids = _databases_named(pages, self._wanted.database)
         if not oids:
@@ -269,31 +272,31 @@ class _Attempt:
         if not oids <= current.databases:
             return _Missing(databases=oids)
         invalid = server.invalid_relations()
-        lost = self._not_whole(current.files, invalid, _mapped_files(pages, oids))
+        lost = self._incomplete_files(current.files, invalid, _mapped_files(pages, oids))
         if lost:
             return _Missing(lost)
         database = self._connect(server, redo, pages)
         database.roll_back_prepared()
         table = self._wanted.table
-        family = None if table is None else database.resolve(table, self._point.moment)
-        lost = self._not_whole(current.files, invalid, database.files(family))
-        return _Missing(lost) if lost else _Whole(family, database)
+        family = None if table is None else database.resolve(table, self._point.target)
+        lost = self._incomplete_files(current.files, invalid, database.files(family))
+        return _Missing(lost) if lost else _Complete(family, database)
 
-    def _not_whole(
+    def _incomplete_files(
         self, files: FileSet, invalid: frozenset[Fork], named: Iterable[RelationFile]
     ) -> list[RelationFile]:
-        """`invalid`: the replay passed over changes to them, which it may do to all others only."""
+        """`invalid`: forks with ignored changes, which are allowed only outside the file set."""
         return [
             each
             for each in named
-            if each.fork in invalid or not files.is_whole(each.fork, self._touches)
+            if each.fork in invalid or not files.is_complete(each.fork, self._touches)
         ]
 
     def _connect(
         self, server: PromotedServer, redo: RedoServer, pages: CatalogPages
     ) -> RestoredDatabase:
-        """As a superuser; the first one of the cluster may have been renamed, or may not log in."""
-        refusal = RedoError("the cluster has no superuser that may log in")
+        """Connects as a superuser. The first one found may be renamed or unable to log in."""
+        refusal = RedoError("the cluster has no superuser that can log in")
         for user in pages.superusers():
             database = RestoredDatabase(redo.binaries, server.conninfo(self._wanted.database, user))
             try:
@@ -303,7 +306,7 @@ class _Attempt:
             else:
                 return database
         if f'database "{self._wanted.database}" does not exist' in str(refusal):
-            raise self._no_database(pages) from refusal  # dropped or renamed by then
+            raise self._no_database(pages) from refusal  # dropped or renamed at that position
         raise refusal
 
     def _no_database(self, pages: CatalogPages) -> PageNotFound:
@@ -311,19 +314,19 @@ class _Attempt:
         names = {row.name.decode(errors="replace") for row in pages.databases()} - {wanted}
         similar = get_close_matches(wanted, sorted(names), SIMILAR_MAX) or sorted(names)
         return PageNotFound(
-            f"there is no database {quote_name(wanted)} at {self._point.moment}",
-            hint=f"There are: {', '.join(similar[:SIMILAR_MAX])}.",
+            f"database {quote_name(wanted)} does not exist at {self._point.target}",
+            hint=f"Existing databases: {', '.join(similar[:SIMILAR_MAX])}.",
         )
 
 
 def _databases_named(pages: CatalogPages, name: str) -> frozenset[int]:
-    """By all versions of all rows: the server knows which of them counts."""
+    """Uses all versions of all rows: the server decides which of them is visible."""
     wanted = name.encode(errors="surrogateescape")
     return frozenset(row.oid for row in pages.databases() if row.name == wanted)
 
 
 def _mapped_files(pages: CatalogPages, databases: Iterable[int]) -> Iterator[RelationFile]:
-    """pg_class and its like, of which the server itself finds all else."""
+    """The mapped catalogs, pg_class among them, in which the server finds all other files."""
     for oid in databases:
         for folder in pages.tablespaces_of(oid):
             for catalog, number in pages.relation_map(folder).items():
@@ -336,6 +339,6 @@ def _incomplete(wanted: _Wanted, point: RestorePoint, missing: _Missing) -> Tabl
     lost = [f"{each.relation} ({each.path})" for each in missing.relations[:NAMED_MAX]]
     lost += [f"database {oid}" for oid in sorted(missing.databases)[:NAMED_MAX]]
     return TableIncomplete(
-        f"not all pages of {what} at {point.moment} are here: missing are {', '.join(lost)}",
-        hint="Nothing was handed out. A restore of the whole cluster to that moment has them.",
+        f"pages of {what} at {point.target} are missing: {', '.join(lost)}",
+        hint="No data was written. Restore the whole cluster to that position with sk restore.",
     )

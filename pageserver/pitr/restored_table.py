@@ -1,11 +1,11 @@
-"""What a promoted sparse server is asked: which files a table has at the moment, and its rows.
+"""Queries to a promoted sparse server: the files of a table at the target position, and its rows.
 
     resolve     the table by its name, its partitions
-    files       of all that a dump reads: the catalogs, sequences, the family of the table, TOAST
+    files       of all relations that a dump reads: catalogs, sequences, the table, TOAST
     dump, copy  pg_dump; COPY as CSV
 
-The names of files come from the server's own catalogs. That is no circle: whether pg_class itself
-and its indexes are whole is known before, by the relation map (`sparse_restore`).
+The file names come from the server's own catalogs. This is safe: `sparse_restore` has checked by
+the relation map that pg_class and its indexes are complete.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from psycopg import sql
 
 from pageserver.errors import PageNotFound, PageserverError, RedoError
 from pageserver.layers.fork import Fork, parse_file
-from pageserver.moments.catalog_rows import FIRST_NORMAL_OID, LARGE_OBJECTS
-from pageserver.moments.table_name import TableName, quote_name
+from pageserver.pitr.catalog_rows import FIRST_NORMAL_OID, LARGE_OBJECTS
+from pageserver.pitr.table_name import TableName, quote_name
 from pg_server.binaries import PostgresBinaries
 from pg_server.errors import PgServerError
 from pg_server.program import run_program
@@ -74,7 +74,7 @@ _KINDS = {"v": "a view", "f": "a foreign table", "S": "a sequence"}
 
 
 class DumpFormat(Enum):
-    """Of pg_dump."""
+    """Formats of pg_dump."""
 
     PLAIN = "plain"
     CUSTOM = "custom"
@@ -95,7 +95,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class RelationFile:
-    """`fork` is the main one; `path` as the server says it."""
+    """`fork` is the main fork. `path` is as returned by pg_relation_filepath()."""
 
     relation: str
     path: str
@@ -103,40 +103,40 @@ class RelationFile:
 
 
 class RestoredDatabase:
-    """Of a server that runs; `conninfo` leads to it. Methods raise PageserverError."""
+    """A database of a running server at `conninfo`. Methods raise PageserverError."""
 
     def __init__(self, binaries: PostgresBinaries, conninfo: str) -> None:
         self._binaries = binaries
         self._conninfo = conninfo
 
     def check(self) -> None:
-        """That it can be asked."""
+        """Checks that a connection is possible."""
         with self._connection():
             pass
 
     def roll_back_prepared(self) -> None:
-        """At that moment they were not committed, and nobody will: their locks would hold us up."""
+        """They are not committed at the target position, and their locks would block the dump."""
         with self._connection() as connection:
             for (gid,) in connection.execute(_PREPARED).fetchall():
                 connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
 
-    def resolve(self, name: TableName, moment: str) -> tuple[Relation, ...]:
-        """The table, then its partitions. Raises PageNotFound: there was none at that `moment`."""
+    def resolve(self, name: TableName, position: str) -> tuple[Relation, ...]:
+        """The table, then its partitions. Raises PageNotFound if it does not exist."""
         with self._connection() as connection:
             found = connection.execute(_TABLE, (name.schema, name.table)).fetchone()
             if found is None:
-                raise self._no_table(connection, name, moment)
+                raise self._no_table(connection, name, position)
             oid, kind = found
             if kind in _KINDS:
                 raise PageNotFound(
-                    f"{name} is {_KINDS[kind]}: it has no rows of its own",
-                    hint="Name a table, a partitioned table or a materialized view.",
+                    f"{name} is {_KINDS[kind]}, which has no rows of its own",
+                    hint="Specify a table, a partitioned table or a materialized view.",
                 )
             rows = connection.execute(_FAMILY, {"oid": oid}).fetchall()
         return tuple(Relation(*row) for row in rows)
 
     def files(self, family: Sequence[Relation] | None) -> list[RelationFile]:
-        """All that a dump of the family reads; None: of the database."""
+        """All files that a dump of these tables reads, or None for a dump of the database."""
         parameters = {
             "family": [each.oid for each in family or ()],
             "normal": FIRST_NORMAL_OID,
@@ -148,7 +148,7 @@ class RestoredDatabase:
         return [_relation_file(relation, path) for relation, path in rows]
 
     def dump(self, family: Sequence[Relation] | None, path: Path, dump_format: DumpFormat) -> None:
-        """By pg_dump, into a file that is not there yet; None: the whole database."""
+        """Runs pg_dump into a new file. `family` None dumps the whole database."""
         with _new_file(path) as partial:
             program: list[str | Path] = [
                 *(self._binaries.program("pg_dump"), f"--dbname={self._conninfo}"),
@@ -161,13 +161,13 @@ class RestoredDatabase:
                 raise RedoError(f"pg_dump failed: {error}", hint=error.hint) from error
 
     def copy_csv(self, family: Sequence[Relation], path: Path) -> int:
-        """The rows of the table and its partitions, with a line of names, in the encoding of the
-        database; their number. Generated columns are left out, as in a dump."""
+        """Writes a header line, then the rows of the table and its partitions, in the encoding of
+        the database. Returns the number of rows. Omits generated columns, as pg_dump does."""
         foreign = [each.quoted() for each in family if each.kind == "f"]
         if foreign:
             raise PageNotFound(
-                f"{foreign[0]} is a foreign table: its rows are elsewhere, not in this WAL",
-                hint="A dump leaves them out, too.",
+                f"{foreign[0]} is a foreign table, whose rows are not in the WAL",
+                hint="Use sk dump output instead, which omits foreign tables.",
             )
         with _new_file(path) as partial, self._connection() as connection:
             ((encoding,),) = connection.execute("SHOW server_encoding").fetchall()
@@ -185,17 +185,17 @@ class RestoredDatabase:
 
     @contextmanager
     def _connection(self) -> Iterator[psycopg.Connection]:
-        """Errors of Postgres become RedoError."""
+        """Converts errors of Postgres to RedoError."""
         try:
             with closing(
                 psycopg.connect(self._conninfo, autocommit=True, client_encoding="UTF8")
             ) as connection:
                 yield connection
         except psycopg.Error as error:
-            raise RedoError(f"the server with the restored pages: {error}") from error
+            raise RedoError(f"could not query the server of the restored pages: {error}") from error
 
     def _no_table(
-        self, connection: psycopg.Connection, name: TableName, moment: str
+        self, connection: psycopg.Connection, name: TableName, position: str
     ) -> PageNotFound:
         rows = connection.execute(_TABLE_NAMES).fetchall()
         texts = {f"{schema}.{table}": table for schema, table in rows}
@@ -203,24 +203,25 @@ class RestoredDatabase:
         close = get_close_matches(f"{name.schema}.{name.table}", texts, SIMILAR_MAX)
         similar = list(dict.fromkeys([*same, *close]))[:SIMILAR_MAX]
         return PageNotFound(
-            f"there is no table {quote_name(name.schema)}.{quote_name(name.table)} in database "
-            f"{quote_name(name.database)} at {moment}",
-            hint=f"There are: {', '.join(similar)}." if similar else "No table is called alike.",
+            f"table {quote_name(name.schema)}.{quote_name(name.table)} does not exist in database "
+            f"{quote_name(name.database)} at {position}",
+            hint=f"Similar tables: {', '.join(similar)}." if similar else "Check the table name.",
         )
 
 
 def _relation_file(relation: str, path: str | None) -> RelationFile:
     found = parse_file(path or "")
     if found is None:
-        raise RedoError(f"{relation} is in a file that is no relation's: {path}")
+        raise RedoError(f"{relation} has an unexpected file path: {path}")
     return RelationFile(relation, path or "", found[0])
 
 
 def _copies(
     family: Sequence[Relation], columns: Sequence[str], encoding: str
 ) -> Iterator[sql.Composed]:
-    """COPY by COPY: the line of names, then the rows. A query on a table would be planned, and for
-    that Postgres opens its indexes, which are not here; only those of materialized views are."""
+    """COPY statements: the header line, then the rows. COPY of a table is used, because planning a
+    query opens the table's indexes, which are not restored. Materialized views need a query, and
+    have their indexes."""
     options = sql.SQL("TO STDOUT (FORMAT csv, ENCODING {}").format(sql.Literal(encoding))
     names = sql.SQL(", ").join(
         sql.SQL("NULL AS {}").format(sql.Identifier(name)) for name in columns
@@ -239,14 +240,17 @@ def _copies(
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[Path]:
-    """A file beside it, which becomes it when the block ends well, and is gone otherwise."""
+    """Yields a temporary path beside `path`. It is renamed to `path` if the block succeeds, and
+    removed otherwise."""
     if path.exists():
-        raise PageserverError(f'file "{path}" exists', hint="Name another one.")
+        raise PageserverError(
+            f'file "{path}" already exists', hint="Specify a file that does not exist."
+        )
     partial = path.with_name(f"{path.name}.partial")
     try:
         yield partial
         os.replace(partial, path)
     except OSError as error:
-        raise PageserverError(f'file "{path}" cannot be written: {error}') from error
+        raise PageserverError(f'could not write file "{path}": {error}') from error
     finally:
         partial.unlink(missing_ok=True)

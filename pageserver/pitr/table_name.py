@@ -1,7 +1,7 @@
-"""`TableName`: which table, as a user writes it: `database.schema.table`.
+"""`TableName`: a table name as written by a user: `database.schema.table`.
 
 shop.public.orders        folded to lower case, as in SQL
-shop.public."Orders"      as it is; "" inside is one "
+shop.public."Orders"      unchanged; "" inside stands for one "
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pageserver.errors import TableNameError
 
 _PART = r'("(?:[^"\0]|"")+"|[^".\0]+)'
 _NAME = re.compile(rf"{_PART}\.{_PART}\.{_PART}")
-_HINT = 'Write database.schema.table, and names with dots or capitals in double quotes: "Orders".'
+_HINT = 'Write database.schema.table. Put names with dots or capitals in double quotes: "Orders".'
 
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """Each part as the catalogs have it."""
+    """Each part as stored in the catalogs."""
 
     database: str
     schema: str
@@ -30,11 +30,11 @@ class TableName:
         found = _NAME.fullmatch(text)
         parts = [_unquoted(part) for part in found.groups()] if found else []
         if not parts or not all(parts):
-            raise TableNameError(f"{text!r} is no name of a table", hint=_HINT)
+            raise TableNameError(f"{text!r} is not a valid table name", hint=_HINT)
         return cls(*parts)
 
     def __str__(self) -> str:
-        """So that parse() has the same."""
+        """Text that parse() accepts and converts back to an equal name."""
         return ".".join(map(quote_name, (self.database, self.schema, self.table)))
 
 
@@ -45,5 +45,5 @@ def _unquoted(part: str) -> str:
 
 
 def quote_name(name: str) -> str:
-    """As SQL and the patterns of pg_dump read it, always in quotes."""
+    """Quoted for SQL and for patterns of pg_dump, always in double quotes."""
     return '"' + name.replace('"', '""') + '"'

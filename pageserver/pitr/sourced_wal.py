@@ -1,10 +1,10 @@
-"""`SourcedWal`: the records of a timeline, out of the archive and live safekeepers.
+"""`SourcedWal`: the records of a timeline, read from the archive and from safekeepers.
 
     sources: archive, safekeepers --> segment --> records
-                                        `-------> a folder that keeps it, if there is one
+                                        `-------> copied to a folder, if specified
 
-Law: a segment is of the timeline that the history names for it; of several sources the one that has
-most of it counts.
+Law: each segment is read from the timeline that the history specifies for it. The longest copy of
+all sources is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from walrecords.record_index import RecordIndex, RecordIndexer
 
 
 class SourcedWal:
-    """`sources` are asked in their order. Without `kept_in` nothing is kept."""
+    """`sources` are tried in order. `kept_in` is a folder for copies of the segments."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class SourcedWal:
         self._kept_in = kept_in
 
     def records(self, begin_lsn: int, limit_lsn: int | None) -> Iterator[RecordIndex]:
-        """Segment by segment, from a boundary of records until they end, or begin at or behind
-        `limit_lsn`. Raises SurveyError, BackupError, ObjectStoreError."""
+        """One index for each segment, from a record boundary up to the end of the WAL or to the
+        first record at or after `limit_lsn`. Raises SurveyError, BackupError, ObjectStoreError."""
         server = self._server
         indexer = RecordIndexer(
             begin_lsn,
@@ -56,10 +56,10 @@ class SourcedWal:
                 if len(content) < server.wal_seg_size:
                     return
         except WalFormatError as error:
-            raise SurveyError(f"WAL cannot be surveyed: {error}") from error
+            raise SurveyError(f"could not read WAL: {error}") from error
 
     def _fetch(self, segno: int) -> bytes:
-        """As much of a segment as there is."""
+        """The available part of a segment."""
         seg_size = self._server.wal_seg_size
         tli = self._history.tli_at((segno + 1) * seg_size - 1)
         name = format_segment_name(tli, segno, seg_size)

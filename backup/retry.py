@@ -1,4 +1,8 @@
-"""Trying again: a store answers one try, and who has hours of work behind him has patience."""
+"""Retries of requests to an object store, with growing pauses.
+
+An ObjectStore tries each request once. A backup that has run for hours should not fail because of
+an error that passes within minutes.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +22,22 @@ T = TypeVar("T")
 
 log = structlog.get_logger()
 
-PATIENCE_SECONDS = 600.0
+RETRY_SECONDS = 600.0
 PAUSE_SECONDS = 0.5
 PAUSE_SECONDS_MAX = 15.0
 
 
-def patiently(
+def with_retries(
     attempt: Callable[[], T],
     stopping: Event | None = None,
-    patience_seconds: float = PATIENCE_SECONDS,
+    retry_seconds: float = RETRY_SECONDS,
 ) -> T:
-    """What `attempt` returns, tried again while its error may pass, until `stopping` is set.
+    """Returns what `attempt` returns. Retries errors that may pass, until `stopping` is set.
 
     Raises ObjectStoreError.
     """
     stopping = stopping or Event()
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + retry_seconds
     pause_seconds = PAUSE_SECONDS
     while True:
         try:
@@ -47,17 +51,17 @@ def patiently(
         pause_seconds = min(2 * pause_seconds, PAUSE_SECONDS_MAX)
 
 
-def create_patiently(
+def create_with_retries(
     store: ObjectStore, key: str, sealed: bytes, stopping: Event | None = None
 ) -> None:
-    """A new object. Raises BackupError when another's is there, ObjectStoreError."""
+    """Creates an object. Raises ObjectStoreError, or BackupError if another backup created it."""
 
     def create() -> None:
         if store.create(key, sealed):
             return
-        # A try that seemed to have failed may have arrived.
+        # An attempt may have created the object although it reported an error.
         found = Seal.decode(store.get_tail(key, SEAL.size), key)
         if not found.is_same_content(Seal.decode(sealed, key)):
             raise BackupError(f'object "{key}" exists: another backup has the same name')
 
-    patiently(create, stopping)
+    with_retries(create, stopping)
