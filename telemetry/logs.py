@@ -1,4 +1,4 @@
-"""Logs: one line an event on stderr, for people or as JSON; never a secret in them."""
+"""Logs: one line for each event on stderr, as text or as JSON. They never contain a secret."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
+from telemetry.recent_events import RECENT_EVENTS
+
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """In the block the module cannot be imported, unless it was before."""
+    """The module cannot be imported inside the block, unless it was imported before."""
     if name in sys.modules:
         yield
         return
@@ -22,7 +24,7 @@ def _without(name: str) -> Iterator[None]:
         del sys.modules[name]
 
 
-with _without("rich"):  # it takes a tenth of a start, for tracebacks that ours are not
+with _without("rich"):  # it takes a tenth of the start, and we do not use its tracebacks
     import structlog
 
 
@@ -32,7 +34,7 @@ class LogFormat(Enum):
 
 
 def configure_logs(log_format: LogFormat, level: str) -> None:
-    """Set up structlog for the process. `level` is a name of the logging module, any case."""
+    """Sets up structlog for the process. `level` is a name of the logging module, in any case."""
     renderer: structlog.typing.Processor
     if log_format is LogFormat.JSON:
         renderer = structlog.processors.JSONRenderer()
@@ -41,6 +43,7 @@ def configure_logs(log_format: LogFormat, level: str) -> None:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
+            RECENT_EVENTS.keep,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             renderer,

@@ -141,7 +141,9 @@ def test_a_member_whose_acknowledged_end_rotted_gives_no_vote_and_is_filled_agai
     rotten.kill()
     start(rotten)
     assert not vote_of(rotten).granted, "a restart forgets nothing"
-    assert "does not vote until a proposer has mended it: WAL was flushed up to" in verdict(cluster)
+    assert "does not vote until a proposer has repaired it: WAL was flushed up to" in verdict(
+        cluster
+    )
 
     healthy.start()
     cluster.proposer.start()
@@ -218,7 +220,9 @@ def test_a_donor_that_meets_rot_passes_nothing_of_it_on_and_is_named(
     cluster.proposer.start()
     cluster.proposer.wait_streaming()
     wait_until(lambda: damage_of(donor), TIMEOUT, "the donor to meet it")
-    named = f"safekeeper 1 ({donor.address}) does not vote until a proposer has mended it: segment "
+    named = (
+        f"safekeeper 1 ({donor.address}) does not vote until a proposer has repaired it: segment "
+    )
     assert f"{named}{wal_path(donor, lsn).name} at " in verdict(cluster)
     tries = catch_ups_of(cluster, late)
     wait_until(lambda: catch_ups_of(cluster, late) > tries + 1, TIMEOUT, "it to be asked again")

@@ -93,9 +93,9 @@ def test_a_problem_is_logged_once_and_its_end_once() -> None:
         trouble.accepted()
         trouble.failed(OSError(24, "Too many open files"))
     assert [line["event"] for line in lines] == [
-        "could not accept connections, trying on",
+        "could not accept connections, retrying",
         "connections are accepted again",
-        "could not accept connections, trying on",
+        "could not accept connections, retrying",
     ]
     assert lines[0]["reason"] == "Too many open files"
     assert lines[1]["failed_tries"] == 100
