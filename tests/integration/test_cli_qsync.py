@@ -183,7 +183,7 @@ def test_checks(world: QsyncWorld, standby_factory: Callable[..., Postgres]) -> 
     primary.restart()
     done = sk("qsync", "check", "--primary", primary.dsn())
     assert done.returncode == 3
-    assert "0, at least 10 are needed" in done.stdout
+    assert "0, expected at least 10" in done.stdout
 
 
 def test_foreign_and_wrong(world: QsyncWorld) -> None:
