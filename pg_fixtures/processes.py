@@ -9,17 +9,17 @@ as the child.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import BinaryIO, Literal, Self, TypeVar
 
 from pg_fixtures.errors import FixtureError, ProcessEnded
-from pg_fixtures.process_table import rss_bytes, session_members, signal_entry
+from pg_fixtures.fork_server import ForkedProcess, ForkServer
+from pg_fixtures.process_table import ends_within, rss_bytes, session_members, signal_entry
 from pg_fixtures.waiting import wait_until
 from pg_server.account import Account
 from pg_server.errors import DeadlineExceeded
@@ -28,6 +28,8 @@ from pg_server.program import launcher_argv
 T = TypeVar("T")
 
 SK = (sys.executable, "-m", "cli.main")  # our own command, in this very installation
+#: For a run that starts `sk` many times: forks it instead. Set by tests/conftest.py.
+fork_server: ForkServer | None = None
 KILL_TIMEOUT = 30.0  # seconds; a killed process lingers only while the kernel finishes its disk I/O
 LOG_TAIL_LINES = 25
 
@@ -57,7 +59,7 @@ class ServiceProcess:
         self._cwd = cwd
         self._account = account
         self._death_signal = death_signal
-        self._popen: subprocess.Popen[bytes] | None = None
+        self._popen: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -77,7 +79,7 @@ class ServiceProcess:
             raise FixtureError(f"{self.name} is running already, as process {self.pid}")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log_path, "ab") as log:
-            self._popen = subprocess.Popen(
+            self._popen = self._forked(log) or subprocess.Popen(
                 launcher_argv(self.program, self._account, self._death_signal),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -86,6 +88,14 @@ class ServiceProcess:
                 env={**os.environ, **self.env},
                 start_new_session=True,
             )
+
+    def _forked(self, log: BinaryIO) -> ForkedProcess | None:
+        env = {**os.environ, **self.env}
+        if fork_server is None or self._account or not fork_server.can_fork(self.program, env):
+            return None
+        with open(os.devnull, "rb") as nothing:
+            files = (nothing.fileno(), log.fileno(), log.fileno())
+            return fork_server.start(self.program, files, env, self._cwd, self._death_signal)
 
     @property
     def pid(self) -> int:
@@ -112,7 +122,10 @@ class ServiceProcess:
         """kill -9 of the process and its children; returns when all are gone. Legal when dead."""
         if self._popen is None or self.exit_code is not None:
             return
-        self.send_signal(signal.SIGKILL)
+        try:
+            self.send_signal(signal.SIGKILL)
+        except ProcessEnded:
+            return  # since the line above
         self.wait(KILL_TIMEOUT)
 
     def pause(self) -> None:
@@ -147,24 +160,14 @@ class ServiceProcess:
         """Wait for its end and return the exit code. Raises DeadlineExceeded."""
         if self._popen is None:
             raise ProcessEnded(self._obituary())
-        if self.alive and not self._ends_within(timeout):
+        if self.alive and not ends_within(self.pid, timeout):
             raise DeadlineExceeded(f"waited {timeout:g} s for the end of {self.name}")
         # At once, unless another thread is just asking.
-        wait_until(lambda: not self.alive, KILL_TIMEOUT, f"the exit code of {self.name}")
-        return self._popen.returncode
+        return wait_until(self._end, KILL_TIMEOUT, f"the exit code of {self.name}")[0]
 
-    def _ends_within(self, seconds: float) -> bool:
-        """The kernel tells at once."""
-        try:
-            descriptor = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return True
-        try:
-            poll = select.poll()
-            poll.register(descriptor, select.POLLIN)
-            return bool(poll.poll(seconds * 1000))
-        finally:
-            os.close(descriptor)
+    def _end(self) -> tuple[int] | None:
+        exit_code = self.exit_code
+        return None if exit_code is None else (exit_code,)
 
     def wait_until(
         self, condition: Callable[[], T | Literal[False] | None], timeout: float, what: str

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from pg_fixtures import processes
+from pg_fixtures.fork_server import ForkServer
+
 TESTS = Path(__file__).parent
 
 #: rings whose fixtures take minutes to make: an engine and its images, logs of servers, a JVM
@@ -59,6 +62,12 @@ class FailuresAtOnce:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FailuresAtOnce(config))
+    processes.fork_server = ForkServer(processes.SK)
+
+
+def pytest_unconfigure() -> None:
+    if processes.fork_server is not None:
+        processes.fork_server.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
