@@ -1,4 +1,4 @@
-"""`ForkServer`: a process that has imported `sk`, and forks the `sk` processes of the tests.
+"""`ForkServers`: processes that have imported `sk`, and fork the `sk` processes of the tests.
 
 To import its modules is most of what a short `sk` process costs, 0.3 s of a processor; a fork takes
 0.01 s. What comes of it is a process as any other: it has its own process id, session, files,
@@ -15,8 +15,8 @@ Law: nothing outlives the one who started it. The server ends when the other end
 closed, however its user ends; the kernel then sends the death signal to each process it has forked.
 
 Not every program can be forked. A variable that acts when a process starts, such as LD_PRELOAD,
-would have no effect: then the program is executed (see `can_fork`). The resident memory of a
-forked process includes the pages that it shares with the server; it is that of an executed one.
+would have no effect: then the program is executed (see `ForkServers.find`). The resident memory of
+a forked process includes the pages that it shares with the server; it is that of an executed one.
 """
 
 from __future__ import annotations
@@ -45,13 +45,19 @@ REQUEST_BYTES_MAX = 1 << 17
 COMMAND_LINE_BYTES_MAX = 1 << 14
 #: What an interpreter, the C library or the loader reads once, when a process starts.
 START_VARIABLES = ("LD_", "LANG", "LC_", "MALLOC_", "PYTHON", "TZ")
-#: Of the commands that need no compiled loops: those bring threads along, and much memory.
+#: What most commands need.
 MODULES = (
     "telemetry.logs", "telemetry.status_pages", "cli.safekeeper", "cli.user", "cli.attach",
-    "cli.status", "cli.check",
-    "cli.timeline", "cli.member", "cli.elect", "cli.promote", "cli.rejoin", "cli.qsync",
-    "cli.archive", "cli.backup", "cli.restore",
+    "cli.status", "cli.check", "cli.timeline", "cli.member", "cli.elect", "cli.promote",
+    "cli.rejoin", "cli.qsync", "cli.archive", "cli.backup", "cli.restore",
 )  # fmt: skip
+#: What those of the pageserver need beside them: compiled loops, and ten times the memory.
+PAGE_MODULES = (
+    "cli.pageserver_run", "cli.pageserver_status", "cli.pageserver_deletion", "cli.branch_create",
+    "cli.branch_list", "cli.page_check", "cli.page_get", "cli.page_history", "cli.page_repair",
+    "cli.table_restore", "pageserver.service",
+)  # fmt: skip
+PAGE_COMMANDS = ("pageserver", "branch", "page", "table")
 
 
 class ForkedProcess:
@@ -79,13 +85,39 @@ class ForkedProcess:
         return exit_code
 
 
+class ForkServers:
+    """One for most commands, one for those of the pageserver."""
+
+    def __init__(self, prefix: Sequence[str]) -> None:
+        """`prefix` begins the command lines that they stand for."""
+        self._prefix = list(prefix)
+        self._start_environment = start_environment(os.environ)
+        self._most = ForkServer(MODULES)
+        self._pages = ForkServer((*MODULES, *PAGE_MODULES))
+
+    def find(self, program: Sequence[str], env: Mapping[str, str]) -> ForkServer | None:
+        """The one to start the program; None when only an executed process would be the same."""
+        if (
+            list(program[: len(self._prefix)]) != self._prefix
+            or sum(len(os.fsencode(word)) + 1 for word in program) >= COMMAND_LINE_BYTES_MAX
+            or start_environment(env) != self._start_environment
+        ):
+            return None
+        command = program[len(self._prefix) :][:1]
+        return self._pages if command and command[0] in PAGE_COMMANDS else self._most
+
+    def close(self) -> None:
+        """End them, and so all that they have forked."""
+        self._most.close()
+        self._pages.close()
+
+
 class ForkServer:
     """Started when it is first asked for a process."""
 
-    def __init__(self, prefix: Sequence[str]) -> None:
-        """`prefix` begins the command lines that it stands for."""
-        self._prefix = list(prefix)
-        self._start_environment = start_environment(os.environ)
+    def __init__(self, modules: Sequence[str]) -> None:
+        """The modules are imported before the first fork."""
+        self._modules = modules
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -96,14 +128,6 @@ class ForkServer:
             self._socket.close()
             self._process.wait()
             self._socket = None
-
-    def can_fork(self, program: Sequence[str], env: Mapping[str, str]) -> bool:
-        """Whether it would be the same process as an executed one."""
-        return (
-            list(program[: len(self._prefix)]) == self._prefix
-            and sum(len(os.fsencode(word)) + 1 for word in program) < COMMAND_LINE_BYTES_MAX
-            and start_environment(env) == self._start_environment
-        )
 
     def start(
         self,
@@ -142,7 +166,7 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [*(sys.executable, "-m", __name__), str(theirs.fileno()), room],
+                [*(sys.executable, "-m", __name__), str(theirs.fileno()), *self._modules, room],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C at a terminal is for the tests
@@ -210,7 +234,7 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     from cli.main import main as sk
 
-    for module in MODULES:
+    for module in sys.argv[2:-1]:
         import_module(module)
     gc.collect()
     gc.freeze()  # no collection writes to the pages that are shared

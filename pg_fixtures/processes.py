@@ -13,12 +13,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 from typing import BinaryIO, Literal, Self, TypeVar
 
 from pg_fixtures.errors import FixtureError, ProcessEnded
-from pg_fixtures.fork_server import ForkedProcess, ForkServer
+from pg_fixtures.fork_server import ForkedProcess, ForkServers
 from pg_fixtures.process_table import ends_within, rss_bytes, session_members, signal_entry
 from pg_fixtures.waiting import wait_until
 from pg_server.account import Account
@@ -28,8 +30,8 @@ from pg_server.program import launcher_argv
 T = TypeVar("T")
 
 SK = (sys.executable, "-m", "cli.main")  # our own command, in this very installation
-#: For a run that starts `sk` many times: forks it instead. Set by tests/conftest.py.
-fork_server: ForkServer | None = None
+#: For a run that starts `sk` many times; None executes each. Set by tests/conftest.py.
+fork_servers: ForkServers | None = None
 KILL_TIMEOUT = 30.0  # seconds; a killed process lingers only while the kernel finishes its disk I/O
 LOG_TAIL_LINES = 25
 
@@ -91,11 +93,12 @@ class ServiceProcess:
 
     def _forked(self, log: BinaryIO) -> ForkedProcess | None:
         env = {**os.environ, **self.env}
-        if fork_server is None or self._account or not fork_server.can_fork(self.program, env):
+        server = fork_servers.find(self.program, env) if fork_servers else None
+        if server is None or self._account is not None:
             return None
         with open(os.devnull, "rb") as nothing:
             files = (nothing.fileno(), log.fileno(), log.fileno())
-            return fork_server.start(self.program, files, env, self._cwd, self._death_signal)
+            return server.start(self.program, files, env, self._cwd, self._death_signal)
 
     @property
     def pid(self) -> int:
@@ -210,3 +213,27 @@ class ServiceProcess:
         wait_until(
             lambda: not session_members(self.pid), KILL_TIMEOUT, f"the children of {self.name}"
         )
+
+
+def run_sk(
+    *arguments: object, env: Mapping[str, str] | None = None, stdin: str = "", timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run `sk` to its end, whatever its exit code. `env` is added to our own environment.
+
+    Raises DeadlineExceeded or TimeoutExpired.
+    """
+    program, env = [*SK, *map(str, arguments)], {**os.environ, **(env or {})}
+    server = fork_servers.find(program, env) if fork_servers else None
+    if server is None:
+        return subprocess.run(
+            program, env=env, input=stdin, capture_output=True, text=True, timeout=timeout
+        )
+    with ExitStack() as files:
+        given, stdout, stderr = (files.enter_context(TemporaryFile("w+")) for _ in range(3))
+        given.write(stdin)
+        given.seek(0)
+        process = server.start(program, (given.fileno(), stdout.fileno(), stderr.fileno()), env)
+        exit_code = process.wait(timeout)
+        stdout.seek(0)
+        stderr.seek(0)
+        return subprocess.CompletedProcess(program, exit_code, stdout.read(), stderr.read())

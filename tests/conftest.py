@@ -12,7 +12,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from pg_fixtures import processes
-from pg_fixtures.fork_server import ForkServer
+from pg_fixtures.fork_server import ForkServers
 
 TESTS = Path(__file__).parent
 
@@ -62,12 +62,12 @@ class FailuresAtOnce:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FailuresAtOnce(config))
-    processes.fork_server = ForkServer(processes.SK)
+    processes.fork_servers = ForkServers(processes.SK)
 
 
 def pytest_unconfigure() -> None:
-    if processes.fork_server is not None:
-        processes.fork_server.close()
+    if processes.fork_servers is not None:
+        processes.fork_servers.close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

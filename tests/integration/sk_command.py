@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from tempfile import TemporaryFile
+from collections.abc import Mapping
 from typing import Any
 
-from pg_fixtures import processes
-from pg_fixtures.processes import SK
+from pg_fixtures.processes import run_sk
 
 TIMEOUT = 120.0
 
@@ -20,23 +16,7 @@ Done = subprocess.CompletedProcess[str]
 
 def sk(*arguments: object, env: Mapping[str, str] | None = None, stdin: str = "") -> Done:
     """Run it to its end."""
-    return run_sk([*SK, *map(str, arguments)], {**os.environ, **(env or {})}, stdin)
-
-
-def run_sk(program: Sequence[str], env: Mapping[str, str], stdin: str) -> Done:
-    server = processes.fork_server
-    if server is None or not server.can_fork(program, env):
-        return subprocess.run(
-            program, env=env, input=stdin, capture_output=True, text=True, timeout=TIMEOUT
-        )
-    with ExitStack() as files:
-        given, stdout, stderr = (files.enter_context(TemporaryFile("w+")) for _ in range(3))
-        given.write(stdin)
-        given.seek(0)
-        process = server.start(program, (given.fileno(), stdout.fileno(), stderr.fileno()), env)
-        exit_code = process.wait(TIMEOUT)
-        stdout.seek(0), stderr.seek(0)
-        return Done(program, exit_code, stdout.read(), stderr.read())
+    return run_sk(*arguments, env=env, stdin=stdin, timeout=TIMEOUT)
 
 
 def sk_json(*arguments: object) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pg_fixtures import processes
-from pg_fixtures.fork_server import COMMAND_LINE_BYTES_MAX, ForkServer
+from pg_fixtures.fork_server import COMMAND_LINE_BYTES_MAX, ForkServers
 from pg_fixtures.process_table import read_entry
 from pg_fixtures.processes import SK, ServiceProcess
 from pg_fixtures.safekeeper import SafekeeperProcess
@@ -26,9 +26,9 @@ STARTER = """
 import sys, time
 from pathlib import Path
 from pg_fixtures import processes
-from pg_fixtures.fork_server import ForkServer
+from pg_fixtures.fork_server import ForkServers
 from pg_fixtures.safekeeper import SafekeeperProcess
-processes.fork_server = ForkServer(processes.SK)
+processes.fork_servers = ForkServers(processes.SK)
 safekeeper = SafekeeperProcess(1, Path(sys.argv[1]))
 safekeeper.__enter__()
 print(safekeeper.pid, flush=True)
@@ -37,11 +37,11 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
-    server = ForkServer(SK)
-    monkeypatch.setattr(processes, "fork_server", server)
-    yield server
-    server.close()
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServers]:
+    servers = ForkServers(SK)
+    monkeypatch.setattr(processes, "fork_servers", servers)
+    yield servers
+    servers.close()
 
 
 def run(tmp_path: Path, *words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
@@ -50,17 +50,20 @@ def run(tmp_path: Path, *words: str, env: dict[str, str] | None = None) -> tuple
     return process.wait(TIMEOUT), process.log_text()
 
 
-def test_exit_codes_output_and_environment(server: ForkServer, tmp_path: Path) -> None:
+def test_exit_codes_output_and_environment(servers: ForkServers, tmp_path: Path) -> None:
     assert run(tmp_path, "--version") == (0, "sk, version 0.1.0\n")
     code, text = run(tmp_path, "no-command")
     assert code == 2
     assert "No such command 'no-command'" in text
+    code, text = run(tmp_path, "page", "get")
+    assert code == 2
+    assert "Missing" in text
     code, text = run(tmp_path, "status", env={"SK_STATUS_SAFEKEEPERS": "127.0.0.1:1"})
     assert code == 4
     assert "no safekeeper answers" in text
 
 
-def test_it_is_a_process_as_any_other(server: ForkServer, tmp_path: Path) -> None:
+def test_it_is_a_process_as_any_other(servers: ForkServers, tmp_path: Path) -> None:
     with SafekeeperProcess(1, tmp_path / "safekeeper") as safekeeper:
         entry = read_entry(safekeeper.pid)
         assert entry is not None
@@ -79,12 +82,12 @@ def test_it_is_a_process_as_any_other(server: ForkServer, tmp_path: Path) -> Non
         assert safekeeper.terminate() == 0
 
 
-def test_what_acts_at_a_start_is_executed(server: ForkServer) -> None:
+def test_what_acts_at_a_start_is_executed(servers: ForkServers) -> None:
     env = dict(os.environ)
-    assert server.can_fork([*SK, "status"], env)
-    assert not server.can_fork([*SK, "status"], {**env, "LD_PRELOAD": "/failing-disk.so"})
-    assert not server.can_fork([*SK, "x" * COMMAND_LINE_BYTES_MAX], env)
-    assert not server.can_fork([sys.executable, "-c", "pass"], env)
+    assert servers.find([*SK, "status"], env)
+    assert not servers.find([*SK, "status"], {**env, "LD_PRELOAD": "/failing-disk.so"})
+    assert not servers.find([*SK, "x" * COMMAND_LINE_BYTES_MAX], env)
+    assert not servers.find([sys.executable, "-c", "pass"], env)
 
 
 def test_nothing_outlives_the_one_who_started_it(tmp_path: Path) -> None:
