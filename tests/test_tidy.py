@@ -127,3 +127,30 @@ def test_links_in_docs_lead_somewhere() -> None:
             if "://" not in target and not (page.parent / target).exists():
                 problems.append(f"{name_of(page)}: {target}")
     assert not problems, "\n".join(problems)
+
+
+#: Where a pause is what the test is about, and not a wait for something that has no condition.
+PAUSES = {
+    "tests/contract/objectstore/faulty_store.py": "a store that answers late",
+    "tests/integration/qsync_client/test_qsync_cancellations.py": "the moment of a cancellation",
+    "tests/integration/qsync_client/test_qsync_faults.py": "the age of an admission",
+    "tests/integration/test_pg_fixtures_faults.py": "messages that are sent one after another",
+    "tests/integration/test_primary_lifecycle.py": "the moment of a crash",
+    "tests/integration/test_process_faults.py": "the length of a fault",
+    "tests/interpreter_probe.py": "a clock that ticks beside what is measured",
+    "tests/soak/members_run.py": "the time between two looks at a process of minutes",
+    "tests/spark/test_ingest.py": "the moment of a kill",
+    "tests/unit/test_interpreter_probe.py": "a call that waits",
+}
+
+
+def test_tests_wait_for_conditions() -> None:
+    """Each of PAUSES has one pause; any other wait has a condition and a deadline (wait_until)."""
+    pauses = Counter(
+        name_of(path)
+        for path in PYTHON
+        if path.is_relative_to(ROOT / "tests")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep")
+    )
+    assert pauses == Counter(dict.fromkeys(PAUSES, 1))

@@ -10,9 +10,9 @@ import pytest
 from . import seeds
 from .limbo_world import LimboWorld
 
-SEEDS = 100
-FRESH = 20
-#: What SEEDS must have met, and how often at least: about a third of what they met when this was
+SEEDS = 70
+FRESH = 15
+#: What SEEDS must have met, and how often at least: about half of what they met when this was
 #: written.
 MUST_BE_COVERED = {
     "limbo: prepared": 2000, "limbo: confirmed": 1800, "limbo: refused": 5000,

@@ -10,9 +10,9 @@ import pytest
 from . import exhaustive, seeds
 from .world import World
 
-SEEDS = 300
-FRESH = 60
-#: What SEEDS must have met, and how often at least, or too little was proven: a third of what they
+SEEDS = 200
+FRESH = 40
+#: What SEEDS must have met, and how often at least, or too little was proven: half of what they
 #: met when this was written. A mistake shows itself in a few of a hundred such moments.
 MUST_BE_COVERED = {
     "elections": 1500, "commits": 20_000, "truncations": 500, "truncations interrupted": 60,
