@@ -304,7 +304,7 @@ class WalProposer:
             upstream, self._upstream = self._upstream or self._wait_for_primary(found), None
             if upstream is None:
                 return
-            candidacy = _candidacy(self.config, found, self._addresses, predecessor)
+            candidacy = candidacy_of(self.config, found, self._addresses, predecessor)
             incarnation = Incarnation(self.config, candidacy, upstream)
             stop = self._run_incarnation(incarnation, upstream)
             predecessor = incarnation.core.node_id or predecessor
@@ -385,10 +385,10 @@ def _timeline_status(found: FoundTimeline | None) -> dict[str, Any]:
 
 def without_primary(config: ProposerConfig, found: FoundTimeline) -> Incarnation:
     """One that completes the tail on a quorum, and what it is asked for, and stops then."""
-    return Incarnation(config, _candidacy(config, found, found.addresses), None)
+    return Incarnation(config, candidacy_of(config, found, found.addresses), None)
 
 
-def _candidacy(
+def candidacy_of(
     config: ProposerConfig,
     found: FoundTimeline,
     addresses: Sequence[SafekeeperAddress],
